@@ -1,0 +1,69 @@
+"""Every error that is not a bug.
+
+    TidemillError
+    ├── JobError        the job is wrong: its text, its application, its inputs          (exit code 1)
+    ├── ConfigError     a file, key or option is wrong; names the nearest legal one      (exit code 2)
+    ├── SiteError       batch system, storage, network or service; `transient` tells     (exit code 3)
+    └── ProtocolError   what another process sent cannot be read; quotes it              (exit code 3)
+
+A message says what was attempted, on what, what came back; `hint` says what to do. Bugs are not TidemillErrors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TidemillError(Exception):
+    """What was attempted, on what, and what came back; `hint` is what the reader can do about it."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class JobError(TidemillError):
+    """The job is wrong, wherever it runs."""
+
+    exit_code = 1
+
+
+class ConfigError(TidemillError):
+    """A configuration file, key, option or argument is wrong."""
+
+    exit_code = 2
+
+
+class SiteError(TidemillError):
+    """A batch system, file system, network or service did not do its part; `transient` = trying again may help."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None, transient: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.transient = transient
+
+
+class ProtocolError(TidemillError):
+    """Another process sent what cannot be read."""
+
+    exit_code = 3
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely stands for, or None."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the nearest known one, else all of them."""
+    names = sorted(known)
+    best = nearest(name, names)
+    if best is not None:
+        return f"did you mean `{best}`?"
+    return "known: " + (", ".join(f"`{each}`" for each in names) or "none")

@@ -1,0 +1,81 @@
+"""The states of jobs, allocations and leases: one table each, drawn by `scripts/draw_states.py` into the docs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """The few states of a job; how far it is, is told by its counts of events."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    PARTIAL = "PARTIAL"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
+    (JobState.WAITING, JobState.RUNNING): "a range of it is leased to a site",
+    (JobState.WAITING, JobState.FAILED): "a job that it comes after failed, or no site can ever run it",
+    (JobState.WAITING, JobState.CANCELED): "its owner canceled it",
+    (JobState.RUNNING, JobState.WAITING): "every lease came back before an event was done",
+    (JobState.RUNNING, JobState.COMPLETED): "every event is kept and its outputs are delivered",
+    (JobState.RUNNING, JobState.PARTIAL): "every event is kept or failed, no more than failed_max failed",
+    (JobState.RUNNING, JobState.FAILED): "more than failed_max events failed, or a step before or after them did",
+    (JobState.RUNNING, JobState.CANCELED): "its owner canceled it",
+    (JobState.PARTIAL, JobState.WAITING): "its owner retries the failed events",
+    (JobState.FAILED, JobState.WAITING): "its owner retries it",
+    (JobState.CANCELED, JobState.WAITING): "its owner retries it",
+}
+JOB_FINAL = frozenset({JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED})
+
+
+class LeaseState(StrEnum):
+    """A range handed to a site."""
+
+    ACTIVE = "ACTIVE"
+    SETTLED = "SETTLED"
+    RELEASED = "RELEASED"
+    LOST = "LOST"
+
+
+LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
+    (LeaseState.ACTIVE, LeaseState.SETTLED): "every event of it is kept or failed",
+    (LeaseState.ACTIVE, LeaseState.RELEASED): "the site gave the rest back, or the job was canceled",
+    (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
+    (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",
+}
+
+
+class AllocationState(StrEnum):
+    """Nodes granted by the batch system; names as in PSI/J, plus LOST."""
+
+    INTENDED = "INTENDED"
+    QUEUED = "QUEUED"
+    ACTIVE = "ACTIVE"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    LOST = "LOST"
+
+
+ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
+    (AllocationState.INTENDED, AllocationState.QUEUED): "the batch system took it, or it was found there by name",
+    (AllocationState.INTENDED, AllocationState.FAILED): "the batch system refused it",
+    (AllocationState.INTENDED, AllocationState.LOST): "not found by name after the submit was interrupted",
+    (AllocationState.QUEUED, AllocationState.ACTIVE): "the batch system says that it runs",
+    (AllocationState.QUEUED, AllocationState.COMPLETED): "it ran and ended between two polls",
+    (AllocationState.QUEUED, AllocationState.FAILED): "it could not start",
+    (AllocationState.QUEUED, AllocationState.CANCELED): "it was canceled before it ran",
+    (AllocationState.QUEUED, AllocationState.LOST): "the batch system has forgotten it",
+    (AllocationState.ACTIVE, AllocationState.QUEUED): "the batch system requeued it",
+    (AllocationState.ACTIVE, AllocationState.COMPLETED): "its pilots left",
+    (AllocationState.ACTIVE, AllocationState.FAILED): "node failure, or a pilot that could not work",
+    (AllocationState.ACTIVE, AllocationState.CANCELED): "it was canceled, by us or by others",
+    (AllocationState.ACTIVE, AllocationState.LOST): "the batch system has forgotten it",
+}
+ALLOCATION_FINAL = frozenset(
+    {AllocationState.COMPLETED, AllocationState.FAILED, AllocationState.CANCELED, AllocationState.LOST}
+)

@@ -1,0 +1,1 @@
+"""Messages between processes, each defined once: `api` (clients, sites, server), `node` (agent, lead, pilot)."""

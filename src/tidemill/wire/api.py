@@ -1,0 +1,401 @@
+"""Clients and sites <-> server. The HTTP API (version 1) and any other transport carry these very messages as JSON.
+
+`sync` is the whole site protocol. Both directions are numbered logs. The site sends the reports that the server has
+not acknowledged, and `have`, the highest number of the server's orders that are durable at the site; the server answers with
+`acked`, the highest report number that is committed, and the orders after `have`. Any message may be repeated or lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.model.application import Parameter
+from tidemill.model.failure import Evidence
+from tidemill.model.job import JobSpec
+
+# ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
+
+SUBMIT_JOBS_MAX = 10_000
+PAGE_MAX = 1_000
+REQUEST_BYTES_MAX = 32 * 1024 * 1024
+REPORTS_MAX = 20_000
+ORDERS_MAX = 20_000
+
+
+# ---- clients --------------------------------------------------------------------------------------------------------
+
+
+class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """All jobs or none. The same `key` with the same content again answers as the first time; with other content it is refused.
+
+    `jobs` may repeat one spec: `repeat` lists of the same length as `jobs`, None = each once.
+    """
+
+    key: str
+    campaign: str
+    jobs: list[JobSpec]
+    repeat: list[int] | None = None
+    owner: str = ""
+    shares: float | None = None  #: weight of the campaign in the fair share, on creation 1.0
+
+
+class SubmitReply(msgspec.Struct, kw_only=True):
+    """Ids are consecutive: `first_job .. first_job + count - 1`, in the order of the request."""
+
+    campaign: str
+    first_job: int
+    count: int
+    repeated: bool
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Sums over payloads."""
+
+    payloads: int = 0
+    wall_us: int = 0
+    setup_us: int = 0
+    user_us: int = 0
+    system_us: int = 0
+    rss_kb: int = 0  #: maximum
+    read_bytes: int = 0
+    write_bytes: int = 0
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    """A job in a listing. Times: microseconds since 1970 UTC."""
+
+    id: int
+    campaign: str
+    name: str
+    app: str
+    state: str
+    site: str | None
+    events: int
+    events_done: int
+    events_failed: int
+    events_leased: int
+    priority: int
+    created_us: int
+    started_us: int | None
+    ended_us: int | None
+    reason: str
+
+
+class JobPage(msgspec.Struct, kw_only=True):
+    """`next`: pass as `before` for the following page; None on the last. Newest first."""
+
+    jobs: list[JobRow]
+    next: int | None
+
+
+class FailureRow(msgspec.Struct, kw_only=True):
+    """One failure of a job; `event` None = not one event's. `final`: the event is in the failed set."""
+
+    job: int
+    event: int | None
+    seed: int | None
+    site: str
+    final: bool
+    evidence: Evidence
+
+
+class OutputRow(msgspec.Struct, kw_only=True):
+    """One delivered file of a job."""
+
+    name: str
+    url: str
+    size_bytes: int
+    sha256: str
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """A lease of a job, for its life line."""
+
+    lease: int
+    site: str
+    state: str
+    first: int
+    count: int
+    leased_us: int
+    ended_us: int | None
+    reason: str
+
+
+class JobDetail(msgspec.Struct, kw_only=True):
+    """Everything about one job. `failed` and `done` are interval texts (`0-9,12`). `waits_for`: the one binding cause."""
+
+    row: JobRow
+    spec: JobSpec
+    seed_base: int
+    done: str
+    failed: str
+    usage: Usage
+    attempts: list[Attempt]
+    failures: list[FailureRow]
+    outputs: list[OutputRow]
+    waits_for: str | None
+    waits_hint: str | None
+
+
+class CampaignRow(msgspec.Struct, kw_only=True):
+    """A campaign; `states`: number of jobs by state."""
+
+    name: str
+    owner: str
+    shares: float
+    created_us: int
+    jobs: int
+    states: dict[str, int]
+    events: int
+    events_done: int
+    events_failed: int
+    usage: Usage
+    failures: dict[str, int]  #: by class
+    first_started_us: int | None
+    last_ended_us: int | None
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """One line of the feed of state changes (`GET /v1/changes`, server-sent events). Numbers ascend, with gaps."""
+
+    number: int
+    at_us: int
+    campaign: str
+    job: int
+    state: str
+    events_done: int
+    events_failed: int
+
+
+class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Cancel or retry these jobs, or all of a campaign."""
+
+    jobs: list[int] = []
+    campaign: str | None = None
+    reason: str = ""
+
+
+class ActionReply(msgspec.Struct, kw_only=True):
+    """`changed`: how many jobs the action applied to; the others were not in a state for it."""
+
+    changed: int
+    unchanged: int
+
+
+class ErrorReply(msgspec.Struct, kw_only=True):
+    """Body of every 4xx and 5xx answer."""
+
+    error: str
+    hint: str | None = None
+
+
+# ---- sites ----------------------------------------------------------------------------------------------------------
+
+
+class AppOffer(msgspec.Struct, kw_only=True):
+    """An application approved at a site, as the server and users need to know it."""
+
+    name: str
+    version: str
+    digest: str
+    mode: str
+    parameters: dict[str, Parameter]
+    outputs: list[str]
+    cores: int
+    memory_mb: int
+    event_s: float
+    help: str = ""
+
+
+class Capacity(msgspec.Struct, kw_only=True):
+    """What the site could take now. `want_core_s`: more leased work, in core-seconds; 0 = none. `event_s`: measured
+    seconds per event by application."""
+
+    want_core_s: float
+    want_ranges_max: int
+    slot_cores_max: int
+    slot_memory_mb_max: int
+    devices: dict[str, int]
+    event_s: dict[str, float]
+    nodes: int
+    busy_cores: int
+    adhoc: bool
+
+
+class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
+    """Events of a lease are kept. `outputs`: the site keeps output files for them, so no other result may replace them."""
+
+    n: int
+    lease: int
+    job: int
+    first: int
+    count: int
+    outputs: bool
+    usage: Usage
+
+
+class FailureReport(msgspec.Struct, kw_only=True, tag_field="t", tag="failure"):
+    """A failure. `final`: these events have used up their retries and enter the failed set."""
+
+    n: int
+    lease: int
+    job: int
+    first: int
+    count: int
+    event: int | None
+    final: bool
+    evidence: Evidence
+
+
+class ReleaseReport(msgspec.Struct, kw_only=True, tag_field="t", tag="release"):
+    """The site will not run these events of the lease; the server leases them again. `failure` None = no fault of the job."""
+
+    n: int
+    lease: int
+    job: int
+    first: int
+    count: int
+    reason: str
+    evidence: Evidence | None
+
+
+class DeliveredReport(msgspec.Struct, kw_only=True, tag_field="t", tag="delivered"):
+    """All outputs of a job are at their URLs. Sent after an order `Deliver`."""
+
+    n: int
+    job: int
+    outputs: list[OutputRow]
+    evidence: Evidence | None  #: not None: delivery failed for good
+
+
+class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocation"):
+    """State of an allocation."""
+
+    n: int
+    name: str
+    batch_id: str
+    state: str
+    nodes: int
+    cores: int
+    at_us: int
+    reason: str
+    busy_us: int
+    slot_us: int
+
+
+class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
+    """Answer to an order `FetchLog`."""
+
+    n: int
+    request: int
+    found: bool
+    stdout: str
+    stderr: str
+
+
+Report = DoneReport | FailureReport | ReleaseReport | DeliveredReport | AllocationReport | LogReport
+
+
+class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
+    """Run these events. `spec` is None when this reply or an earlier one told it for the job already."""
+
+    n: int
+    lease: int
+    job: int
+    first: int
+    count: int
+    campaign: str
+    seed_base: int
+    spec: JobSpec | None
+
+
+class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):
+    """Stop a job: drop its leases, payloads and undelivered outputs."""
+
+    n: int
+    job: int
+    reason: str
+
+
+class DiscardOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="discard"):
+    """Another result won for these events: delete the outputs of this site's."""
+
+    n: int
+    job: int
+    first: int
+    count: int
+
+
+class DeliverOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="deliver"):
+    """All events are kept or failed: join and deliver the outputs of `done` (interval text), then report."""
+
+    n: int
+    job: int
+    done: str
+
+
+class ForgetOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="forget"):
+    """The job has ended: its files at the site may be cleaned."""
+
+    n: int
+    job: int
+
+
+class FetchLogOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="fetch_log"):
+    """Send stdout and stderr of the payload that ran this event (None = the latest of the job)."""
+
+    n: int
+    request: int
+    job: int
+    event: int | None
+
+
+class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
+    """Stop (or go on again) taking leases; with `release` also give back what has not started."""
+
+    n: int
+    drain: bool
+    reason: str
+
+
+Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | FetchLogOrder | DrainOrder
+
+
+class SyncRequest(msgspec.Struct, kw_only=True):
+    """What happened since, and what the site could take."""
+
+    site: str
+    epoch: int
+    host: str
+    version: str
+    reports: list[Report]
+    have: int
+    offers: list[AppOffer] | None  #: None = unchanged since the last sync of this epoch
+    capacity: Capacity
+    allocations: dict[str, int] = {}  #: number by state, for the site's page
+
+
+class SyncReply(msgspec.Struct, kw_only=True):
+    """`acked`: reports up to this number are committed. `more`: the site should sync again at once."""
+
+    acked: int
+    orders: list[Order]
+    more: bool
+    now_us: int
+
+
+class SiteRow(msgspec.Struct, kw_only=True):
+    """A site as the server sees it."""
+
+    name: str
+    state: str  #: `UP`, `SILENT`, `LOST`, `DRAINED`
+    epoch: int
+    host: str
+    version: str
+    seen_us: int
+    capacity: dict[str, Any]
+    allocations: dict[str, int]
+    applications: list[str]
+    leased_events: int

@@ -1,0 +1,353 @@
+"""Agent <-> lead <-> pilot: the files of a fleet directory and the lines between lead and pilots.
+
+The JSON Schema (`schema/node.json`) and the Rust types (`crates/wire/src/generated.rs`) are generated from this file by
+`make gen`. On this wire every field is required or null; there are no other defaults, and unknown fields are ignored
+by readers so that old and new versions can meet during an upgrade.
+
+    FLEET/manifest.json            Manifest, written once by the agent before anything starts
+    FLEET/secret                   64 hex digits, mode 0600: whoever knows it may join the lead
+    FLEET/work/000001.json ...     WorkFile, temp + rename, numbered without gaps; the lead reads them in order
+    FLEET/lead.json                LeadAddress, temp + rename, by the lead when it listens
+    FLEET/journal/lead-N.log       framed records of lead incarnation N
+    FLEET/journal/PILOT.log        framed records that a pilot could not hand to the lead; PILOT as in `pilot_id`
+    FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
+    FLEET/STOP                     exists: pilots and lead drain and leave
+
+A framed line is 8 lower-case hex digits of the CRC-32 (zlib) of the JSON text, a space, the JSON text, a newline. A
+line that does not check, and everything after it in that file at that moment, is a torn tail: read again later.
+
+Lead and pilots exchange lines over TCP: a line that starts with `{` is a message (`m` names it), any other line is
+a framed record, which the lead appends to its journal as it is. A connection starts with
+
+    lead  -> pilot  Challenge
+    pilot -> lead   Hello     proof = hex HMAC-SHA256(secret, "pilot:" lead_nonce ":" pilot_nonce ":" pilot)
+    lead  -> pilot  Welcome   proof = hex HMAC-SHA256(secret, "lead:" pilot_nonce ":" lead_nonce ":" pilot)
+
+where secret is the text of the secret file without its newline. A pilot's record numbers start at 1 and have no gaps;
+the lead acknowledges the highest number that is fsynced; the agent merges all journals by (pilot, number).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How pilots and lead behave."""
+
+    record_flush_ms: int  #: the lead fsyncs, and pilots send, at least so often when there is something
+    output_flush_s: float  #: a pilot's bundle is fsynced at least so often when there is something
+    queue_s: float  #: the lead keeps so many seconds of work queued at each core
+    idle_s: float  #: a pilot without work for so long leaves
+    dead_after_s: float  #: a pilot that hears nothing from its lead for so long drains and leaves
+    pilot_grace_s: float  #: the lead gives away the work of a pilot whose connection has been gone for so long
+    isolation: str  #: `required` (refuse to run without namespaces) or `preferred`
+    affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
+    mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
+    batch_commands: list[str]  #: names of programs that payloads must not start
+    bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/manifest.json."""
+
+    format: int
+    fleet: str
+    site: str
+    epoch: int
+    created_us: int
+    lead: str  #: `beside` (the agent starts it) or `rank0` (the pilot of rank 0 starts it)
+    listen: str  #: address the lead listens on; port 0 = any
+    settings: Settings
+
+
+class LeadAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/lead.json."""
+
+    format: int
+    incarnation: int
+    host: str
+    port: int
+    pid: int
+
+
+class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
+    """An output file of each range; `path` is relative to the work directory and may hold templates."""
+
+    name: str
+    path: str
+
+
+class InputDef(msgspec.Struct, frozen=True, kw_only=True):
+    """A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
+    that event, or None where the lines are no files; `lines` is a file with one line per event of `first..`, or None."""
+
+    name: str
+    kind: str
+    path: str | None
+    lines: str | None
+    first: int
+    sha256: str | None
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What many jobs share: an approved application, resolved by the agent."""
+
+    program: int
+    app: str
+    version: str
+    executable: str
+    mode: str  #: `command` or `range`
+    env: dict[str, str]  #: the whole environment besides what the pilot adds (PATH, HOME, TMPDIR, TIDEMILL_*)
+    cores: int
+    memory_mb: int
+    devices: dict[str, int]
+    scratch_mb: int
+    event_s: float  #: estimate, until measured
+    chunk_max: int  #: events per payload (command mode) or range (range mode) at most
+    range_s: float  #: aimed length of one range or chunk
+    timeout_s: float | None
+    looping_s: float | None
+    ready_timeout_s: float
+    log_bytes_max: int
+    outputs: list[OutputDef]
+    stdout_output: bool  #: stdout is an output named `stdout`
+    batch_commands: bool
+
+
+class JobDef(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
+
+    Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`; `{{` and `}}` are braces.
+    """
+
+    job: int
+    program: int
+    argv: list[str]
+    env: dict[str, str]
+    params: str  #: JSON object text, told to range-mode payloads
+    seed_base: int
+    events: int
+    inputs: list[InputDef]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive events of one job given to the fleet. `chunk_max` overrides the program's (bisecting a failure)."""
+
+    grant: int
+    job: int
+    first: int
+    count: int
+    chunk_max: int | None
+
+
+class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them."""
+
+    format: int
+    number: int
+    programs: list[Program]
+    jobs: list[JobDef]
+    grants: list[Grant]
+    cancel_jobs: list[int]  #: stop their payloads, return nothing
+    ended: list[str]  #: allocations that the batch system has ended: their work goes to other pilots at once
+    drain: bool  #: hand out nothing more; pilots return what they have not started, then leave
+    close: bool  #: nothing will follow: the lead may exit once all pilots have left
+
+
+# ---- records: pilot -> journal -------------------------------------------------------------------------------------
+
+
+class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an output of a range is: `length` bytes at `offset` of FLEET/bundle/`bundle`."""
+
+    name: str
+    bundle: str
+    offset: int
+    length: int
+    sha256: str
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="started"):
+    """First record of a pilot."""
+
+    p: str
+    s: int
+    allocation: str
+    node: str
+    rank: int
+    cores: int
+    memory_mb: int
+    isolation: str  #: `namespaces` or `subreaper`
+    note: str
+    version: str
+    at_us: int
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="done"):
+    """Events `first..first+count-1` are kept. Times and bytes are sums over the payloads of this record, `rss_kb` their maximum."""
+
+    p: str
+    s: int
+    grant: int
+    job: int
+    first: int
+    count: int
+    payloads: int  #: processes that ended (command mode); 0 while a range-mode payload goes on
+    slot: int
+    started_us: int
+    ended_us: int
+    wall_us: int  #: payload time
+    setup_us: int  #: part of it before `ready`
+    user_us: int
+    system_us: int
+    rss_kb: int
+    read_bytes: int | None
+    write_bytes: int | None
+    outputs: list[OutputRef]
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="failed"):
+    """Events `first..first+count-1` ran and failed; `event` is the culprit where the payload named it."""
+
+    p: str
+    s: int
+    grant: int
+    job: int
+    first: int
+    count: int
+    event: int | None
+    failure: str  #: a FailureClass
+    message: str
+    exit_status: int | None
+    signal: int | None
+    stderr_tail: str
+    slot: int
+    at_us: int
+    wall_us: int
+    user_us: int
+    system_us: int
+
+
+class Returned(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="returned"):
+    """Events that were handed to the pilot and not run (or whose payload was killed by us): someone else may."""
+
+    p: str
+    s: int
+    grant: int
+    job: int
+    first: int
+    count: int
+    reason: str  #: `yield`, `walltime`, `drain`, `cancel`, `no_fit`, `slot`
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="ended"):
+    """Last record of a pilot. Occupancy of the allocation = busy_us / slot_us."""
+
+    p: str
+    s: int
+    reason: str  #: `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `error`
+    message: str
+    busy_us: int
+    slot_us: int
+    at_us: int
+
+
+Record = Started | Done | Failed | Returned | Ended
+
+
+class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a bundle. `kind`: `output` or `log` (names `stdout`, `stderr`)."""
+
+    kind: str
+    job: int
+    first: int
+    count: int
+    name: str
+    offset: int
+    length: int
+    sha256: str
+    truncated: bool
+
+
+# ---- messages: lead <-> pilot --------------------------------------------------------------------------------------
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="challenge"):
+    """First line of a lead; `nonce` is 32 hex digits."""
+
+    nonce: str
+    incarnation: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="hello"):
+    """First line of a pilot. `held`: work of earlier connections that it still has."""
+
+    pilot: str
+    allocation: str
+    rank: int
+    node: str
+    version: str
+    nonce: str
+    proof: str
+    held: list[Grant]
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="welcome"):
+    """The lead knows the secret too; `acked` is the pilot's highest record number that is safe."""
+
+    proof: str
+    acked: int
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ask"):
+    """What the pilot could take. Stands until answered by Work; a later Ask replaces it."""
+
+    cores: int  #: of the whole pilot
+    memory_mb: int
+    devices: dict[str, int]
+    remaining_s: float | None  #: until its walltime ends
+    queued_s: float  #: seconds of work that it has queued per core
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="work"):
+    """Work for a pilot. Programs and jobs are told once per connection, before or with the grant that needs them."""
+
+    programs: list[Program]
+    jobs: list[JobDef]
+    grants: list[Grant]
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="ack"):
+    """Records up to this number are fsynced in the lead's journal."""
+
+    acked: int
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="cancel"):
+    """Stop these jobs' payloads and forget their work."""
+
+    jobs: list[int]
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="drain"):
+    """Return what has not started, finish the rest, leave."""
+
+    reason: str
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="beat"):
+    """I live. Both sides send it when they have sent nothing else for a third of dead_after_s, at most 10 s."""
+
+    at_us: int
+
+
+LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Beat
+PilotMessage = Hello | Ask | Beat
+
+
+def pilot_id(allocation: str, rank: int, incarnation: int) -> str:
+    """Name of one start of a pilot: `ALLOCATION.rRANK.iINCARNATION`, also the stem of its files."""
+    return f"{allocation}.r{rank}.i{incarnation}"
