@@ -1,0 +1,477 @@
+"""Configuration: one TOML file, one frozen record, read once at start and passed down in parts.
+
+Unknown keys, wrong types and values out of limits are errors that name file, key and what is legal. Every key
+carries its type, unit, default and reason, from which the reference page is made. Knows no component.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import msgspec.inspect as inspect
+
+from tidemill import clock
+from tidemill.errors import ConfigError, did_you_mean
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+Duration = Annotated[float, msgspec.Meta(extra={"kind": "duration", "unit": "s"})]
+"""Seconds, as a number or a text: `90`, `90m`, `HH:MM:SS`, `D-HH:MM:SS`."""
+
+Size = Annotated[int, msgspec.Meta(extra={"kind": "size", "unit": "bytes"})]
+"""Bytes, as a number or a text: `2GB`, `500MB`, `64KiB`."""
+
+_SIZE_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def doc(text: str) -> msgspec.Meta:
+    """What a key is for, as annotation of a field."""
+    return msgspec.Meta(description=text)
+
+
+# ---- the records ---------------------------------------------------------------------------------
+
+
+class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The embedded batch system: it emulates nodes of this machine."""
+
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000), doc("Emulated nodes")] = 1
+    cores_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
+        doc("Cores of a node; none = this machine's, divided by `nodes`"),
+    ] = None
+    memory_mb_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Memory of a node in MB; none = this machine's, divided by `nodes`"),
+    ] = None
+    queue_wait_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("An allocation waits at least so long, as in a real queue")
+    ] = 0.0
+    grace_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("Time from SIGTERM to SIGKILL at walltime's end or cancel")
+    ] = 5.0
+
+
+class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A site: `SITE/site.toml`."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
+    server: Annotated[str, doc("The server's address: `unix:/path/api.sock` or `http://host:port`")]
+    secret_file: Annotated[
+        Path | None, doc("File (mode 0600) with the secret of the server's TCP listener")
+    ] = None
+    mode: Annotated[
+        Literal["run", "observe"],
+        doc("`observe` takes no work and submits nothing, it only shows what it sees"),
+    ] = "run"
+    batch: Annotated[Literal["local"], doc("The batch system")] = "local"
+    local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
+    nodes_max: Annotated[
+        int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")
+    ] = 100
+    walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
+    data_roots: Annotated[
+        list[Path], doc("`file:` inputs and outputs must lie below one of these directories")
+    ] = []
+    output_dir: Annotated[
+        Path | None, doc("Where outputs go that name no place; none = `out` in the site directory")
+    ] = None
+    output_name: Annotated[
+        str, doc("Name of a delivered output: `{campaign}`, `{job}`, `{name}` (of the job), `{output}`")
+    ] = "{campaign}/{job}-{output}"
+    allow_adhoc: Annotated[bool, doc("May submitters run commands that no application file approves?")] = (
+        False
+    )
+    shared: Annotated[
+        bool, doc("Does the site serve others than its operator? Then payloads must be isolated")
+    ] = False
+    allow_unisolated: Annotated[
+        bool, doc("A shared site runs payloads even where the kernel gives no namespaces")
+    ] = False
+    affinity: Annotated[
+        Literal["spread", "compact", "core", "none"],
+        doc("How slots are bound to cores; `core` = one slot per physical core"),
+    ] = "spread"
+    mask: Annotated[
+        list[Path], doc("Paths that payloads must not see, besides the site directory and its secrets")
+    ] = []
+    output_flush_s: Annotated[
+        Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node are made durable at least so often")
+    ] = 30.0
+    record_flush_s: Annotated[
+        Duration, msgspec.Meta(ge=0.001, le=10), doc("Results are made durable at least so often")
+    ] = 0.1
+    queue_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("Seconds of work that the lead keeps queued at each core")
+    ] = 2.0
+    idle_s: Annotated[Duration, msgspec.Meta(ge=0), doc("A pilot without work for so long leaves")] = 20.0
+    dead_after_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("A pilot that hears nothing for so long drains and leaves")
+    ] = 300.0
+    pilot_grace_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("The work of a pilot whose connection is gone for so long is given to others"),
+    ] = 30.0
+    bundle_bytes_max: Annotated[
+        Size, msgspec.Meta(ge=1_000_000), doc("A larger output bundle is closed, a new one started")
+    ] = 4_000_000_000
+    lease_ahead_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("Seconds of work for all cores that the site keeps leased ahead")
+    ] = 60.0
+    lease_core_s_max: Annotated[float, msgspec.Meta(ge=1), doc("Core-seconds of leased work at most")] = 1e7
+    lease_ranges_max: Annotated[
+        int, msgspec.Meta(ge=1, le=1_000_000), doc("Leased ranges that are not settled, at most")
+    ] = 100_000
+    sync_interval_s: Annotated[
+        Annotated[Duration, msgspec.Meta(ge=0.01)] | None,
+        doc("Pause between two syncs when nothing presses; none = 0.2 s on a Unix socket, else 10 s"),
+    ] = None
+    sync_interval_max_s: Annotated[
+        Duration, msgspec.Meta(ge=0.01), doc("Longest pause while the server is away")
+    ] = 60.0
+    sync_timeout_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("One exchange with the server takes at most so long")
+    ] = 60.0
+    tick_s: Annotated[
+        Duration, msgspec.Meta(ge=0.005, le=60), doc("Pause of the agent's loop while work is running")
+    ] = 0.05
+    tick_max_s: Annotated[
+        Duration, msgspec.Meta(ge=0.01, le=600), doc("Longest pause of the agent's loop while nothing runs")
+    ] = 1.0
+    batch_poll_s: Annotated[
+        Duration, msgspec.Meta(ge=0.05), doc("Pause between two queries of the batch system")
+    ] = 1.0
+    start_backoff_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("First pause after an allocation that failed to start")
+    ] = 2.0
+    start_backoff_max_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("Longest pause after allocations that failed to start")
+    ] = 600.0
+    lead_listen: Annotated[str, doc("Address that the lead listens on; port 0 = any free one")] = (
+        "127.0.0.1:0"
+    )
+    node_binary: Annotated[Path | None, doc("The `tidemill-node` binary; none = the installed one")] = None
+    heartbeat_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("The agent renews its sign of life so often")
+    ] = 5.0
+    dead_agent_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("An agent on another host without a sign of life for so long counts as dead"),
+    ] = 60.0
+    stage_bytes_max: Annotated[
+        Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
+    ] = 100_000_000_000
+    stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
+        20_000_000_000
+    )
+    fleet_keep_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("A fleet that has ended is kept for so long")
+    ] = 0.0
+    log_snapshot_lines: Annotated[
+        int, msgspec.Meta(ge=100), doc("The site's log is condensed into a snapshot after so many lines")
+    ] = 50_000
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def load(path: Path, record: type[T]) -> T:
+    """The record that a TOML file holds. Relative paths in it are relative to the file's directory.
+
+    Raises ConfigError naming the file and the dotted key that is wrong, what was found and what is legal.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return loads(text, record, source=path)
+
+
+def loads(text: str, record: type[T], *, source: Path) -> T:
+    """As `load`, of a text; `source` is named in errors, and relative paths start at its directory."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not TOML: {error}") from error
+    return convert(data, record, source=source)
+
+
+def convert(data: dict[str, Any], record: type[T], *, source: Path) -> T:
+    """As `load`, of a table that was read already."""
+    checked = _Checker(source).check(data, inspect.type_info(record), "")
+    try:
+        return msgspec.convert(checked, record)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        key = where.rstrip("`").lstrip(".") or "the file"
+        raise ConfigError(f"{source}: `{key}`: {message[:1].lower() + message[1:]}") from error
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `2GB`, `500MB`, `64KiB`, `12`; raises ValueError that quotes the text."""
+    stripped = text.strip().upper()
+    number = stripped.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    unit = stripped[len(number) :]
+    try:
+        return int(float(number) * _SIZE_UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise ValueError(f"`{text}` is not a size such as `2GB`, `500MB` or `64KiB`") from None
+
+
+class _Checker:
+    """Walks a table along its record's type: names what is wrong, makes durations, sizes and paths."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+
+    def check(self, value: Any, info: inspect.Type, key: str, kind: str | None = None) -> Any:
+        if isinstance(info, inspect.Metadata):
+            return self.check(value, info.type, key, (info.extra or {}).get("kind", kind))
+        if isinstance(info, inspect.UnionType):
+            return self._check_union(value, info, key, kind)
+        if isinstance(info, inspect.StructType):
+            return self._check_struct(value, info, key)
+        if isinstance(info, inspect.DictType):
+            self._expect(value, dict, "a table", key)
+            return {name: self.check(each, info.value_type, f"{key}.{name}") for name, each in value.items()}
+        if isinstance(info, inspect.ListType):
+            self._expect(value, list, "a list", key)
+            return [self.check(each, info.item_type, f"{key}[{index}]") for index, each in enumerate(value)]
+        return self._check_scalar(value, info, key, kind)
+
+    def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:
+        self._expect(value, dict, "a table", key)
+        known = {field.encode_name: field for field in info.fields}
+        dot = f"{key}." if key else ""
+        for name in value:
+            if name not in known:
+                raise ConfigError(
+                    f"{self._source}: unknown key `{dot}{name}`", hint=did_you_mean(name, known)
+                )
+        for name, field in known.items():
+            if field.required and name not in value:
+                raise ConfigError(f"{self._source}: key `{dot}{name}` is missing", hint=_wanted(field.type))
+        return {name: self.check(each, known[name].type, dot + name) for name, each in value.items()}
+
+    def _check_union(self, value: Any, info: inspect.UnionType, key: str, kind: str | None) -> Any:
+        members = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+        if len(members) == 1:
+            return self.check(value, members[0], key, kind)
+        if any(_scalar_matches(value, each) for each in members):
+            return value
+        raise self._wrong(value, " or ".join(_type_name(each) for each in members), key)
+
+    def _check_scalar(self, value: Any, info: inspect.Type, key: str, kind: str | None) -> Any:
+        parse = _PARSERS.get(kind or "")
+        if parse is not None:
+            if isinstance(value, str):
+                try:
+                    return parse(value)
+                except ValueError as error:
+                    raise ConfigError(f"{self._source}: `{key}`: {error}") from None
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self._wrong(value, _EXPECTED[kind or ""], key)
+            return value
+        if isinstance(info, inspect.CustomType) and info.cls is Path:
+            self._expect(value, str, "a path", key)
+            return (self._source.parent / Path(value).expanduser()).absolute()
+        if isinstance(info, inspect.LiteralType | inspect.EnumType):
+            legal = [str(each) for each in _choices(info)]
+            if value not in legal:
+                hint = did_you_mean(value, legal) if isinstance(value, str) else None
+                raise ConfigError(
+                    f"{self._source}: `{key}` is {_found(value)}, expected {_type_name(info)}",
+                    hint=hint,
+                )
+            return value
+        if not _scalar_matches(value, info):
+            raise self._wrong(value, _type_name(info), key)
+        return value
+
+    def _expect(self, value: Any, wanted: type, name: str, key: str) -> None:
+        if not isinstance(value, wanted):
+            raise self._wrong(value, name, key)
+
+    def _wrong(self, value: Any, wanted: str, key: str) -> ConfigError:
+        return ConfigError(f"{self._source}: `{key}` is {_found(value)}, expected {wanted}")
+
+
+def _parse_duration(text: str) -> float:
+    try:
+        return float(text.strip().removesuffix("s"))
+    except ValueError:
+        return float(clock.parse_duration_s(text))
+
+
+_PARSERS: dict[str, Callable[[str], float | int]] = {"duration": _parse_duration, "size": parse_size}
+_EXPECTED = {
+    "duration": "a duration (seconds, or a text such as `90m` or `HH:MM:SS`)",
+    "size": "a size (bytes, or a text such as `2GB`)",
+}
+
+
+def _scalar_matches(value: Any, info: inspect.Type) -> bool:
+    if isinstance(info, inspect.Metadata):
+        return _scalar_matches(value, info.type)
+    if isinstance(info, inspect.AnyType):
+        return True
+    if isinstance(value, bool):
+        return isinstance(info, inspect.BoolType)
+    if isinstance(value, int):
+        return isinstance(info, inspect.IntType | inspect.FloatType)
+    if isinstance(value, float):
+        return isinstance(info, inspect.FloatType)
+    return isinstance(value, str) and isinstance(info, inspect.StrType)
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return f'the text "{value}"' if isinstance(value, str) else f"`{value}`"
+
+
+def _choices(info: inspect.LiteralType | inspect.EnumType) -> tuple[Any, ...]:
+    return info.values if isinstance(info, inspect.LiteralType) else tuple(each.value for each in info.cls)
+
+
+def _wanted(info: inspect.Type) -> str | None:
+    text = _description(info)
+    return f"{_type_name(info)}: {text}" if text else f"expected {_type_name(info)}"
+
+
+# ---- the reference page --------------------------------------------------------------------------
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of a configuration file; `default` is shown as in TOML, None where the key is required."""
+
+    key: str
+    type: str
+    unit: str
+    default: str | None
+    doc: str
+
+
+def describe(record: type[msgspec.Struct], prefix: str = "") -> list[Key]:
+    """Every key that a file of this record may hold, tables opened, in the order of the record."""
+    keys: list[Key] = []
+    info = inspect.type_info(record)
+    assert isinstance(info, inspect.StructType)
+    for field in info.fields:
+        bare = _bare(field.type)
+        if isinstance(bare, inspect.StructType):
+            keys += describe(bare.cls, f"{prefix}{field.encode_name}.")
+            continue
+        keys.append(
+            Key(
+                key=prefix + field.encode_name,
+                type=_type_name(field.type),
+                unit=_unit(field),
+                default=_default(field),
+                doc=_description(field.type),
+            )
+        )
+    return keys
+
+
+def _bare(info: inspect.Type) -> inspect.Type:
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    if isinstance(info, inspect.UnionType):
+        members = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+        return _bare(members[0]) if len(members) == 1 else info
+    return info
+
+
+def _kind(info: inspect.Type) -> str | None:
+    while isinstance(info, inspect.Metadata):
+        if info.extra and "kind" in info.extra:
+            return str(info.extra["kind"])
+        info = info.type
+    if isinstance(info, inspect.UnionType):
+        return next((kind for each in info.types if (kind := _kind(each))), None)
+    return None
+
+
+def _description(info: inspect.Type) -> str:
+    while isinstance(info, inspect.Metadata):
+        if info.extra_json_schema and "description" in info.extra_json_schema:
+            return str(info.extra_json_schema["description"])
+        info = info.type
+    return ""
+
+
+_UNITS = {
+    "_s": "s",
+    "_ms": "ms",
+    "_mb": "MB",
+    "_bytes": "bytes",
+    "_bytes_max": "bytes",
+    "_core_s_max": "core-s",
+    "_s_max": "s",
+}
+
+
+def _unit(field: inspect.Field) -> str:
+    kind = _kind(field.type)
+    if kind is not None:
+        return "s" if kind == "duration" else "bytes"
+    endings = [ending for ending in _UNITS if field.encode_name.endswith(ending)]
+    return _UNITS[max(endings, key=len)] if endings else ""
+
+
+def _default(field: inspect.Field) -> str | None:
+    if field.required:
+        return None
+    factory = field.default_factory
+    value = field.default if factory is msgspec.NODEFAULT else factory()
+    if value is None:
+        return "none"
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def _type_name(info: inspect.Type) -> str:
+    kind = _kind(info)
+    if kind is not None:
+        return kind
+    bare = _bare(info)
+    if isinstance(bare, inspect.UnionType):
+        return " or ".join(_type_name(each) for each in bare.types if not isinstance(each, inspect.NoneType))
+    if isinstance(bare, inspect.LiteralType | inspect.EnumType):
+        return "one of " + ", ".join(f"`{each}`" for each in _choices(bare))
+    if isinstance(bare, inspect.ListType):
+        return f"list of {_type_name(bare.item_type)}"
+    if isinstance(bare, inspect.DictType):
+        return f"table of {_type_name(bare.value_type)}"
+    if isinstance(bare, inspect.CustomType):
+        return "path"
+    return _SCALARS.get(type(bare), "a table")
+
+
+_SCALARS: dict[type, str] = {
+    inspect.StrType: "text",
+    inspect.IntType: "integer",
+    inspect.FloatType: "number",
+    inspect.BoolType: "true or false",
+}

@@ -1,0 +1,77 @@
+"""Configuration files: what is wrong is named with its key, and what would be legal."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.config import SiteConfig, describe, load, loads, parse_size
+from tidemill.errors import ConfigError
+from tidemill.model.application import Application
+
+SOURCE = Path("/etc/tidemill/site.toml")
+BASE = 'name = "x"\nserver = "unix:/run/api.sock"\n'
+
+
+def refusal(text: str, record: type = SiteConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        loads(text, record, source=SOURCE)
+    assert str(SOURCE) in caught.value.message
+    return caught.value
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    error = refusal(BASE + 'waltime_s = "90m"')
+    assert "`waltime_s`" in error.message
+    assert error.hint == "did you mean `walltime_s`?"
+
+
+def test_unknown_key_of_a_table_is_named_with_its_dotted_path() -> None:
+    assert "`local.node`" in refusal(BASE + "[local]\nnode = 2").message
+    app = 'name = "x"\nexecutable = "/bin/true"\n[parameters.energy]\nmux = 2'
+    error = refusal(app, Application)
+    assert "`parameters.energy.mux`" in error.message
+    assert error.hint == "did you mean `max`?"
+
+
+def test_wrong_type_names_key_found_and_expected() -> None:
+    error = refusal(BASE + 'nodes_max = "many"')
+    assert '`nodes_max` is the text "many", expected integer' in error.message
+    assert "expected true or false" in refusal(BASE + "shared = 1").message
+
+
+def test_value_out_of_limits_names_the_limit() -> None:
+    assert "`nodes_max`: expected `int` >= 1" in refusal(BASE + "nodes_max = 0").message
+
+
+def test_missing_key_tells_what_it_is_for() -> None:
+    error = refusal('name = "x"')
+    assert "`server` is missing" in error.message
+    assert "address" in (error.hint or "")
+
+
+def test_durations_and_sizes_are_read_from_texts_and_numbers() -> None:
+    text = BASE + 'walltime_s = "D"'.replace("D", "1-00:00:30") + '\nbundle_bytes_max = "2GB"\nidle_s = 0.5'
+    config = loads(text, SiteConfig, source=SOURCE)
+    assert (config.walltime_s, config.bundle_bytes_max, config.idle_s) == (86430.0, 2_000_000_000, 0.5)
+    assert parse_size("64KiB") == 65536
+    assert "is not a size" in refusal(BASE + 'bundle_bytes_max = "2 elephants"').message
+    assert "is not a duration" in refusal(BASE + 'idle_s = "soon"').message
+
+
+def test_paths_are_relative_to_the_file() -> None:
+    config = loads(BASE + 'data_roots = ["data", "/abs"]', SiteConfig, source=SOURCE)
+    assert config.data_roots == [Path("/etc/tidemill/data"), Path("/abs")]
+
+
+def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load(tmp_path / "absent.toml", SiteConfig)
+    assert "is not TOML" in refusal("name =").message
+
+
+def test_every_key_is_documented() -> None:
+    for record in (SiteConfig,):
+        keys = describe(record)
+        assert len(keys) > 30
+        assert [key.key for key in keys if not key.doc] == []
+        assert {key.unit for key in keys if key.key.endswith("_s")} == {"s"}
