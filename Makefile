@@ -1,0 +1,83 @@
+# The same targets on a laptop and in CI; each needs nothing but `make setup`, which it calls itself.
+# A step that fails stops the target, with its output on the screen.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+export PATH := $(CURDIR)/.venv/bin:$(if $(wildcard $(HOME)/.cargo/bin),$(HOME)/.cargo/bin:)$(PATH)
+export UV_PROJECT_ENVIRONMENT := .venv
+export UV_HTTP_TIMEOUT := 60
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+CARGO_TEST = cargo test --quiet --locked --workspace --target $(HOST)
+PYTEST = .venv/bin/python -m pytest
+LOGS := target/logs
+# In CI the fault tests run with 50 seeds; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
+SEEDS ?= $(if $(CI),50,5)
+FIRST ?= 1
+
+.PHONY: help setup node quickstart test check check-python check-rust test-python test-rust gen fault bench dist clean
+
+help: ## say what the targets are
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+
+setup: ## all set-up; quick when nothing has changed
+	@scripts/setup.sh
+
+node: ## only build tidemill-node anew and install it into .venv
+	@scripts/setup.sh node
+
+quickstart: setup ## a campaign of real Pythia jobs on this machine, with a report
+	@.venv/bin/tidemill quickstart
+
+test: check test-python test-rust ## everything that CI runs: check, pytest, cargo test
+	@printf '\nall passed\n'; tail -q -n 1 $(LOGS)/pytest-*.log
+
+check: setup check-python check-rust ## formats, types, walls between packages, house rules, generated files
+
+check-python: setup
+	@.venv/bin/ruff check --quiet .
+	.venv/bin/ruff format --quiet --check . || { .venv/bin/ruff format --diff . || exit 1; }
+	.venv/bin/mypy --strict
+	.venv/bin/lint-imports --no-cache
+	.venv/bin/python scripts/gen_wire.py --check
+	.venv/bin/python scripts/draw_states.py --check
+	$(PYTEST) -q -p no:randomly tests/test_tidy.py
+
+check-rust: setup
+	@cargo fmt --all --check
+	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
+
+# Tests without real services share nothing and run on two cores at once; those with take turns.
+test-python: setup
+	@mkdir -p $(LOGS)
+	rm -f $(LOGS)/pytest-*.log
+	$(PYTEST) -q -n 2 $(wildcard tests/unit tests/property tests/contract) 2>&1 | tee $(LOGS)/pytest-1.log
+	$(PYTEST) -q --fault-seeds $(SEEDS) --fault-first $(FIRST) $(wildcard tests/integration tests/fault tests/e2e) 2>&1 | tee $(LOGS)/pytest-2.log
+
+test-rust: setup
+	@$(CARGO_TEST)
+
+fault: setup ## fault tests only: SEEDS=50 FIRST=1
+	@$(PYTEST) -q -m fault --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests
+
+gen: setup ## write the generated files: schema, Rust types, state tables in the documentation
+	@.venv/bin/python scripts/gen_wire.py
+	.venv/bin/python scripts/draw_states.py
+
+bench: setup ## the figures: dispatch and store, one JSON object each
+	@for bench in bench/dispatch.py bench/store.py; do .venv/bin/python $$bench --json; done
+
+# maturin itself, not `uv build`: through PEP 517 the wheel would not get its manylinux tag
+dist: setup ## both distributions in dist/, checked
+	@rm -rf dist
+	cd crates/tidemill-node
+	../../.venv/bin/maturin build --release --locked --target $(HOST) --out ../../dist
+	cd ../..
+	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
+	.venv/bin/python scripts/check_dist.py dist
+
+clean: ## remove what was built; keeps .venv and .uv
+	@rm -rf target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench scripts -name __pycache__ -prune -exec rm -rf {} +

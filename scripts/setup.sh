@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Does all the set-up of a checkout: Debian packages (as root), uv in .uv, the environment .venv with tidemill and the
+# static tidemill-node. Quick when nothing has changed; several at once wait for each other.
+#   scripts/setup.sh          everything
+#   scripts/setup.sh node     only build tidemill-node anew, where its sources have changed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+UV_WANTED='uv>=0.9,<0.14' # tried with 0.13.8
+RUST_MINOR_MIN=75         # rust-version in Cargo.toml
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() {
+  printf 'setup: %s\n' "$1" >&2
+  [ $# -lt 2 ] || printf 'hint: %s\n' "$2" >&2
+  exit 2
+}
+
+# A download may hang or break off: each attempt has a time limit, and there are three.
+try_thrice() {
+  local limit_s=$1 attempt
+  shift
+  for attempt in 1 2 3; do
+    if timeout --kill-after=10 "$limit_s" "$@"; then return 0; fi
+    say "attempt $attempt of 3 failed: $1 $2 ..."
+  done
+  return 1
+}
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      PYTHON=$("$candidate" -c 'import sys; print(sys.executable)')
+      export PYTHON
+      return 0
+    fi
+  done
+  fail 'no Python 3.11 or later found' 'install python3 (Debian 12 has 3.11), or set PYTHON to one'
+}
+
+find_cargo() {
+  # shellcheck disable=SC1091
+  command -v cargo >/dev/null || { [ ! -r "$HOME/.cargo/env" ] || . "$HOME/.cargo/env"; }
+  command -v cargo >/dev/null || fail 'no cargo found' 'install a Rust toolchain, such as with rustup'
+  local minor
+  minor=$(rustc --version | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
+  [ "${minor:-0}" -ge "$RUST_MINOR_MIN" ] || fail "$(rustc --version) is too old: 1.$RUST_MINOR_MIN or later is needed" 'rustup update'
+  HOST=$(rustc -vV | sed -n 's/^host: //p')
+}
+
+missing_packages() {
+  local package test_command
+  while read -r package test_command; do
+    case $package in '' | '#'*) continue ;; esac
+    bash -c "$test_command" >/dev/null 2>&1 </dev/null || printf '%s\n' "$package"
+  done <scripts/debian-packages.txt
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    say "missing, some tests will fail without: ${missing[*]}"
+    say "hint: as root: apt-get install ${missing[*]}"
+    return 0
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  local apt=(apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120)
+  try_thrice 300 "${apt[@]}" update >.uv/apt.log 2>&1 || { tail -n 20 .uv/apt.log >&2; fail 'apt-get update failed'; }
+  try_thrice 900 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >.uv/apt.log 2>&1 ||
+    { tail -n 20 .uv/apt.log >&2; fail "apt-get install ${missing[*]} failed"; }
+}
+
+install_uv() {
+  if .uv/venv/bin/uv --version >/dev/null 2>&1; then return 0; fi
+  say 'getting uv'
+  rm -rf .uv/venv
+  "$PYTHON" -m venv .uv/venv || fail "$PYTHON -m venv failed" 'Debian keeps it in the package python3-venv'
+  try_thrice 300 .uv/venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 3 "$UV_WANTED" ||
+    fail 'pip could not install uv'
+}
+
+sha256_of() { # of the files that git would list below the paths, by name and content
+  find "$@" -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' \) -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64
+}
+
+is_static() { # no ELF interpreter
+  "$PYTHON" scripts/static_binary.py "$1" >/dev/null 2>&1
+}
+
+sync_environment() {
+  local node_hash all_hash reinstall=()
+  node_hash=$(sha256_of crates .cargo Cargo.toml Cargo.lock)
+  all_hash=$(printf '%s %s' "$node_hash" "$(sha256_of pyproject.toml uv.lock)")
+  if [ "$(cat .uv/synced 2>/dev/null)" = "$all_hash" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
+    return 0
+  fi
+  # uv keeps the wheels that it has built, and does not see that a crate next to the built one has changed
+  [ "$(cat .uv/node 2>/dev/null)" = "$node_hash" ] || reinstall=(--reinstall-package tidemill-node --refresh-package tidemill-node)
+  say 'installing into .venv (the first time takes a few minutes)'
+  # --target: with crt-static, procedural macros can be built only where the target is named
+  MATURIN_PEP517_ARGS="--target $HOST" UV_HTTP_TIMEOUT=60 UV_HTTP_RETRIES=5 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never \
+    try_thrice 1500 .uv/venv/bin/uv sync --frozen --python "$PYTHON" --all-extras --group dev "${reinstall[@]}" >.uv/sync.log 2>&1 ||
+    { tail -n 60 .uv/sync.log >&2; fail 'uv sync failed'; }
+  is_static .venv/bin/tidemill-node || fail '.venv/bin/tidemill-node is not a static binary' 'see .cargo/config.toml and .uv/sync.log'
+  printf '%s' "$node_hash" >.uv/node
+  printf '%s' "$all_hash" >.uv/synced
+}
+
+main() {
+  mkdir -p .uv
+  exec 9>.uv/lock
+  flock --timeout 1800 9 || fail 'another set-up of this checkout has been running for half an hour'
+  find_python
+  [ "${1:-}" = node ] || install_packages
+  find_cargo
+  install_uv
+  sync_environment
+  say "ready: $(.venv/bin/tidemill-node --version 2>/dev/null || echo tidemill-node), $(.venv/bin/python --version)"
+}
+
+main "$@"
