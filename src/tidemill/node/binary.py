@@ -1,0 +1,54 @@
+"""Where `tidemill-node`, the static binary of the node part, is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemill.errors import ConfigError
+
+NAME = "tidemill-node"
+VARIABLE = "TIDEMILL_NODE"
+
+
+def find_binary(environ: Mapping[str, str] | None = None) -> Path:
+    """The path of the binary: $TIDEMILL_NODE, else beside this Python's scripts, else on PATH.
+
+    A variable that names no executable is an error, not a reason to look elsewhere. Raises ConfigError, which
+    lists every place that was looked at.
+    """
+    variables = os.environ if environ is None else environ
+    named = variables.get(VARIABLE)
+    if named:
+        if _is_executable(Path(named)):
+            return Path(named).absolute()
+        raise ConfigError(
+            f"environment variable {VARIABLE} names `{named}`, which is no executable file",
+            hint=f"unset {VARIABLE} to use the installed {NAME}",
+        )
+    places = _places(variables)
+    for place in places:
+        if _is_executable(place):
+            return place
+    listed = ", ".join(f"`{place}`" for place in places)
+    raise ConfigError(
+        f"failed to find {NAME}: looked at {listed}",
+        hint=f"install it with `pip install {NAME}`, or set {VARIABLE} to its path",
+    )
+
+
+def _places(variables: Mapping[str, str]) -> list[Path]:
+    directories = [
+        Path(sysconfig.get_path("scripts")),
+        Path(sys.executable).parent,
+        Path(sysconfig.get_path("scripts", scheme=sysconfig.get_preferred_scheme("user"))),
+        *(Path(entry) for entry in variables.get("PATH", "").split(os.pathsep) if entry),
+    ]
+    return list(dict.fromkeys(directory / NAME for directory in directories))
+
+
+def _is_executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)

@@ -1,0 +1,184 @@
+"""Members of the pilots' bundles, read and verified; and plain tar archives of them for their owners."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.node.files import sync_directory
+from tidemill.node.framed import FramedTail
+from tidemill.wire.node import IndexEntry, OutputRef
+
+CHUNK_BYTES = 1 << 20
+_decode_entry = msgspec.json.Decoder(IndexEntry).decode
+
+
+class IndexTail(FramedTail[IndexEntry]):
+    """Reads what is new in the index of one bundle (`BUNDLE.idx` beside `BUNDLE.tar`)."""
+
+    def __init__(self, bundle: Path, *, offset: int = 0) -> None:
+        super().__init__(bundle.with_suffix(".idx"), _decode_entry, offset=offset)
+
+
+def member_of(bundle: str, entry: IndexEntry) -> OutputRef:
+    """The place of an index entry of FLEET/bundle/`bundle`, in the words of a Done record."""
+    return OutputRef(
+        name=entry.name, bundle=bundle, offset=entry.offset, length=entry.length, sha256=entry.sha256
+    )
+
+
+def bundles(directory: Path) -> list[Path]:
+    """The bundle files of FLEET/bundle, by name."""
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 -- names only, without a stat of each
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SiteError(f"failed to list `{directory}`: {error.strerror}") from error
+    return [directory / name for name in sorted(names) if name.endswith(".tar")]
+
+
+def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:
+    """The member's bytes in pieces of at most 1 MiB; the checksum is verified after the last piece.
+
+    Raises SiteError where it cannot be read or is cut, ProtocolError where its checksum is another one or its
+    bundle is no plain file name. Whoever writes the pieces anywhere must drop them on an error.
+    """
+    if Path(ref.bundle).name != ref.bundle or not ref.bundle.endswith(".tar"):
+        raise ProtocolError(f"`{ref.bundle}` is no name of a bundle (output `{ref.name}`)")
+    path = directory / ref.bundle
+    digest = hashlib.sha256()
+    at, end = ref.offset, ref.offset + ref.length
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SiteError(f"failed to open bundle `{path}`: {error.strerror}") from error
+    try:
+        while at < end:
+            try:
+                piece = os.pread(descriptor, min(CHUNK_BYTES, end - at), at)
+            except OSError as error:
+                raise SiteError(f"failed to read bundle `{path}` at {at}: {error.strerror}") from error
+            if not piece:
+                raise SiteError(
+                    f"bundle `{path}` ends at {at}, output `{ref.name}` should reach to {end}",
+                    hint="the file system may show it later; if not, the node lost it",
+                )
+            digest.update(piece)
+            at += len(piece)
+            yield piece
+    finally:
+        os.close(descriptor)
+    if digest.hexdigest() != ref.sha256:
+        raise ProtocolError(
+            f"output `{ref.name}` at {ref.offset} of bundle `{path}` has checksum {digest.hexdigest()}, "
+            f"its record says {ref.sha256}",
+            hint="the file system damaged it: the events have to run again",
+        )
+
+
+def read_member(directory: Path, ref: OutputRef) -> bytes:
+    """The member's bytes, verified. Memory as large as the member; errors as `read_chunks`."""
+    return b"".join(read_chunks(directory, ref))
+
+
+def copy_member(directory: Path, ref: OutputRef, target: BinaryIO) -> None:
+    """Append the member's bytes to `target`, verified; errors as `read_chunks`, the target is garbage then."""
+    for piece in read_chunks(directory, ref):
+        target.write(piece)
+
+
+class TarWriter:
+    """Writes one plain tar archive (POSIX pax, as GNU tar and every other tar read it), seen only when whole.
+
+    The same members give the same bytes: owner, mode and time of members are fixed.
+
+    >>> with TarWriter(Path("hits.tar")) as archive:  # doctest: +SKIP
+    ...     archive.add_member("hits-0-99.root", directory, ref)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            self._file = self._temporary.open("wb")
+        except OSError as error:
+            raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
+        self._tar = tarfile.TarFile(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)
+
+    def add_bytes(self, name: str, content: bytes) -> None:
+        """Add a member from memory. Raises SiteError."""
+        self._add(name, len(content), io.BytesIO(content))
+
+    def add_member(self, name: str, directory: Path, ref: OutputRef) -> None:
+        """Copy a bundle's member, verified; errors as `read_chunks`, and the archive is not finished then."""
+        self._add(name, ref.length, _Pieces(read_chunks(directory, ref)))
+
+    def close(self) -> None:
+        """Finish: on return the archive stands under its name and survives a crash. Raises SiteError."""
+        try:
+            self._tar.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.rename(self.path)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            self.abandon()
+            raise SiteError(f"failed to finish archive `{self.path}`: {error.strerror}") from error
+
+    def abandon(self) -> None:
+        """Drop what was written."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _add(self, name: str, size: int, source: io.BytesIO | _Pieces) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size, 0o644
+        try:
+            self._tar.addfile(info, source)  # type: ignore[arg-type]  # it only calls `read`
+        except OSError as error:
+            raise SiteError(f"failed to write archive `{self.path}`: {error.strerror}") from error
+        if isinstance(source, _Pieces):
+            source.finish()
+
+
+class _Pieces:
+    """A stream over pieces of bytes for `tarfile`; `finish` runs what follows the last one (the checksum)."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size:
+            piece = next(self._pieces, b"")
+            if not piece:
+                break
+            self._rest += piece
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+    def finish(self) -> None:
+        for _ in self._pieces:
+            raise ProtocolError("a member of a bundle is longer than its record says")

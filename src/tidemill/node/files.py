@@ -1,0 +1,56 @@
+"""Durable small files: temp + fsync + rename, with errors that name the operation and the path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidemill.errors import SiteError
+
+
+def write_durable(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Put `content` at `path` whole or not at all; on return it survives a crash. Raises SiteError.
+
+    The temporary name starts with a dot and ends with `.tmp`; readers of a directory skip it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SiteError(
+            f"failed to write `{path}`: {error.strerror}",
+            hint="check free space, quota and rights of that directory",
+        ) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in `directory` survive a crash. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_bounded(path: Path, size_max: int) -> bytes | None:
+    """The content of a file of at most `size_max` bytes, None where there is none. Raises SiteError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(size_max + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteError(f"failed to read `{path}`: {error.strerror}") from error
+    if len(content) > size_max:
+        raise SiteError(f"`{path}` is larger than {size_max} bytes", transient=False)
+    return content

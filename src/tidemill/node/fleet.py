@@ -1,0 +1,188 @@
+"""The agent's side of a fleet directory: makes it, writes work files into it, reads what the lead tells.
+
+Knows files only: not which work goes where, nor what becomes of the results (see `journal`, `bundle`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.node.files import read_bounded, sync_directory, write_durable
+from tidemill.wire.node import FORMAT, Grant, JobDef, LeadAddress, Manifest, Program, WorkFile
+
+SMALL_FILE_BYTES_MAX = 1 << 20
+WORK_FILE_BYTES_MAX = 64 << 20
+"""A work file above this is refused: the agent splits its grants over several."""
+
+_WORK_NAME = re.compile(r"(\d{6,})\.json")
+_DIRECTORIES = ("work", "journal", "bundle")
+_T = TypeVar("_T")
+
+
+class Fleet:
+    """One fleet directory. `next_number` is the number of the next work file; one writer at a time."""
+
+    def __init__(self, directory: Path, manifest: Manifest, next_number: int) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.next_number = next_number
+
+    @property
+    def journal(self) -> Path:
+        """Where lead and pilots leave records."""
+        return self.directory / "journal"
+
+    @property
+    def bundle(self) -> Path:
+        """Where pilots leave outputs and logs."""
+        return self.directory / "bundle"
+
+    @property
+    def secret(self) -> Path:
+        """The file whose text lets a pilot join the lead."""
+        return self.directory / "secret"
+
+    def write_work(
+        self,
+        *,
+        programs: list[Program] | None = None,
+        jobs: list[JobDef] | None = None,
+        grants: list[Grant] | None = None,
+        order: WorkOrder | None = None,
+    ) -> int:
+        """Give work and orders to the lead; return the number of the file, which is durable by then.
+
+        Raises SiteError when the file cannot be written (nothing is given then; the same number is used
+        again).
+        """
+        orders = order or WorkOrder()
+        content = msgspec.json.encode(
+            WorkFile(
+                format=FORMAT,
+                number=self.next_number,
+                programs=programs or [],
+                jobs=jobs or [],
+                grants=grants or [],
+                cancel_jobs=orders.cancel_jobs,
+                ended=orders.ended,
+                drain=orders.drain,
+                close=orders.close,
+            )
+        )
+        if len(content) > WORK_FILE_BYTES_MAX:
+            raise SiteError(
+                f"work file {self.next_number} of `{self.directory}` has {len(content)} bytes, "
+                f"at most {WORK_FILE_BYTES_MAX}",
+                hint="give fewer grants at once",
+                transient=False,
+            )
+        write_durable(self.directory / "work" / f"{self.next_number:06}.json", content)
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def read_work(self, number: int) -> WorkFile:
+        """A work file as it was written. Raises SiteError where there is none, ProtocolError where it is damaged."""
+        path = self.directory / "work" / f"{number:06}.json"
+        content = read_bounded(path, WORK_FILE_BYTES_MAX)
+        if content is None:
+            raise SiteError(f"there is no work file `{path}`", transient=False)
+        return _decode(path, content, WorkFile)
+
+    def lead_address(self) -> LeadAddress | None:
+        """Where the lead listens, None while it never has. It may be dead: only a connection tells."""
+        path = self.directory / "lead.json"
+        content = read_bounded(path, SMALL_FILE_BYTES_MAX)
+        return None if content is None else _decode(path, content, LeadAddress)
+
+    def stop(self, reason: str) -> None:
+        """Make lead and pilots drain and leave, also those that cannot be reached otherwise."""
+        write_durable(self.directory / "STOP", reason.encode() + b"\n")
+
+    def is_stopped(self) -> bool:
+        """Whether somebody has put a STOP file there."""
+        return (self.directory / "STOP").exists()
+
+
+class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a work file tells besides grants; see `WorkFile`."""
+
+    cancel_jobs: list[int] = []
+    ended: list[str] = []
+    drain: bool = False
+    close: bool = False
+
+
+def create_fleet(directory: Path, manifest: Manifest) -> Fleet:
+    """Make a fleet directory (0700) with its manifest and a new secret. Durable on return, never seen half-made.
+
+    Raises ConfigError where it exists, SiteError where it cannot be made.
+    """
+    if directory.exists():
+        raise ConfigError(
+            f"fleet directory `{directory}` exists", hint="a fleet directory is made once; open it"
+        )
+    building = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(mode=0o700, parents=True)
+        for name in _DIRECTORIES:
+            (building / name).mkdir(mode=0o700)
+        write_durable(building / "secret", secrets.token_hex(32).encode() + b"\n")
+        write_durable(building / "manifest.json", msgspec.json.encode(manifest))
+        building.rename(directory)
+        sync_directory(directory.parent)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)
+        raise SiteError(f"failed to make fleet directory `{directory}`: {error.strerror}") from error
+    return Fleet(directory, manifest, 1)
+
+
+def open_fleet(directory: Path) -> Fleet:
+    """The fleet directory made earlier, with the number that follows its last work file.
+
+    Raises ConfigError where it is no fleet directory or of a newer format, ProtocolError where work files are
+    missing.
+    """
+    path = directory / "manifest.json"
+    content = read_bounded(path, SMALL_FILE_BYTES_MAX)
+    if content is None:
+        raise ConfigError(f"`{directory}` is no fleet directory: it has no manifest.json")
+    manifest = _decode(path, content, Manifest)
+    if manifest.format > FORMAT:
+        raise ConfigError(
+            f"`{path}` has format {manifest.format}, this version reads up to {FORMAT}",
+            hint="update tidemill here",
+        )
+    return Fleet(directory, manifest, _last_number(directory / "work") + 1)
+
+
+def _last_number(work: Path) -> int:
+    """The highest number of the work files, 0 where there is none; they have no gaps."""
+    try:
+        names = os.listdir(work)  # noqa: PTH208 -- names only, without a stat of each
+    except OSError as error:
+        raise SiteError(f"failed to list `{work}`: {error.strerror}") from error
+    numbers = sorted(int(match[1]) for match in map(_WORK_NAME.fullmatch, names) if match)
+    for expected, number in enumerate(numbers, start=1):
+        if number != expected:
+            raise ProtocolError(
+                f"work file {expected} is missing in `{work}`, which goes up to {numbers[-1]}",
+                hint="the lead waits for it for ever: close this fleet and start another",
+            )
+    return len(numbers)
+
+
+def _decode(path: Path, content: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"failed to read `{path}` as {kind.__name__}: {error}") from error

@@ -1,0 +1,161 @@
+"""What the pilots of a fleet have recorded, each record once, whichever journals it stands in.
+
+A record is in the lead's journal, in the pilot's own, or in both (the lead was lost between fsync and
+acknowledgement). Pilots number their records from 1 without gaps, so (pilot, number) names one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.errors import SiteError
+from tidemill.model.intervals import IntervalSet
+from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
+from tidemill.wire.node import Ended, Record
+
+_decode_record = msgspec.json.Decoder(Record).decode
+
+
+class JournalTail(FramedTail[Record]):
+    """Reads what is new in one journal file."""
+
+    def __init__(self, path: Path, *, offset: int = 0) -> None:
+        super().__init__(path, _decode_record, offset=offset)
+
+
+class MergeState(msgspec.Struct, kw_only=True):
+    """Plain data to go on from: bytes read of each journal file, record numbers seen of each pilot (`1-500,502`),
+    and the last number of pilots that have ended."""
+
+    offsets: dict[str, int] = {}
+    seen: dict[str, str] = {}
+    ended: dict[str, int] = {}
+
+
+class Merge:
+    """Drops records that came before; keeps which numbers of each pilot have come."""
+
+    def __init__(self, seen: Mapping[str, str] | None = None, ended: Mapping[str, int] | None = None) -> None:
+        self._seen = {pilot: IntervalSet.parse(text) for pilot, text in (seen or {}).items()}
+        self._last = {pilot: _last(numbers) for pilot, numbers in self._seen.items()}
+        self._ended = dict(ended or {})
+
+    def take(self, records: Iterable[Record]) -> list[Record]:
+        """The records that are new, those of one pilot in ascending order of their numbers."""
+        new: list[Record] = []
+        in_order = True
+        for record in records:
+            pilot, number = record.p, record.s
+            numbers = self._seen.get(pilot)
+            if numbers is None:
+                numbers = self._seen[pilot] = IntervalSet()
+                self._last[pilot] = 0
+            if numbers.add(number, number + 1):
+                if number > self._last[pilot]:
+                    self._last[pilot] = number
+                else:
+                    in_order = False
+                new.append(record)
+                if type(record) is Ended:
+                    self._ended[record.p] = record.s
+        if not in_order:
+            new.sort(key=lambda record: (record.p, record.s))
+        return new
+
+    def is_complete(self, pilot: str) -> bool:
+        """Whether the pilot has ended and every record of it has come."""
+        last = self._ended.get(pilot)
+        return last is not None and self._seen[pilot].covers(1, last + 1)
+
+    def missing(self, pilot: str) -> list[tuple[int, int]]:
+        """Half-open intervals of numbers below the pilot's highest one that have not come."""
+        numbers = self._seen.get(pilot)
+        return [] if numbers is None else numbers.missing(1, self._last[pilot])
+
+    def seen(self) -> dict[str, str]:
+        """Numbers seen of each pilot, as text."""
+        return {pilot: str(numbers) for pilot, numbers in self._seen.items()}
+
+    def ended(self) -> dict[str, int]:
+        """Pilot -> number of its Ended record."""
+        return dict(self._ended)
+
+
+class FleetJournal:
+    """All journals of a fleet directory as one stream without duplicates.
+
+    One `read` costs one listing of FLEET/journal and one open per journal that may still grow; a pilot's own
+    journal is left alone once all its records have come.
+    """
+
+    def __init__(self, directory: Path, state: MergeState | None = None) -> None:
+        self._directory = directory
+        start = state or MergeState()
+        self._merge = Merge(start.seen, start.ended)
+        self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
+
+    def read(self, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
+        """New records, each once; those of one pilot in ascending order within one call, and almost always across.
+
+        At most about `bytes_max` bytes are read: call again while something comes. Raises SiteError,
+        ProtocolError.
+        """
+        found: list[Record] = []
+        left = bytes_max
+        for name in self._names():
+            if self._merge.is_complete(name.removesuffix(".log")):
+                continue
+            tail = self._tails.get(name)
+            if tail is None:
+                tail = self._tails[name] = JournalTail(self._directory / name)
+            before = tail.offset
+            found += tail.read(left)
+            left -= tail.offset - before
+            if left <= 0:
+                break
+        return self._merge.take(found)
+
+    def state(self) -> MergeState:
+        """What to give to the next `FleetJournal` of this directory."""
+        offsets = {name: tail.offset for name, tail in self._tails.items()}
+        return MergeState(offsets=offsets, seen=self._merge.seen(), ended=self._merge.ended())
+
+    def is_complete(self, pilot: str) -> bool:
+        """Whether the pilot has ended and every record of it has come."""
+        return self._merge.is_complete(pilot)
+
+    def missing(self, pilot: str) -> list[tuple[int, int]]:
+        """Record numbers of a pilot that should be in some journal and have not come yet."""
+        return self._merge.missing(pilot)
+
+    def _names(self) -> list[str]:
+        """Journal files, the leads' first in order of incarnation: that keeps a pilot's records in order."""
+        try:
+            names = os.listdir(self._directory)  # noqa: PTH208 -- names only, without a stat of each
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SiteError(f"failed to list `{self._directory}`: {error.strerror}") from error
+        return sorted((name for name in names if name.endswith(".log")), key=_reading_order)
+
+
+def _last(numbers: IntervalSet) -> int:
+    """The highest number of the set, 0 where it is empty."""
+    intervals = list(numbers)
+    return intervals[-1][1] - 1 if intervals else 0
+
+
+def _reading_order(name: str) -> tuple[int, int, str]:
+    incarnation = name.removeprefix("lead-").removesuffix(".log")
+    if name.startswith("lead-") and incarnation.isdecimal():
+        return (0, int(incarnation), name)
+    return (1, 0, name)
+
+
+def read_records(data: bytes) -> tuple[list[Record], int]:
+    """Records of the whole lines at the start of `data`, and the bytes they take (for one-off reading)."""
+    return decode_lines(data, _decode_record)

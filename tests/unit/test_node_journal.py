@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.errors import ProtocolError
+from tidemill.node.framed import frame
+from tidemill.node.journal import FleetJournal, JournalTail, read_records
+from tidemill.wire.node import Ended, Record, Returned
+
+
+def returned(pilot: str, number: int) -> Returned:
+    return Returned(p=pilot, s=number, grant=1, job=1, first=number, count=1, reason="yield")
+
+
+def ended(pilot: str, number: int) -> Ended:
+    return Ended(p=pilot, s=number, reason="idle", message="", busy_us=1, slot_us=1, at_us=1)
+
+
+def lines(*records: Record) -> bytes:
+    return b"".join(frame(msgspec.json.encode(record)) for record in records)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_a_journal_torn_at_every_byte_gives_each_record_once(tmp_path: Path) -> None:
+    records = [returned("a.r0.i1", number) for number in range(1, 4)]
+    data = lines(*records)
+    for cut in range(len(data) + 1):
+        path = tmp_path / f"{cut}.log"
+        append(path, data[:cut])
+        tail = JournalTail(path)
+        before = tail.read()
+        assert before == records[: data[:cut].count(b"\n")]
+        append(path, data[cut:])
+        assert before + tail.read() == records
+        assert tail.read() == []
+
+
+def test_every_damaged_byte_hides_its_line_and_what_follows(tmp_path: Path) -> None:
+    records = [returned("a.r0.i1", number) for number in range(1, 4)]
+    data = lines(*records)
+    first, second = (len(lines(*records[:k])) for k in (1, 2))
+    for at in range(first, second):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x01
+        found, used = read_records(bytes(damaged))
+        assert found == records[:1]
+        assert used == first
+
+
+def test_a_journal_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+    tail = JournalTail(tmp_path / "lead-1.log")
+    assert tail.read() == []
+    append(tail.path, lines(returned("a.r0.i1", 1)))
+    assert len(tail.read()) == 1
+
+
+def test_reading_in_pieces_gives_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "lead-1.log"
+    records: list[Record] = [returned("a.r0.i1", number) for number in range(1, 20_001)]
+    append(path, lines(*records))
+    tail, found = JournalTail(path), []
+    while piece := tail.read(1):
+        assert len(piece) < len(records)
+        found += piece
+    assert found == records
+
+
+def test_an_unknown_kind_of_record_is_named(tmp_path: Path) -> None:
+    append(tmp_path / "lead-1.log", frame(b'{"k":"paused","p":"a","s":1}'))
+    with pytest.raises(ProtocolError, match="paused"):
+        JournalTail(tmp_path / "lead-1.log").read()
+
+
+def test_unknown_fields_of_newer_writers_are_ignored() -> None:
+    content = msgspec.json.encode(returned("a.r0.i1", 1))
+    found, _ = read_records(frame(content[:-1] + b',"colour":"blue"}'))
+    assert found == [returned("a.r0.i1", 1)]
+
+
+def test_a_record_in_both_journals_comes_once(tmp_path: Path) -> None:
+    append(tmp_path / "lead-1.log", lines(returned("a.r0.i1", 1), returned("a.r0.i1", 2)))
+    append(
+        tmp_path / "a.r0.i1.log", lines(returned("a.r0.i1", 2), returned("a.r0.i1", 3), ended("a.r0.i1", 4))
+    )
+    journal = FleetJournal(tmp_path)
+    assert [record.s for record in journal.read()] == [1, 2, 3, 4]
+    assert journal.is_complete("a.r0.i1")
+
+
+def test_records_of_a_pilot_are_put_in_order(tmp_path: Path) -> None:
+    append(tmp_path / "lead-10.log", lines(returned("a.r0.i1", 3)))
+    append(tmp_path / "lead-9.log", lines(returned("a.r0.i1", 1)))
+    append(tmp_path / "a.r0.i1.log", lines(returned("a.r0.i1", 2)))
+    assert [record.s for record in FleetJournal(tmp_path).read()] == [1, 2, 3]
+
+
+def test_what_is_missing_of_a_pilot_is_told(tmp_path: Path) -> None:
+    append(tmp_path / "lead-1.log", lines(returned("a.r0.i1", 1), ended("a.r0.i1", 5)))
+    journal = FleetJournal(tmp_path)
+    journal.read()
+    assert not journal.is_complete("a.r0.i1")
+    assert journal.missing("a.r0.i1") == [(2, 5)]
+    append(tmp_path / "a.r0.i1.log", lines(*(returned("a.r0.i1", number) for number in (2, 3, 4))))
+    assert len(journal.read()) == 3
+    assert journal.is_complete("a.r0.i1")
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    pilots=st.integers(1, 4),
+    numbers=st.integers(1, 30),
+    restarts=st.integers(0, 3),
+)
+def test_any_spread_of_duplicates_over_journals_and_restarts_gives_each_record_once(
+    seed: int, pilots: int, numbers: int, restarts: int
+) -> None:
+    chance = random.Random(seed)
+    names = [f"a.r{rank}.i1" for rank in range(pilots)]
+    everything = [(name, number) for name in names for number in range(1, numbers + 1)]
+    writes: list[tuple[str, bytes]] = []
+    for name, number in everything:
+        journals = chance.sample(["lead-1.log", "lead-2.log", f"{name}.log"], k=chance.randint(1, 3))
+        writes += [(journal, lines(returned(name, number))) for journal in journals]
+    chance.shuffle(writes)
+    with tempfile.TemporaryDirectory() as text:
+        directory = Path(text)
+        journal, found = FleetJournal(directory), []
+        for step, (file, data) in enumerate(writes):
+            cut = chance.randrange(len(data) + 1)
+            append(directory / file, data[:cut])
+            if step % 7 == 0:
+                found += [(record.p, record.s) for record in journal.read()]
+            append(directory / file, data[cut:])
+            if restarts and chance.random() < restarts / len(writes):
+                journal = FleetJournal(
+                    directory,
+                    msgspec.json.decode(msgspec.json.encode(journal.state()), type=type(journal.state())),
+                )
+        found += [(record.p, record.s) for record in journal.read()]
+    assert sorted(found) == everything
+
+
+def test_small_records_are_read_at_100_000_per_second(tmp_path: Path) -> None:
+    count = 100_000
+    records = [returned("tm-here-e1-1.r0.i1", number) for number in range(1, count + 1)]
+    append(tmp_path / "lead-1.log", lines(*records))
+    journal, found = FleetJournal(tmp_path), 0
+    start = time.process_time()
+    while piece := journal.read():
+        found += len(piece)
+    duration_s = time.process_time() - start
+    assert found == count
+    assert duration_s < count / 100_000
