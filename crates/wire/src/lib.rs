@@ -1,1 +1,21 @@
-//! placeholder
+//! What agent, lead and pilots write to each other: types, framed lines, journals, the handshake, line buffers.
+//!
+//! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no process, no
+//! scheduling and no file layout beyond single journals.
+
+mod error;
+pub mod frame;
+#[rustfmt::skip]
+mod generated;
+pub mod handshake;
+pub mod journal;
+pub mod lines;
+pub mod log;
+
+pub use error::WireError;
+pub use generated::*;
+pub use journal::{JournalReader, JournalWriter};
+pub use lines::{Fill, LineBuffer, OutBuffer};
+
+/// A line (message, record) is never longer; a peer that sends a longer one is dropped.
+pub const LINE_BYTES_MAX: usize = 16 << 20;

@@ -1,0 +1,386 @@
+// Generated from src/tidemill/wire/node.py by scripts/gen_wire.py: do not edit, run `make gen`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub const FORMAT: u64 = 1;
+
+/// How pilots and lead behave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// the lead fsyncs, and pilots send, at least so often when there is something
+    pub record_flush_ms: u64,
+    /// a pilot's bundle is fsynced at least so often when there is something
+    pub output_flush_s: f64,
+    /// the lead keeps so many seconds of work queued at each core
+    pub queue_s: f64,
+    /// a pilot without work for so long leaves
+    pub idle_s: f64,
+    /// a pilot that hears nothing from its lead for so long drains and leaves
+    pub dead_after_s: f64,
+    /// the lead gives away the work of a pilot whose connection has been gone for so long
+    pub pilot_grace_s: f64,
+    /// `required` (refuse to run without namespaces) or `preferred`
+    pub isolation: String,
+    /// `spread`, `compact`, `core` (one slot per physical core) or `none`
+    pub affinity: String,
+    /// paths that payloads must not see (the site directory, keys, tokens)
+    pub mask: Vec<String>,
+    /// names of programs that payloads must not start
+    pub batch_commands: Vec<String>,
+    /// a bundle that is larger is closed and a new one started
+    pub bundle_bytes_max: u64,
+}
+
+/// FLEET/manifest.json.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u64,
+    pub fleet: String,
+    pub site: String,
+    pub epoch: u64,
+    pub created_us: u64,
+    /// `beside` (the agent starts it) or `rank0` (the pilot of rank 0 starts it)
+    pub lead: String,
+    /// address the lead listens on; port 0 = any
+    pub listen: String,
+    pub settings: Settings,
+}
+
+/// FLEET/lead.json.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeadAddress {
+    pub format: u64,
+    pub incarnation: u64,
+    pub host: String,
+    pub port: u64,
+    pub pid: u64,
+}
+
+/// An output file of each range; `path` is relative to the work directory and may hold templates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputDef {
+    pub name: String,
+    pub path: String,
+}
+
+/// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
+/// that event, or None where the lines are no files; `lines` is a file with one line per event of `first..`, or None.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InputDef {
+    pub name: String,
+    pub kind: String,
+    pub path: Option<String>,
+    pub lines: Option<String>,
+    pub first: u64,
+    pub sha256: Option<String>,
+}
+
+/// What many jobs share: an approved application, resolved by the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub program: u64,
+    pub app: String,
+    pub version: String,
+    pub executable: String,
+    /// `command` or `range`
+    pub mode: String,
+    /// the whole environment besides what the pilot adds (PATH, HOME, TMPDIR, TIDEMILL_*)
+    pub env: BTreeMap<String, String>,
+    pub cores: u64,
+    pub memory_mb: u64,
+    pub devices: BTreeMap<String, i64>,
+    pub scratch_mb: u64,
+    /// estimate, until measured
+    pub event_s: f64,
+    /// events per payload (command mode) or range (range mode) at most
+    pub chunk_max: u64,
+    /// aimed length of one range or chunk
+    pub range_s: f64,
+    pub timeout_s: Option<f64>,
+    pub looping_s: Option<f64>,
+    pub ready_timeout_s: f64,
+    pub log_bytes_max: u64,
+    pub outputs: Vec<OutputDef>,
+    /// stdout is an output named `stdout`
+    pub stdout_output: bool,
+    pub batch_commands: bool,
+}
+
+/// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
+///
+/// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`; `{{` and `}}` are braces.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobDef {
+    pub job: u64,
+    pub program: u64,
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// JSON object text, told to range-mode payloads
+    pub params: String,
+    pub seed_base: u64,
+    pub events: u64,
+    pub inputs: Vec<InputDef>,
+}
+
+/// Consecutive events of one job given to the fleet. `chunk_max` overrides the program's (bisecting a failure).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Grant {
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    pub chunk_max: Option<u64>,
+}
+
+/// FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkFile {
+    pub format: u64,
+    pub number: u64,
+    pub programs: Vec<Program>,
+    pub jobs: Vec<JobDef>,
+    pub grants: Vec<Grant>,
+    /// stop their payloads, return nothing
+    pub cancel_jobs: Vec<u64>,
+    /// allocations that the batch system has ended: their work goes to other pilots at once
+    pub ended: Vec<String>,
+    /// hand out nothing more; pilots return what they have not started, then leave
+    pub drain: bool,
+    /// nothing will follow: the lead may exit once all pilots have left
+    pub close: bool,
+}
+
+/// Where an output of a range is: `length` bytes at `offset` of FLEET/bundle/`bundle`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutputRef {
+    pub name: String,
+    pub bundle: String,
+    pub offset: u64,
+    pub length: u64,
+    pub sha256: String,
+}
+
+/// First record of a pilot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    pub p: String,
+    pub s: u64,
+    pub allocation: String,
+    pub node: String,
+    pub rank: u64,
+    pub cores: u64,
+    pub memory_mb: u64,
+    /// `namespaces` or `subreaper`
+    pub isolation: String,
+    pub note: String,
+    pub version: String,
+    pub at_us: u64,
+}
+
+/// Events `first..first+count-1` are kept. Times and bytes are sums over the payloads of this record, `rss_kb` their maximum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    pub p: String,
+    pub s: u64,
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    /// processes that ended (command mode); 0 while a range-mode payload goes on
+    pub payloads: u64,
+    pub slot: u64,
+    pub started_us: u64,
+    pub ended_us: u64,
+    /// payload time
+    pub wall_us: u64,
+    /// part of it before `ready`
+    pub setup_us: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+    pub rss_kb: u64,
+    pub read_bytes: Option<u64>,
+    pub write_bytes: Option<u64>,
+    pub outputs: Vec<OutputRef>,
+}
+
+/// Events `first..first+count-1` ran and failed; `event` is the culprit where the payload named it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failed {
+    pub p: String,
+    pub s: u64,
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    pub event: Option<u64>,
+    /// a FailureClass
+    pub failure: String,
+    pub message: String,
+    pub exit_status: Option<i32>,
+    pub signal: Option<i32>,
+    pub stderr_tail: String,
+    pub slot: u64,
+    pub at_us: u64,
+    pub wall_us: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+}
+
+/// Events that were handed to the pilot and not run (or whose payload was killed by us): someone else may.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Returned {
+    pub p: String,
+    pub s: u64,
+    pub grant: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    /// `yield`, `walltime`, `drain`, `cancel`, `no_fit`, `slot`
+    pub reason: String,
+}
+
+/// Last record of a pilot. Occupancy of the allocation = busy_us / slot_us.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub p: String,
+    pub s: u64,
+    /// `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `error`
+    pub reason: String,
+    pub message: String,
+    pub busy_us: u64,
+    pub slot_us: u64,
+    pub at_us: u64,
+}
+
+/// One member of a bundle. `kind`: `output` or `log` (names `stdout`, `stderr`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IndexEntry {
+    pub kind: String,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    pub name: String,
+    pub offset: u64,
+    pub length: u64,
+    pub sha256: String,
+    pub truncated: bool,
+}
+
+/// First line of a lead; `nonce` is 32 hex digits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Challenge {
+    pub nonce: String,
+    pub incarnation: u64,
+}
+
+/// First line of a pilot. `held`: work of earlier connections that it still has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    pub pilot: String,
+    pub allocation: String,
+    pub rank: u64,
+    pub node: String,
+    pub version: String,
+    pub nonce: String,
+    pub proof: String,
+    pub held: Vec<Grant>,
+}
+
+/// The lead knows the secret too; `acked` is the pilot's highest record number that is safe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    pub proof: String,
+    pub acked: u64,
+}
+
+/// What the pilot could take. Stands until answered by Work; a later Ask replaces it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ask {
+    /// of the whole pilot
+    pub cores: u64,
+    pub memory_mb: u64,
+    pub devices: BTreeMap<String, i64>,
+    /// until its walltime ends
+    pub remaining_s: Option<f64>,
+    /// seconds of work that it has queued per core
+    pub queued_s: f64,
+}
+
+/// Work for a pilot. Programs and jobs are told once per connection, before or with the grant that needs them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub programs: Vec<Program>,
+    pub jobs: Vec<JobDef>,
+    pub grants: Vec<Grant>,
+}
+
+/// Records up to this number are fsynced in the lead's journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ack {
+    pub acked: u64,
+}
+
+/// Stop these jobs' payloads and forget their work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cancel {
+    pub jobs: Vec<u64>,
+}
+
+/// Return what has not started, finish the rest, leave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drain {
+    pub reason: String,
+}
+
+/// I live. Both sides send it when they have sent nothing else for a third of dead_after_s, at most 10 s.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    pub at_us: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "k")]
+pub enum Record {
+    #[serde(rename = "started")]
+    Started(Started),
+    #[serde(rename = "done")]
+    Done(Done),
+    #[serde(rename = "failed")]
+    Failed(Failed),
+    #[serde(rename = "returned")]
+    Returned(Returned),
+    #[serde(rename = "ended")]
+    Ended(Ended),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "m")]
+pub enum LeadMessage {
+    #[serde(rename = "challenge")]
+    Challenge(Challenge),
+    #[serde(rename = "welcome")]
+    Welcome(Welcome),
+    #[serde(rename = "work")]
+    Work(Work),
+    #[serde(rename = "ack")]
+    Ack(Ack),
+    #[serde(rename = "cancel")]
+    Cancel(Cancel),
+    #[serde(rename = "drain")]
+    Drain(Drain),
+    #[serde(rename = "beat")]
+    Beat(Beat),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "m")]
+pub enum PilotMessage {
+    #[serde(rename = "hello")]
+    Hello(Hello),
+    #[serde(rename = "ask")]
+    Ask(Ask),
+    #[serde(rename = "beat")]
+    Beat(Beat),
+}

@@ -1,0 +1,140 @@
+//! Proof on both sides of a connection that the other one knows the fleet's secret, without telling it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use crate::error::WireError;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+const SECRET_DIGITS_MIN: usize = 32;
+
+/// The text of the secret file without its newline.
+pub fn read_secret(path: &Path) -> Result<String, WireError> {
+    let text = std::fs::read_to_string(path).map_err(WireError::file("read the secret", path))?;
+    let secret = text.trim_end_matches('\n');
+    if secret.len() < SECRET_DIGITS_MIN {
+        let source = std::io::Error::other(format!("{} characters, expected 64", secret.len()));
+        return Err(WireError::file("use the secret", path)(source));
+    }
+    Ok(secret.to_owned())
+}
+
+/// 32 hex digits that nobody can guess, from the kernel.
+pub fn nonce() -> Result<String, WireError> {
+    let mut bytes = [0u8; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(WireError::Random)?;
+    Ok(hex(&bytes))
+}
+
+/// What the pilot sends in Hello.
+pub fn pilot_proof(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str) -> String {
+    hex(&mac(secret, ["pilot", lead_nonce, pilot_nonce, pilot])
+        .finalize()
+        .into_bytes())
+}
+
+/// What the lead sends in Welcome.
+pub fn lead_proof(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str) -> String {
+    hex(&mac(secret, ["lead", pilot_nonce, lead_nonce, pilot])
+        .finalize()
+        .into_bytes())
+}
+
+/// Whether a Hello's proof is right, in constant time.
+pub fn pilot_is_known(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str, proof: &str) -> bool {
+    unhex(proof).is_some_and(|bytes| {
+        mac(secret, ["pilot", lead_nonce, pilot_nonce, pilot])
+            .verify_slice(&bytes)
+            .is_ok()
+    })
+}
+
+/// Whether a Welcome's proof is right, in constant time.
+pub fn lead_is_known(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str, proof: &str) -> bool {
+    unhex(proof).is_some_and(|bytes| {
+        mac(secret, ["lead", pilot_nonce, lead_nonce, pilot])
+            .verify_slice(&bytes)
+            .is_ok()
+    })
+}
+
+#[allow(clippy::expect_used)] // HMAC takes a key of any length: the error cannot happen
+fn mac(secret: &str, parts: [&str; 4]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any key length");
+    for (k, part) in parts.iter().enumerate() {
+        if k > 0 {
+            mac.update(b":");
+        }
+        mac.update(part.as_bytes());
+    }
+    mac
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])
+        .map(char::from)
+        .collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+    if text.len() != 64 {
+        return None;
+    }
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
+
+    #[test]
+    fn both_sides_know_each_other_and_nobody_else() {
+        let (lead, pilot) = (nonce().unwrap(), nonce().unwrap());
+        assert_eq!(lead.len(), 32);
+        assert_ne!(lead, pilot);
+        let proof = pilot_proof(SECRET, &lead, &pilot, "a.r0.i1");
+        assert!(pilot_is_known(SECRET, &lead, &pilot, "a.r0.i1", &proof));
+        assert!(!pilot_is_known(SECRET, &lead, &pilot, "a.r1.i1", &proof));
+        assert!(!pilot_is_known("other", &lead, &pilot, "a.r0.i1", &proof));
+        assert!(!pilot_is_known(SECRET, &lead, &pilot, "a.r0.i1", &proof[..63]));
+        assert!(!pilot_is_known(SECRET, &lead, &pilot, "a.r0.i1", ""));
+        let answer = lead_proof(SECRET, &lead, &pilot, "a.r0.i1");
+        assert!(lead_is_known(SECRET, &lead, &pilot, "a.r0.i1", &answer));
+        assert!(!lead_is_known(SECRET, &lead, &pilot, "a.r0.i1", &proof));
+    }
+
+    #[test]
+    fn a_proof_is_what_python_computes() {
+        // hmac.new(b"ab" * 32, b"pilot:11:22:p", "sha256").hexdigest()
+        let secret = "ab".repeat(32);
+        assert_eq!(
+            pilot_proof(&secret, "11", "22", "p"),
+            "71a3ec1f31ef9bf75d569af813bf14842efc3d54d0098cefb73b6b0d5efa40f4"
+        );
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_with_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        std::fs::write(&path, "abc\n").unwrap();
+        let error = read_secret(&path).unwrap_err();
+        assert!(error.to_string().contains("secret"), "{error}");
+        std::fs::write(&path, format!("{SECRET}\n")).unwrap();
+        assert_eq!(read_secret(&path).unwrap(), SECRET);
+    }
+}

@@ -1,0 +1,322 @@
+//! Append-only files of framed lines.
+//!
+//! The writer keeps what is not fsynced in memory, so that nothing is lost by a full disk or a failed fsync (after
+//! which the kernel may have dropped the pages: fsync(2), "Errors"): it cuts the file back and writes again. The reader
+//! opens the file anew each time, because network file systems cache.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::WireError;
+use crate::frame::{self, Frames};
+
+const MODE: u32 = 0o600;
+const READ_BYTES: usize = 4 << 20;
+
+/// Appends framed lines to one file that nobody else writes.
+#[derive(Debug)]
+pub struct JournalWriter {
+    path: PathBuf,
+    file: File,
+    /// What is not known to be fsynced; its first `written` bytes are in the file.
+    unsynced: Vec<u8>,
+    written: usize,
+    synced_length: u64,
+    /// A write or fsync failed: cut back to `synced_length` before the next write.
+    broken: bool,
+}
+
+impl JournalWriter {
+    /// Create a file that must not exist.
+    pub fn create(path: &Path) -> Result<Self, WireError> {
+        let file = options()
+            .create_new(true)
+            .open(path)
+            .map_err(WireError::file("create", path))?;
+        Ok(Self::new(path, file, 0))
+    }
+
+    /// Open or create a file; a torn tail is cut off.
+    pub fn open(path: &Path) -> Result<Self, WireError> {
+        let file = options()
+            .create(true)
+            .open(path)
+            .map_err(WireError::file("open", path))?;
+        let mut reader = JournalReader::new(path);
+        while reader.read(|_| ())? > 0 {}
+        let length = file.metadata().map_err(WireError::file("stat", path))?.len();
+        if length > reader.offset() {
+            file.set_len(reader.offset())
+                .map_err(WireError::file("cut the torn tail of", path))?;
+        }
+        Ok(Self::new(path, file, reader.offset()))
+    }
+
+    fn new(path: &Path, file: File, synced_length: u64) -> Self {
+        JournalWriter {
+            path: path.to_owned(),
+            file,
+            unsynced: Vec::new(),
+            written: 0,
+            synced_length,
+            broken: false,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Add a value; it is in memory only until `write` and `sync`.
+    pub fn append<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), WireError> {
+        frame::encode(value, &mut self.unsynced)
+    }
+
+    /// Add a framed line that was checked, without its newline.
+    pub fn append_line(&mut self, line: &[u8]) {
+        self.unsynced.extend_from_slice(line);
+        self.unsynced.push(b'\n');
+    }
+
+    /// Bytes that are not known to be fsynced.
+    pub fn unsynced_bytes(&self) -> usize {
+        self.unsynced.len()
+    }
+
+    /// Write what is in memory to the file. After an error nothing is lost: call again later.
+    pub fn write(&mut self) -> Result<(), WireError> {
+        self.repair()?;
+        while self.written < self.unsynced.len() {
+            match self.file.write(&self.unsynced[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.broken = true;
+                    return Err(WireError::file("append to", &self.path)(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Write and fsync; afterwards everything appended so far is safe. After an error nothing is lost: call again later.
+    pub fn sync(&mut self) -> Result<(), WireError> {
+        self.write()?;
+        if self.written == 0 {
+            return Ok(());
+        }
+        let result = self.file.sync_data();
+        self.finish_sync(self.written, result)
+    }
+
+    /// A second handle for an fsync elsewhere: after `write`, sync it, then tell `finish_sync` the result and the
+    /// `written_bytes` from before the fsync.
+    pub fn handle(&self) -> Result<File, WireError> {
+        self.file
+            .try_clone()
+            .map_err(WireError::file("duplicate the handle of", &self.path))
+    }
+
+    /// Bytes that are in the file and not known to be fsynced.
+    pub fn written_bytes(&self) -> usize {
+        self.written
+    }
+
+    /// Take note of an fsync that covered the first `bytes` bytes of what was not fsynced.
+    pub fn finish_sync(&mut self, bytes: usize, result: io::Result<()>) -> Result<(), WireError> {
+        match result {
+            Ok(()) if !self.broken => {
+                self.unsynced.drain(..bytes);
+                self.written -= bytes;
+                self.synced_length += bytes as u64;
+                Ok(())
+            }
+            Ok(()) => Ok(()), // a write failed meanwhile: all of it is written and fsynced again
+            Err(error) => {
+                self.broken = true;
+                Err(WireError::file("fsync", &self.path)(error))
+            }
+        }
+    }
+
+    fn repair(&mut self) -> Result<(), WireError> {
+        if self.broken {
+            self.file
+                .set_len(self.synced_length)
+                .map_err(WireError::file("cut back", &self.path))?;
+            self.written = 0;
+            self.broken = false;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the frames of a file that may grow.
+#[derive(Debug)]
+pub struct JournalReader {
+    path: PathBuf,
+    offset: u64,
+    buffer: Vec<u8>,
+}
+
+impl JournalReader {
+    pub fn new(path: &Path) -> Self {
+        JournalReader {
+            path: path.to_owned(),
+            offset: 0,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Bytes of whole frames read so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Open the file, give each whole new frame's JSON text, return how many; call again until it returns 0. A file
+    /// that does not exist gives none.
+    pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> Result<usize, WireError> {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(WireError::file("open", &self.path)(error)),
+        };
+        file.seek(SeekFrom::Start(self.offset))
+            .map_err(WireError::file("seek in", &self.path))?;
+        let mut limit = READ_BYTES;
+        self.buffer.clear();
+        loop {
+            let wanted = (limit - self.buffer.len()) as u64;
+            let got = (&mut file)
+                .take(wanted)
+                .read_to_end(&mut self.buffer)
+                .map_err(WireError::file("read", &self.path))?;
+            let mut frames = Frames::new(&self.buffer);
+            let mut count = 0;
+            for json in frames.by_ref() {
+                each(json);
+                count += 1;
+            }
+            if count > 0 || (got as u64) < wanted || limit > crate::LINE_BYTES_MAX {
+                self.offset += frames.taken() as u64;
+                return Ok(count);
+            }
+            limit *= 2; // one line is longer than the buffer
+        }
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(MODE);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn all(path: &Path) -> Vec<String> {
+        let mut reader = JournalReader::new(path);
+        let mut read = Vec::new();
+        while reader
+            .read(|json| read.push(String::from_utf8(json.to_vec()).unwrap()))
+            .unwrap()
+            > 0
+        {}
+        read
+    }
+
+    #[test]
+    fn what_is_synced_is_read_and_the_file_is_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut writer = JournalWriter::create(&path).unwrap();
+        assert!(JournalWriter::create(&path).is_err());
+        writer.append(&1).unwrap();
+        writer.append(&"two").unwrap();
+        assert!(writer.unsynced_bytes() > 0);
+        writer.sync().unwrap();
+        assert_eq!(writer.unsynced_bytes(), 0);
+        assert_eq!(all(&path), ["1", "\"two\""]);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+    }
+
+    #[test]
+    fn a_file_that_does_not_exist_yet_gives_nothing_and_then_its_frames() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut reader = JournalReader::new(&path);
+        assert_eq!(reader.read(|_| ()).unwrap(), 0);
+        let mut writer = JournalWriter::open(&path).unwrap();
+        for k in 0..3 {
+            writer.append(&k).unwrap();
+            writer.sync().unwrap();
+            let mut read = Vec::new();
+            assert_eq!(reader.read(|json| read.push(json.to_vec())).unwrap(), 1);
+            assert_eq!(read, [k.to_string().into_bytes()]);
+        }
+    }
+
+    #[test]
+    fn a_frame_longer_than_the_read_buffer_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut writer = JournalWriter::open(&path).unwrap();
+        writer.append(&"x".repeat(READ_BYTES + 5)).unwrap();
+        writer.append(&1).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(
+            all(&path).iter().map(String::len).collect::<Vec<_>>(),
+            [READ_BYTES + 7, 1]
+        );
+    }
+
+    #[test]
+    fn after_a_failed_fsync_everything_is_written_again_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut writer = JournalWriter::open(&path).unwrap();
+        writer.append(&0).unwrap();
+        writer.sync().unwrap();
+        writer.append(&1).unwrap();
+        writer.write().unwrap();
+        let written = writer.written_bytes();
+        assert!(writer
+            .finish_sync(written, Err(io::Error::from_raw_os_error(28)))
+            .is_err());
+        writer.append(&2).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(all(&path), ["0", "1", "2"]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_torn_tail_is_cut_when_the_file_is_opened_to_write(count in 0usize..5, cut in 0usize..200) {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("a.log");
+            let mut bytes = Vec::new();
+            for k in 0..count {
+                frame::encode(&format!("record {k}"), &mut bytes).unwrap();
+            }
+            bytes.truncate(cut);
+            std::fs::write(&path, &bytes).unwrap();
+            let whole = bytes.iter().filter(|&&byte| byte == b'\n').count();
+            let mut writer = JournalWriter::open(&path).unwrap();
+            writer.append(&"last").unwrap();
+            writer.sync().unwrap();
+            let read = all(&path);
+            prop_assert_eq!(read.len(), whole + 1);
+            prop_assert_eq!(&read[whole], "\"last\"");
+        }
+    }
+}
