@@ -169,6 +169,80 @@ class Change(msgspec.Struct, kw_only=True):
     events_failed: int
 
 
+class FailurePage(msgspec.Struct, kw_only=True):
+    """Newest first; `next`: pass as `before` for the following page; None on the last."""
+
+    failures: list[FailureRow]
+    next: int | None
+
+
+class JobOutput(msgspec.Struct, kw_only=True):
+    """A delivered file and the job that it is of."""
+
+    job: int
+    output: OutputRow
+
+
+class OutputPage(msgspec.Struct, kw_only=True):
+    """Newest jobs first; `next`: pass as `before` (a job id) for the following page; None on the last."""
+
+    outputs: list[JobOutput]
+    next: int | None
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """Jobs by state and sums over all campaigns."""
+
+    jobs: int
+    states: dict[str, int]
+    events: int
+    events_done: int
+    events_failed: int
+    campaigns: int
+
+
+class JobLog(msgspec.Struct, kw_only=True):
+    """Answer of `GET /v1/jobs/{id}/log`. `pending`: the site has not answered in time; ask again."""
+
+    job: int
+    event: int | None
+    found: bool
+    pending: bool
+    stdout: str
+    stderr: str
+
+
+class SiteApplication(msgspec.Struct, kw_only=True):
+    """An application and the site that offers it."""
+
+    site: str
+    app: AppOffer
+
+
+class AllocationRow(msgspec.Struct, kw_only=True):
+    """An allocation as its site last reported it."""
+
+    site: str
+    name: str
+    batch_id: str
+    state: str
+    nodes: int
+    cores: int
+    at_us: int
+    reason: str
+    busy_us: int
+    slot_us: int
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """Answer of `GET /v1/health`, the only route that needs no secret."""
+
+    status: str  #: `ok`, or `full` while the database cannot grow
+    version: str
+    database: str  #: `sqlite` or `postgresql`
+    now_us: int
+
+
 class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Cancel or retry these jobs, or all of a campaign."""
 
