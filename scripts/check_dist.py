@@ -21,7 +21,11 @@ def faults(folder: Path) -> list[str]:
         found.append(f"{node[0].name}: its tag is not manylinux, so other machines will not take it")
     with zipfile.ZipFile(node[0]) as archive:
         programs = [name for name in archive.namelist() if name.endswith("/scripts/tidemill-node")]
-        found += [f"{node[0].name}: {part} wanted" for name in programs for part in dynamic_parts(archive.read(name))]
+        found += [
+            f"{node[0].name}: {part} wanted"
+            for name in programs
+            for part in dynamic_parts(archive.read(name))
+        ]
     if not programs:
         found.append(f"{node[0].name}: holds no program `tidemill-node`")
     if not pure[0].name.endswith("-py3-none-any.whl"):

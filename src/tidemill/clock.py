@@ -43,15 +43,16 @@ def parse_duration_s(text: str) -> int:
         if stripped[-1:] in units and "-" not in stripped:
             seconds = float(stripped[:-1]) * units[stripped[-1]]
         else:
-            days, _, clock = stripped.rpartition("-")
+            days, dash, clock = stripped.rpartition("-")
             parts = [int(part) for part in clock.split(":")]
-            if len(parts) > 3 or (days and len(parts) != 3):
+            if len(parts) > 3 or (dash and (not days or len(parts) != 3)):
                 raise ValueError(text)
             seconds = float(int(days or 0) * 86400)
             for power, part in enumerate(reversed(parts)):
                 seconds += part * 60**power
-    except ValueError:
+        whole = int(seconds)
+    except (ValueError, OverflowError):  # OverflowError: `infs`
         raise ValueError(f"`{text}` is not a duration such as `90m`, `HH:MM:SS` or `D-HH:MM:SS`") from None
-    if seconds < 0:
+    if whole < 0:
         raise ValueError(f"`{text}` is negative")
-    return int(seconds)
+    return whole

@@ -77,6 +77,8 @@ class IntervalSet:
 
     def within(self, first: int, end: int) -> list[tuple[int, int]]:
         """The intervals of the set inside `first..end-1`, ascending."""
+        if first >= end:
+            return []
         return [
             (max(first, self._firsts[k]), min(end, self._ends[k]))
             for k in range(bisect_right(self._ends, first), bisect_left(self._firsts, end))
@@ -84,7 +86,7 @@ class IntervalSet:
 
     def touches(self, first: int, end: int) -> bool:
         """Whether any event of `first..end-1` is in the set."""
-        return bisect_right(self._ends, first) < bisect_left(self._firsts, end)
+        return first < end and bisect_right(self._ends, first) < bisect_left(self._firsts, end)
 
     def covers(self, first: int, end: int) -> bool:
         """Whether every event of `first..end-1` is in the set."""

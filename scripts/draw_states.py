@@ -1,0 +1,61 @@
+"""Draw the state tables of `tidemill.model.state` into docs/states.md; `--check` says whether it is as drawn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from tidemill.model import state
+
+PAGE = Path(__file__).parent.parent / "docs" / "states.md"
+HEAD = """# States
+
+Drawn by `make gen` from `src/tidemill/model/state.py`; edit that. A change of state that stands in no table is a bug.
+"""
+TABLES: list[tuple[str, type[StrEnum], Mapping[tuple[StrEnum, StrEnum], str]]] = [
+    ("Jobs", state.JobState, state.JOB_TRANSITIONS),  # type: ignore[list-item]  # a mapping's keys are invariant
+    ("Leases", state.LeaseState, state.LEASE_TRANSITIONS),  # type: ignore[list-item]
+    ("Allocations", state.AllocationState, state.ALLOCATION_TRANSITIONS),  # type: ignore[list-item]
+]
+
+
+def diagram(states: type[StrEnum], transitions: Mapping[tuple[StrEnum, StrEnum], str]) -> str:
+    """A Mermaid diagram: states without an edge into them start, states without one out of them end."""
+    left = {before for before, _ in transitions}
+    entered = {after for _, after in transitions}
+    lines = [f"    [*] --> {each}" for each in states if each not in entered or each is next(iter(states))]
+    lines += [f"    {before} --> {after}" for before, after in transitions]
+    lines += [f"    {each} --> [*]" for each in states if each not in left]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def table(transitions: Mapping[tuple[StrEnum, StrEnum], str]) -> str:
+    """A Markdown table: from, to, when."""
+    rows = [f"| {before} | {after} | {reason} |" for (before, after), reason in transitions.items()]
+    return "\n".join(["| from | to | when |", "|---|---|---|", *rows])
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for title, states, transitions in TABLES:
+        meaning = (states.__doc__ or "").strip()
+        parts.append(f"## {title}\n\n{meaning}\n\n{diagram(states, transitions)}\n\n{table(transitions)}\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or with `--check` compare it. Returns the exit status."""
+    if sys.argv[1:] == ["--check"]:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+            return 0
+        print(f"{PAGE.name} is not what the tables say\nhint: make gen", file=sys.stderr)
+        return 1
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
