@@ -1,0 +1,198 @@
+//! What pilot and slot init tell each other.
+
+use std::path::PathBuf;
+
+use tidemill_wire::{JobDef, Program};
+
+/// What a slot is: its share of the node and what its payloads must not see.
+#[derive(Clone, Debug)]
+pub struct SlotSpec {
+    pub index: u32,
+    /// empty = do not pin
+    pub cpus: Vec<usize>,
+    /// name and indices, such as `("gpu", [0, 1])`
+    pub devices: Vec<(String, Vec<u32>)>,
+    /// for everything in the slot together where a program gives no limit of its own; 0 = no limit
+    pub memory_mb: u64,
+    /// size of the slot's tmpfs: /tmp, /dev/shm, work directory, inputs and outputs that wait
+    pub scratch_mb: u64,
+    pub isolation: Isolation,
+    /// directories and files that payloads must not see
+    pub mask: Vec<PathBuf>,
+    /// names of programs that payloads must not start; empty when they may (then munge's socket is reachable too)
+    pub batch_commands: Vec<String>,
+}
+
+impl Default for SlotSpec {
+    /// Slot 0, not pinned, no memory limit, 1000 MB scratch, namespaces preferred, nothing masked beyond the fixed list.
+    fn default() -> Self {
+        SlotSpec {
+            index: 0,
+            cpus: Vec::new(),
+            devices: Vec::new(),
+            memory_mb: 0,
+            scratch_mb: 1000,
+            isolation: Isolation::Preferred,
+            mask: Vec::new(),
+            batch_commands: Vec::new(),
+        }
+    }
+}
+
+/// How much a site insists on namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    Required,
+    Preferred,
+    /// do not even try (a site whose programs cannot live in namespaces; tests of the fallback)
+    Off,
+}
+
+/// What a slot got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolated {
+    Namespaces,
+    Subreaper,
+}
+
+impl Isolated {
+    /// As in the `Started` record: `namespaces` or `subreaper`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isolated::Namespaces => "namespaces",
+            Isolated::Subreaper => "subreaper",
+        }
+    }
+}
+
+/// Pilot to slot. A job's program and the job itself are told before the first `Run` that needs them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToSlot {
+    Program(Program),
+    Job(JobDef),
+    /// Events `first..first+count` of a job, all answered by Done, Failed and Returned messages with this ticket.
+    Run {
+        ticket: u64,
+        job: u64,
+        first: u64,
+        count: u64,
+        chunk_max: Option<u64>,
+    },
+    /// CLOCK_MONOTONIC: no range is started that is not expected to end by then.
+    Deadline {
+        monotonic_us: Option<u64>,
+    },
+    /// No more work of this job will come: ends its persistent payload, drops its inputs.
+    Forget {
+        job: u64,
+    },
+    /// Starts nothing new, finishes the payload or ranges that run, returns the rest (reason `drain`).
+    Finish,
+    /// Kills now, returns everything that is not done (reason `yield`).
+    Stop,
+    /// Kills the job's payload, drops its work (returned with reason `cancel`).
+    CancelJob {
+        job: u64,
+    },
+}
+
+/// An output of a range. In the slot's tmpfs (`Slot::open_output`) or, for stdout as output, here.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SlotOutput {
+    pub name: String,
+    /// relative to the scratch directory; empty when `inline`
+    pub path: String,
+    pub inline: Option<Vec<u8>>,
+}
+
+/// What payloads of consecutive events used. Sums, except `rss_kb` (maximum) and the two ends.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Done {
+    pub ticket: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    /// processes that ended (command mode); 0 in range mode
+    pub payloads: u64,
+    /// wall clock
+    pub started_us: u64,
+    pub ended_us: u64,
+    pub wall_us: u64,
+    /// part of it before `ready`
+    pub setup_us: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+    pub rss_kb: u64,
+    /// measured for payloads over 1 s
+    pub read_bytes: Option<u64>,
+    pub write_bytes: Option<u64>,
+    pub outputs: Vec<SlotOutput>,
+    /// bounded; command mode only (range mode: `Log`)
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    /// stdout or stderr was longer than what is here
+    pub truncated: bool,
+}
+
+/// Events that ran and failed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Failed {
+    pub ticket: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    /// the culprit where the payload named it
+    pub event: Option<u64>,
+    /// a FailureClass
+    pub failure: String,
+    pub message: String,
+    pub exit_status: Option<i32>,
+    pub signal: Option<i32>,
+    /// the last 4 KiB at most
+    pub stderr: Vec<u8>,
+    /// bounded as for Done
+    pub stdout: Vec<u8>,
+    /// wall clock
+    pub at_us: u64,
+    pub wall_us: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+}
+
+/// What a persistent payload wrote, told when it ended: `first..first+count` spans the events it was given.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PayloadLog {
+    pub ticket: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+    pub stdout: Vec<u8>,
+    /// with the protocol's `log` lines
+    pub stderr: Vec<u8>,
+    pub truncated: bool,
+}
+
+/// Slot to pilot.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FromSlot {
+    /// First message: what the slot got, and why not more.
+    Up {
+        isolated: Isolated,
+        note: String,
+        pid: u32,
+    },
+    Done(Done),
+    Failed(Failed),
+    /// Events that were not run, or whose payload was killed by us.
+    Returned {
+        ticket: u64,
+        job: u64,
+        first: u64,
+        count: u64,
+        /// `walltime`, `drain`, `yield`, `cancel` or `slot`
+        reason: String,
+    },
+    Log(PayloadLog),
+    /// No work queued and none running. Told once each time.
+    Idle,
+}
