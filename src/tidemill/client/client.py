@@ -1,0 +1,408 @@
+"""What a submitter can do, as methods: submit, follow, read results, cancel and retry. Prints nothing, starts nothing.
+
+Every call that a server may have taken although its answer was lost is repeated with the same key, so it counts once.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidemill import clock
+from tidemill.client.home import find_server, home_dir
+from tidemill.client.outputs import Member, members
+from tidemill.errors import ConfigError, SiteError
+from tidemill.model.job import NAME_PATTERN, JobSpec
+from tidemill.model.state import JOB_FINAL
+from tidemill.wire.api import (
+    PAGE_MAX,
+    SUBMIT_JOBS_MAX,
+    ActionReply,
+    ActionRequest,
+    AllocationRow,
+    CampaignRow,
+    Change,
+    Counts,
+    FailurePage,
+    FailureRow,
+    Health,
+    JobDetail,
+    JobLog,
+    JobOutput,
+    JobPage,
+    JobRow,
+    OutputPage,
+    SiteApplication,
+    SiteRow,
+    SubmitReply,
+    SubmitRequest,
+)
+from tidemill.wire.http import Connection
+
+T = TypeVar("T")
+RETRY_S = 60.0  #: how long a call is repeated while the server is away
+RETRY_PAUSE_S = 0.2
+POLL_MIN_S = 0.02
+POLL_MAX_S = 1.0
+FINAL = frozenset(str(state) for state in JOB_FINAL)
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """What was submitted: the campaign and the jobs' ids, in the order of the specs."""
+
+    campaign: str
+    jobs: list[int]
+    repeated: bool
+
+
+class Client:
+    """A server, as one submitter sees it. Without an address the server is found as `find_server` says.
+
+    May be shared by threads. Raises ConfigError if no server is named and none runs.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        secret_file: Path | None = None,
+        home: Path | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        place = find_server(address, secret_file=secret_file, home=home)
+        if place is None:
+            raise ConfigError(
+                f"no server is named, and none runs in `{home_dir(home)}`",
+                hint="start one with `tidemill up`, or name one with --server or $TIDEMILL_SERVER",
+            )
+        self.place = place
+        self.retry_s = retry_s
+        self.connection = Connection(place.address, secret_file=place.secret_file)
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        specs: JobSpec | Sequence[JobSpec],
+        *,
+        campaign: str | None = None,
+        repeat: Sequence[int] | None = None,
+        key: str | None = None,
+        shares: float | None = None,
+    ) -> Submission:
+        """Submit jobs; their ids. `repeat[k]`: submit `specs[k]` so many times.
+
+        Sent in pages of at most 10,000 jobs, each taken whole or not at all. `key` (default: a new one) makes
+        a repetition with the same jobs harmless: the second submission answers with the ids of the first.
+        """
+        jobs = [specs] if isinstance(specs, JobSpec) else list(specs)
+        counts = [1] * len(jobs) if repeat is None else list(repeat)
+        if not jobs or len(counts) != len(jobs) or min(counts) < 1:
+            raise ConfigError(
+                "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
+            )
+        name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
+        base = key or uuid.uuid4().hex
+        ids: list[int] = []
+        repeated = False
+        for number, (page, page_counts) in enumerate(_pages(jobs, counts)):
+            request = SubmitRequest(
+                key=base if number == 0 else f"{base}-{number}",
+                campaign=name,
+                jobs=page,
+                repeat=page_counts if max(page_counts) > 1 else None,
+                owner=_owner(),
+                shares=shares,
+            )
+            reply = self._repeat(partial(self._post, "/v1/jobs", SubmitReply, request))
+            ids.extend(range(reply.first_job, reply.first_job + reply.count))
+            repeated = repeated or reply.repeated
+        return Submission(campaign=name, jobs=ids, repeated=repeated)
+
+    def cancel(
+        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+    ) -> ActionReply:
+        """Cancel jobs, or all of a campaign; jobs that have ended stay as they are."""
+        return self._act("/v1/cancel", jobs, campaign, reason)
+
+    def retry(
+        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+    ) -> ActionReply:
+        """Run the failed events of ended jobs again, or canceled jobs, or all such jobs of a campaign."""
+        return self._act("/v1/retry", jobs, campaign, reason)
+
+    # ---- ask -------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, reply_type: type[T], **query: str | int | bool | None) -> T:
+        """The answer to `GET path`, repeated while the server is away (at most `retry_s`)."""
+        return self._repeat(lambda: self.connection.call("GET", path, reply_type, query=query))
+
+    def job(self, job: int) -> JobDetail:
+        """Everything about one job."""
+        return self.get(f"/v1/jobs/{job}", JobDetail)
+
+    def jobs(self, *, limit: int | None = None, **filters: str | int | None) -> Iterator[JobRow]:
+        """Jobs, newest first, page by page. Filters: state, app, site, campaign, name."""
+        left = limit
+        before: int | None = None
+        while left is None or left > 0:
+            size = PAGE_MAX if left is None else min(left, PAGE_MAX)
+            page = self.get("/v1/jobs", JobPage, limit=size, before=before, **filters)
+            yield from page.jobs
+            left = None if left is None else left - len(page.jobs)
+            before = page.next
+            if before is None:
+                return
+
+    def campaign(self, name: str) -> CampaignRow:
+        """One campaign: its jobs by state, events, usage and failures."""
+        return self.get(f"/v1/campaigns/{name}", CampaignRow)
+
+    def campaigns(self) -> list[CampaignRow]:
+        """All campaigns, newest first."""
+        return self.get("/v1/campaigns", list[CampaignRow])
+
+    def counts(self) -> Counts:
+        """Jobs by state and sums over all campaigns."""
+        return self.get("/v1/counts", Counts)
+
+    def failures(
+        self, *, campaign: str | None = None, job: int | None = None, limit: int | None = None
+    ) -> Iterator[FailureRow]:
+        """Failures with their evidence, newest first, page by page."""
+        left = limit
+        before: int | None = None
+        while left is None or left > 0:
+            size = PAGE_MAX if left is None else min(left, PAGE_MAX)
+            page = self.get(
+                "/v1/failures", FailurePage, campaign=campaign, job=job, before=before, limit=size
+            )
+            yield from page.failures
+            left = None if left is None else left - len(page.failures)
+            before = page.next
+            if before is None:
+                return
+
+    def outputs(self, *, campaign: str | None = None, job: int | None = None) -> Iterator[JobOutput]:
+        """Delivered files, newest jobs first, page by page."""
+        before: int | None = None
+        while True:
+            page = self.get("/v1/outputs", OutputPage, campaign=campaign, job=job, before=before)
+            yield from page.outputs
+            before = page.next
+            if before is None:
+                return
+
+    def log(self, job: int, *, event: int | None = None, timeout_s: float = 30) -> JobLog:
+        """Stdout and stderr of the payload that ran an event (None = the latest of the job), from its site.
+
+        `pending` stays True if the site has not answered within `timeout_s`.
+        """
+        deadline = clock.monotonic_s() + timeout_s
+        while True:
+            log = self.get(f"/v1/jobs/{job}/log", JobLog, event=event)
+            if not log.pending or clock.monotonic_s() > deadline:
+                return log
+            clock.sleep_s(RETRY_PAUSE_S)
+
+    def sites(self) -> list[SiteRow]:
+        """All sites as the server sees them."""
+        return self.get("/v1/sites", list[SiteRow])
+
+    def applications(self) -> list[SiteApplication]:
+        """The applications that sites offer."""
+        return self.get("/v1/applications", list[SiteApplication])
+
+    def allocations(self, *, site: str | None = None, limit: int | None = None) -> list[AllocationRow]:
+        """Allocations as their sites last reported them, newest first."""
+        return self.get("/v1/allocations", list[AllocationRow], site=site, limit=limit)
+
+    def health(self) -> Health:
+        """Whether the server is well, its version and database. Asked once, not repeated."""
+        return self.connection.call("GET", "/v1/health", Health)
+
+    # ---- follow ----------------------------------------------------------------------------------------------
+
+    def changes(self, *, after: int = 0, campaign: str | None = None) -> Iterator[Change]:
+        """State changes of jobs as they happen, for ever; a broken connection is opened again where it broke."""
+        at = after
+        while True:
+            try:
+                for line in self.connection.lines("/v1/changes", {"after": at, "campaign": campaign}):
+                    change = msgspec.json.decode(line, type=Change)
+                    at = max(at, change.number)
+                    yield change
+            except SiteError:
+                clock.sleep_s(RETRY_PAUSE_S)
+                self.get("/v1/health", Health)  # raises when the server stays away
+
+    def wait(
+        self,
+        what: Submission | str | Sequence[int],
+        *,
+        timeout_s: float | None = None,
+        on_progress: Callable[[CampaignRow], None] | None = None,
+    ) -> list[JobRow]:
+        """Wait until all jobs of a submission (or of a campaign, or these jobs) have ended; their rows.
+
+        `on_progress` is called with the campaign's row at every look. Raises TimeoutError.
+        """
+        deadline = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        if isinstance(what, str):
+            self._wait_campaign(what, deadline, on_progress)
+            return list(self.jobs(campaign=what))
+        if isinstance(what, Submission) and on_progress is not None:
+            self._wait_campaign(what.campaign, deadline, on_progress, jobs=what.jobs)
+        return list(self._completed(what, deadline))
+
+    def as_completed(
+        self, what: Submission | Sequence[int], *, timeout_s: float | None = None
+    ) -> Iterator[JobRow]:
+        """Rows of jobs as they end. Raises TimeoutError."""
+        return self._completed(what, None if timeout_s is None else clock.monotonic_s() + timeout_s)
+
+    def results(self, what: Submission | str | Sequence[int]) -> Iterator[Member]:
+        """The delivered outputs of ended jobs: every member (name, events, bytes) of every bundle and file.
+
+        Reads the files where they were delivered: they must be reachable from here.
+        """
+        ids = [row.id for row in self.jobs(campaign=what)] if isinstance(what, str) else _ids(what)
+        for job in sorted(ids):
+            for delivered in self.outputs(job=job):
+                yield from members(job, delivered.output)
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _wait_campaign(
+        self,
+        name: str,
+        deadline: float | None,
+        on_progress: Callable[[CampaignRow], None] | None,
+        *,
+        jobs: Sequence[int] = (),
+    ) -> None:
+        pause = POLL_MIN_S
+        while True:
+            row = self.campaign(name)
+            if on_progress is not None:
+                on_progress(row)
+            if has_ended(row) or (jobs and len(jobs) < row.jobs and self._have_ended(jobs)):
+                return
+            pause = _pause(pause, deadline, name)
+
+    def _have_ended(self, jobs: Sequence[int]) -> bool:
+        return all(self.job(job).row.state in FINAL for job in jobs)
+
+    def _completed(self, what: Submission | Sequence[int], deadline: float | None) -> Iterator[JobRow]:
+        """Polls listings for many jobs and details for few: cost per look is at most one request per 1,000 jobs."""
+        left = set(_ids(what))
+        campaign = what.campaign if isinstance(what, Submission) else None
+        pause = POLL_MIN_S
+        while left:
+            ended = [row for row in self._rows(left, campaign) if row.state in FINAL]
+            yield from ended
+            left.difference_update(row.id for row in ended)
+            if left:
+                pause = _pause(POLL_MIN_S if ended else pause, deadline, f"{len(left)} jobs")
+
+    def _rows(self, ids: set[int], campaign: str | None) -> Iterator[JobRow]:
+        if len(ids) <= 10:
+            yield from (self.job(job).row for job in sorted(ids))
+            return
+        lowest = min(ids)
+        before: int | None = max(ids) + 1
+        while before is not None and before > lowest:
+            page = self.get("/v1/jobs", JobPage, limit=PAGE_MAX, before=before, campaign=campaign)
+            yield from (row for row in page.jobs if row.id in ids)
+            before = page.next
+
+    def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
+        request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason)
+        return self._repeat(lambda: self._post(path, ActionReply, request))
+
+    def _post(self, path: str, reply_type: type[T], body: Any) -> T:
+        return self.connection.call("POST", path, reply_type, body=body)
+
+    def _repeat(self, call: Callable[[], T]) -> T:
+        """The call's result; repeated with growing pauses while nobody answers, for at most `retry_s`."""
+        deadline = clock.monotonic_s() + self.retry_s
+        pause = RETRY_PAUSE_S
+        while True:
+            try:
+                return call()
+            except SiteError as error:
+                if not error.transient or clock.monotonic_s() + pause > deadline:
+                    raise
+                clock.sleep_s(pause * random.uniform(0.5, 1.0))  # not all clients at once after a restart
+                pause = min(2 * pause, 5.0)
+
+
+def has_ended(row: CampaignRow) -> bool:
+    """Whether every job of a campaign has ended."""
+    return sum(count for state, count in row.states.items() if state in FINAL) >= row.jobs
+
+
+def new_campaign(stem: str) -> str:
+    """A campaign name that nobody has: STEM-YYYYMMDD-HHMMSS-XXXX (UTC)."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]", "-", stem).strip("-._+")[:60] or "run"
+    stamp = clock.utc_text(clock.now_us()).replace("-", "").replace(":", "").replace("T", "-").rstrip("Z")
+    return f"{safe}-{stamp}-{uuid.uuid4().hex[:4]}"
+
+
+def check_name(name: str, what: str) -> str:
+    """The name if it is fit for a file name on any system; ConfigError otherwise."""
+    if not re.match(NAME_PATTERN, name):
+        raise ConfigError(
+            f"`{name}` is no name of a {what}",
+            hint="letters, digits, `.`, `_`, `+` and `-`, at most 100, first a letter or digit",
+        )
+    return name
+
+
+def _ids(what: Submission | Iterable[int]) -> list[int]:
+    return what.jobs if isinstance(what, Submission) else list(what)
+
+
+def _pause(pause: float, deadline: float | None, what: str) -> float:
+    if deadline is not None and clock.monotonic_s() + pause > deadline:
+        raise TimeoutError(f"{what} had not ended in time")
+    clock.sleep_s(pause)
+    return min(1.3 * pause, POLL_MAX_S)
+
+
+def _pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec], list[int]]]:
+    """Pieces of at most SUBMIT_JOBS_MAX jobs, repetitions counted."""
+    page: list[JobSpec] = []
+    page_counts: list[int] = []
+    room = SUBMIT_JOBS_MAX
+    for spec, count in zip(jobs, counts, strict=True):
+        left = count
+        while left:
+            take = min(left, room)
+            page.append(spec)
+            page_counts.append(take)
+            left -= take
+            room -= take
+            if room == 0:
+                yield page, page_counts
+                page, page_counts, room = [], [], SUBMIT_JOBS_MAX
+    if page:
+        yield page, page_counts
+
+
+def _owner() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user that has no name
+        import os
+
+        return str(os.geteuid())

@@ -1,0 +1,143 @@
+"""Where a person's Tidemill lives, and how a client finds its server. Starts and stops nothing.
+
+$TIDEMILL_HOME (default ~/.local/state/tidemill, 0700)
+  up.json      what `tidemill up` runs: address and process ids (0600, gone when it has ended)
+  client.toml  another server to use: `server = "https://host:port"`, `secret_file = "..."`
+  server/      database and socket of the person's own server
+  site/        directory of the person's own site
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tidemill import config
+from tidemill.errors import ConfigError
+
+HOME_VARIABLE = "TIDEMILL_HOME"
+SERVER_VARIABLE = "TIDEMILL_SERVER"
+SECRET_VARIABLE = "TIDEMILL_SECRET_FILE"
+
+
+class UpFile(msgspec.Struct, kw_only=True):
+    """HOME/up.json: what a running `tidemill up` tells others."""
+
+    version: str
+    pid: int
+    started_ticks: int  #: field 22 of /proc/PID/stat: tells this process from a later one with the same id
+    address: str
+    site_dir: str
+    server_pid: int
+    site_pid: int
+    started_us: int
+    nodes: int
+    cores: int
+
+
+class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """HOME/client.toml: the server that clients of this home talk to."""
+
+    server: Annotated[str, config.doc("The server: `unix:/path/api.sock`, `http://host:port`, `https://...`")]
+    secret_file: Annotated[Path | None, config.doc("File (mode 0600) with the secret of the server")] = None
+
+
+class ServerPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's address, the file with its secret, and where this was read."""
+
+    address: str
+    secret_file: Path | None
+    source: str
+
+
+def home_dir(named: Path | None = None) -> Path:
+    """The home to use: the one named, else $TIDEMILL_HOME, else ~/.local/state/tidemill. It need not exist."""
+    if named is not None:
+        return named.expanduser().absolute()
+    told = os.environ.get(HOME_VARIABLE)
+    if told:
+        return Path(told).expanduser().absolute()
+    try:
+        return Path.home() / ".local" / "state" / "tidemill"
+    except RuntimeError as error:
+        raise ConfigError(
+            "failed to find your home directory", hint=f"set {HOME_VARIABLE} to a directory on a local disk"
+        ) from error
+
+
+def make_home(home: Path) -> None:
+    """Create the home with mode 0700; ConfigError if it is another user's or open to others."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = home.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"failed to create `{home}`: {error.strerror}",
+            hint=f"set {HOME_VARIABLE} to a directory of yours",
+        ) from error
+    if status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"`{home}` belongs to user {status.st_uid}", hint=f"set {HOME_VARIABLE} to another one"
+        )
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"`{home}` is open to other users (mode {stat.S_IMODE(status.st_mode):04o})",
+            hint=f"chmod 0700 {home}",
+        )
+
+
+def read_up(home: Path) -> UpFile | None:
+    """What the `tidemill up` of this home runs, or None if none is alive."""
+    path = home / "up.json"
+    try:
+        up = msgspec.json.decode(path.read_bytes(), type=UpFile)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise ConfigError(
+            f"failed to read `{path}`: {error.strerror}", hint="is it another user's home?"
+        ) from error
+    except msgspec.DecodeError:
+        return None  # of another version, or torn by a full disk: nothing alive keeps such a file
+    return up if started_ticks(up.pid) == up.started_ticks else None
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process started (clock ticks since boot, proc(5) stat field 22), or None if it does not exist."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def find_server(
+    address: str | None = None, *, secret_file: Path | None = None, home: Path | None = None
+) -> ServerPlace | None:
+    """The server to use, or None: as named, from $TIDEMILL_SERVER, HOME/client.toml, HOME/up.json, in this order."""
+    if address is not None:
+        return ServerPlace(address=address, secret_file=secret_file, source="as named")
+    told = os.environ.get(SERVER_VARIABLE)
+    if told:
+        secret = secret_file or _path(os.environ.get(SECRET_VARIABLE))
+        return ServerPlace(address=told, secret_file=secret, source=f"${SERVER_VARIABLE}")
+    where = home_dir(home)
+    client_toml = where / "client.toml"
+    if client_toml.exists():
+        read = config.load(client_toml, ClientConfig)
+        return ServerPlace(
+            address=read.server, secret_file=secret_file or read.secret_file, source=str(client_toml)
+        )
+    up = read_up(where)
+    if up is None:
+        return None
+    return ServerPlace(address=up.address, secret_file=None, source=str(where / "up.json"))
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser() if text else None

@@ -1,0 +1,113 @@
+"""Delivered outputs, read where they lie: members of plain tar bundles, or whole files. Knows no server.
+
+A bundle of an `each` output is a plain tar archive: one member per range, whose name ends in the events it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from tidemill.errors import ConfigError, SiteError
+from tidemill.wire.api import OutputRow
+
+CHUNK_BYTES = 1 << 20
+_EVENTS = re.compile(r"[-_.](\d+)(?:-(\d+))?(?=\.|$)")
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of one range's output, or of a whole file (then `first` and `count` are None)."""
+
+    job: int
+    output: str
+    name: str
+    first: int | None
+    count: int | None
+    data: bytes
+
+
+def local_path(output: OutputRow) -> Path:
+    """Where an output lies on this machine. Raises ConfigError if its URL is not a local one."""
+    parts = urlsplit(output.url)
+    if parts.scheme == "":
+        return Path(output.url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    raise ConfigError(
+        f"output `{output.name}` lies at `{output.url}`, which cannot be read from here",
+        hint="copy it with a client of that protocol; its checksum is in the manifest beside it",
+    )
+
+
+def members(job: int, output: OutputRow) -> Iterator[Member]:
+    """The members of a delivered output, one in memory at a time. Raises SiteError if it cannot be read."""
+    path = local_path(output)
+    try:
+        if not tarfile.is_tarfile(path):
+            data = path.read_bytes()
+            yield Member(job=job, output=output.name, name=path.name, first=None, count=None, data=data)
+            return
+        with tarfile.open(path, "r:") as bundle:
+            for info in bundle:
+                file = bundle.extractfile(info)
+                if file is None or info.name == MANIFEST:
+                    continue
+                first, count = events_of(info.name)
+                yield Member(
+                    job=job, output=output.name, name=info.name, first=first, count=count, data=file.read()
+                )
+    except (OSError, tarfile.TarError) as error:
+        raise SiteError(
+            f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
+            hint="is its file system mounted here, and has nobody moved it?",
+        ) from error
+
+
+MANIFEST = "manifest.json"
+
+
+def events_of(name: str) -> tuple[int | None, int | None]:
+    """First event and number of events that a member's name tells: `hits-20-29.root` -> (20, 10)."""
+    found = list(_EVENTS.finditer(name))
+    if not found:
+        return None, None
+    first = int(found[-1][1])
+    last = int(found[-1][2] or first)
+    return (first, last - first + 1) if last >= first else (None, None)
+
+
+def copy_output(output: OutputRow, target: Path) -> Path:
+    """Copy a delivered output into a directory and verify its checksum; the copy's path.
+
+    The copy is seen under its name only when it is whole. Raises SiteError.
+    """
+    source = local_path(output)
+    final = target / source.name
+    partial = target / f".{source.name}.part"
+    digest = hashlib.sha256()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as read, partial.open("wb") as write:
+            while piece := read.read(CHUNK_BYTES):
+                digest.update(piece)
+                write.write(piece)
+        if digest.hexdigest() != output.sha256:
+            partial.unlink()
+            raise SiteError(
+                f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {output.sha256}",
+                hint="somebody changed or damaged it",
+                transient=False,
+            )
+        shutil.copystat(source, partial)
+        partial.rename(final)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise SiteError(f"failed to copy `{source}` to `{target}`: {error.strerror}") from error
+    return final
