@@ -43,6 +43,7 @@ check-python: setup
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/python scripts/gen_wire.py --check
 	.venv/bin/python scripts/draw_states.py --check
+	.venv/bin/python scripts/draw_config.py --check
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -65,6 +66,7 @@ fault: setup ## fault tests only: SEEDS=50 FIRST=1
 gen: setup ## write the generated files: schema, Rust types, state tables in the documentation
 	@.venv/bin/python scripts/gen_wire.py
 	.venv/bin/python scripts/draw_states.py
+	.venv/bin/python scripts/draw_config.py
 
 bench: setup ## the figures: dispatch and store, one JSON object each
 	@for bench in bench/dispatch.py bench/store.py; do .venv/bin/python $$bench --json; done

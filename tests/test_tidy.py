@@ -1,0 +1,394 @@
+"""The house rules that a program can check (CONTRIBUTING.md lists them). Each test names all offenders at once."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "tidemill"
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+PARAMETERS_MAX = 5
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
+GENERATED = {ROOT / "crates" / "wire" / "src" / "generated.rs"}  # its length follows from wire/node.py
+SKIPPED_FOLDERS = {".git", ".venv", ".uv", "target", "dist", "var", "tidemill-out", "__pycache__"}
+TEXT_SUFFIXES = {
+    ".py",
+    ".rs",
+    ".md",
+    ".toml",
+    ".sql",
+    ".sh",
+    ".txt",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".json",
+    ".html",
+    ".css",
+    ".js",
+}
+
+WALLS: dict[str, tuple[str, ...]] = {
+    # module or call -> the only places, relative to src/tidemill, that may use it
+    "sqlite3": ("server/",),
+    "psycopg": ("server/",),
+    "subprocess": ("batch/run.py", "node/", "transfer/", "cli/", "site/lead.py", "examples/", "payload/"),
+    "asyncio.create_subprocess_exec": ("batch/run.py", "node/", "transfer/"),
+    "asyncio.create_subprocess_shell": (),
+    "os.system": (),
+    "os.popen": (),
+    "time.time": ("clock.py", "payload/", "examples/"),
+    "time.time_ns": ("clock.py", "payload/", "examples/"),
+    "time.monotonic": ("clock.py", "payload/", "examples/"),
+    "time.sleep": ("clock.py", "payload/", "examples/"),
+    "datetime.now": ("clock.py",),
+    "datetime.utcnow": ("clock.py",),
+    "print": ("cli/", "examples/"),
+}
+
+
+def files(suffix: str, *folders: str) -> list[Path]:
+    """All files of the repository with this suffix, below these folders (none = everywhere)."""
+    tops = [ROOT / folder for folder in folders] or [ROOT]
+    found = [path for top in tops for path in top.rglob(f"*{suffix}") if path.is_file()]
+    return sorted(path for path in found if not SKIPPED_FOLDERS & set(path.relative_to(ROOT).parts))
+
+
+def python_files() -> list[Path]:
+    return files(".py", "src", "tests", "bench", "scripts")
+
+
+def rust_files() -> list[Path]:
+    return [path for path in files(".rs", "crates") if path not in GENERATED]
+
+
+def at(path: Path, line: int = 0) -> str:
+    return f"{path.relative_to(ROOT)}:{line}" if line else str(path.relative_to(ROOT))
+
+
+def listed(offenders: list[str], rule: str) -> None:
+    assert not offenders, f"{rule}:\n  " + "\n  ".join(offenders)
+
+
+def nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of an expression made of names and attributes, else the empty text."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
+
+
+def is_flat_table(path: Path) -> bool:
+    """A Python file of definitions only: no function and no control flow (such as the messages of the API)."""
+    control = (ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.For, ast.While, ast.Try)
+    return path.suffix == ".py" and not any(isinstance(node, control) for node in nodes(path))
+
+
+def rust_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, first line and length of each function, for sources as rustfmt writes them: the closing brace stands
+    alone, indented as the `fn`."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        match = re.match(r"( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)", line)
+        if match is None:
+            continue
+        indent, name = match.groups()
+        for length, later in enumerate(lines[number:], start=1):
+            if later == f"{indent}}}" or (length == 1 and later.endswith(("}", ";"))):
+                yield name, number + 1, length
+                break
+
+
+def test_files_have_at_most_500_lines() -> None:
+    offenders = []
+    for path in [*python_files(), *rust_files(), *files(".sh", "scripts")]:
+        length = len(path.read_text(encoding="utf-8").splitlines())
+        if length > FILE_LINES_MAX and not is_flat_table(path):
+            offenders.append(f"{at(path)}: {length} lines")
+    listed(offenders, f"a file has at most {FILE_LINES_MAX} lines, flat tables excepted")
+
+
+def test_functions_have_at_most_70_lines() -> None:
+    offenders = []
+    for path in python_files():
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    offenders.append(f"{at(path, node.lineno)}: `{node.name}` has {length}")
+    for path in rust_files():
+        for name, line, length in rust_functions(path.read_text(encoding="utf-8")):
+            if length > FUNCTION_LINES_MAX:
+                offenders.append(f"{at(path, line)}: `{name}` has {length}")
+    listed(offenders, f"a function has at most {FUNCTION_LINES_MAX} lines")
+
+
+def test_functions_have_at_most_5_parameters_two_of_them_by_position() -> None:
+    offenders = []
+    for path in files(".py", "src"):
+        for node in nodes(path):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            positional = [
+                arg for arg in [*node.args.posonlyargs, *node.args.args] if arg.arg not in ("self", "cls")
+            ]
+            number = len(positional) + len(node.args.kwonlyargs)
+            if number > PARAMETERS_MAX:
+                offenders.append(f"{at(path, node.lineno)}: `{node.name}` has {number}")
+    listed(offenders, f"a function has at most {PARAMETERS_MAX} parameters")
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    offenders = [
+        at(path)
+        for path in [*python_files(), *files(".rs", "crates")]
+        if path.stem in FORBIDDEN_NAMES or path.parent.name in FORBIDDEN_NAMES
+    ]
+    listed(offenders, "a file or folder is named after what it holds")
+
+
+def test_every_todo_carries_the_number_of_an_issue() -> None:
+    marker = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(#\d+\))")
+    offenders = [
+        f"{at(path, number)}: {line.strip()}"
+        for path in [
+            *python_files(),
+            *files(".rs", "crates"),
+            *files(".sh", "scripts"),
+            *files(".sql", "src"),
+        ]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if marker.search(line)
+    ]
+    listed(offenders, "what is left to do is written `TODO(#12)`")
+
+
+def ours_in(path: Path) -> set[str]:
+    """Names that a file imports from tidemill."""
+    names: set[str] = set()
+    for node in nodes(path):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tidemill":
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {
+                (alias.asname or alias.name).split(".")[0]
+                for alias in node.names
+                if alias.name.startswith("tidemill")
+            }
+    return names
+
+
+def replaces_ours(call: ast.Call, ours: set[str]) -> bool:
+    """Whether `monkeypatch.setattr(tidemill thing, ...)` or `monkeypatch.setattr("tidemill...", ...)`."""
+    if (
+        dotted(call.func) not in ("monkeypatch.setattr", "monkeypatch.delattr", "monkeypatch.setitem")
+        or not call.args
+    ):
+        return False
+    target = call.args[0]
+    if isinstance(target, ast.Constant):
+        return str(target.value).startswith("tidemill")
+    return dotted(target).split(".")[0] in ours
+
+
+def test_tests_replace_no_code_of_ours() -> None:
+    offenders = []
+    for path in files(".py", "tests"):
+        ours = ours_in(path)
+        for node in nodes(path):
+            if isinstance(node, ast.Import) and any(
+                alias.name.startswith("unittest.mock") for alias in node.names
+            ):
+                offenders.append(f"{at(path, node.lineno)}: imports a mock")
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unittest"):
+                offenders += [
+                    f"{at(path, node.lineno)}: {a.name}"
+                    for a in node.names
+                    if "mock" in f"{node.module} {a.name}"
+                ]
+            elif isinstance(node, ast.Call) and replaces_ours(node, ours):
+                offenders.append(f"{at(path, node.lineno)}: {dotted(node.func)}")
+    listed(offenders, "tests run the real code: fakes are complete and stand at the edge")
+
+
+def test_nothing_names_a_path_of_a_developers_machine() -> None:
+    private = re.compile(
+        r"(?<![\w.$}])(?:/wo"
+        r"rk/|/ho"
+        r"me/\w|/ro"
+        r"ot/|/Us"
+        r"ers/|\.\./sha"
+        r"red\b|/tm"
+        r"p/tm\b)|sub"
+        r"agent"
+    )
+    offenders = [
+        f"{at(path, number)}: {line.strip()[:100]}"
+        for path in files("")
+        if path.suffix in TEXT_SUFFIXES or path.name in {"Makefile", "run", "NOTICE", ".gitignore"}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if private.search(line)
+    ]
+    listed(offenders, "no file knows the machine it was written on")
+
+
+def test_walls_are_not_climbed() -> None:
+    offenders = []
+    for path in files(".py", "src"):
+        place = path.relative_to(SOURCE).as_posix()
+        for node in nodes(path):
+            for used in uses(node):
+                allowed = WALLS.get(used)
+                if allowed is not None and not place.startswith(allowed):
+                    offenders.append(
+                        f"{at(path, getattr(node, 'lineno', 0))}: `{used}` belongs to {list(allowed)}"
+                    )
+    listed(offenders, "drivers, processes, clocks and printing have their places")
+
+
+def uses(node: ast.AST) -> list[str]:
+    """Which entries of WALLS this node may stand for."""
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module.split(".")[0], *(f"{node.module}.{alias.name}" for alias in node.names)]
+    if isinstance(node, ast.Call):
+        name = dotted(node.func)
+        return [name.removeprefix("datetime.")] if name.startswith("datetime.datetime") else [name]
+    return []
+
+
+def test_the_payload_library_needs_only_the_standard_library() -> None:
+    offenders = []
+    for path in files(".py", "src/tidemill/payload"):
+        for node in nodes(path):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or "."] if not node.level else []
+            offenders += [
+                f"{at(path, getattr(node, 'lineno', 0))}: {name}"
+                for name in names
+                if name.split(".")[0] not in sys.stdlib_module_names
+            ]
+    listed(offenders, "what a payload imports runs wherever a Python is")
+
+
+def test_no_exception_is_caught_blindly() -> None:
+    offenders = []
+    for path in files(".py", "src"):
+        for node in nodes(path):
+            if isinstance(node, ast.ExceptHandler) and node.type is None:
+                offenders.append(f"{at(path, node.lineno)}: bare except")
+            elif (
+                isinstance(node, ast.ExceptHandler)
+                and all(isinstance(each, ast.Pass) for each in node.body)
+                and dotted(node.type or ast.Pass()) in ("Exception", "BaseException")
+            ):
+                offenders.append(f"{at(path, node.lineno)}: {dotted(node.type or ast.Pass())} passed over")
+    listed(offenders, "catch only what you can act on")
+
+
+def test_every_public_function_says_what_it_gives() -> None:
+    offenders = []
+    for path in [*files(".py", "src"), *files(".py", "scripts")]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not ast.get_docstring(tree) and tree.body:
+            offenders.append(f"{at(path)}: module")
+        owners: list[ast.Module | ast.ClassDef] = [
+            tree,
+            *(n for n in tree.body if isinstance(n, ast.ClassDef)),
+        ]
+        for owner in owners:
+            for node in owner.body:
+                if isinstance(owner, ast.ClassDef) and owner.name.startswith("_"):
+                    continue
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    overload = any(
+                        dotted(each).endswith(("overload", "setter")) for each in node.decorator_list
+                    )
+                    if not node.name.startswith("_") and not ast.get_docstring(node) and not overload:
+                        offenders.append(f"{at(path, node.lineno)}: `{node.name}`")
+    listed(offenders, "every public module, class and function has a docstring")
+
+
+def test_every_named_query_is_used() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files(".py", "src"))
+    offenders = [
+        f"{at(path, number)}: `{match.group(1)}`"
+        for path in files(".sql", "src")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if (match := re.match(r"--\s*(?:name|query):\s*(\w+)", line))
+        and not re.search(rf"\b{match.group(1)}\b", code)
+    ]
+    listed(offenders, "a named SQL block that no code asks for is deleted")
+
+
+def config_keys() -> list[str]:
+    """Names of all fields of the records of `tidemill.config`."""
+    module = importlib.import_module("tidemill.config")
+    records = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ == module.__name__
+    ]
+    return sorted({field.encode_name for record in records for field in msgspec.structs.fields(record)})
+
+
+def command_verbs() -> list[str]:
+    """Verbs of the command line: one file per verb below cli/, as `tidemill --help` lists them."""
+    source = SOURCE / "cli"
+    verbs = set()
+    for path in sorted(source.glob("*.py")):
+        for node in nodes(path):
+            if isinstance(node, ast.Call) and dotted(node.func).endswith("add_parser") and node.args:
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    verbs.add(first.value)
+    return sorted(verbs)
+
+
+def documentation() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in [*files(".md", "docs"), *ROOT.glob("*.md")])
+
+
+def test_every_configuration_key_is_documented() -> None:
+    text = documentation()
+    listed(
+        [key for key in config_keys() if not re.search(rf"[`.]{key}[`.]", text)],
+        "docs/ tells every key of a configuration file",
+    )
+
+
+def test_every_verb_of_the_command_line_is_documented() -> None:
+    text = documentation()
+    offenders = [
+        verb for verb in command_verbs() if not re.search(rf"tidemill (?:\w+ )?{verb}\b|`{verb}`", text)
+    ]
+    listed(offenders, "docs/ or README.md tells every verb")
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    offenders = []
+    for path in [*ROOT.glob("*.md"), *files(".md", "docs")]:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
+                offenders.append(f"{at(path)}: {target}")
+    listed(offenders, "a link leads to a file of the repository")
