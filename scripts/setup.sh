@@ -21,7 +21,7 @@ try_thrice() {
   local limit_s=$1 attempt
   shift
   for attempt in 1 2 3; do
-    if timeout --kill-after=10 "$limit_s" "$@"; then return 0; fi
+    if timeout --foreground --kill-after=10 "$limit_s" "$@"; then return 0; fi
     say "attempt $attempt of 3 failed: $1 $2 ..."
   done
   return 1
