@@ -219,8 +219,7 @@ class _Channel(_Link):
         return self._ask(self._prefetch - self._asked)
 
     def keep(self, name: str, path: str, first: int) -> str:
-        if not os.path.isdir(KEPT):
-            os.mkdir(KEPT)
+        os.makedirs(KEPT, exist_ok=True)
         kept = os.path.join(KEPT, "%d-%s" % (first, name))
         os.rename(path, kept)
         return _relative(kept)
