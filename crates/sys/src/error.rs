@@ -49,7 +49,11 @@ impl SysError {
 pub type Result<T> = std::result::Result<T, SysError>;
 
 /// -1 means that errno tells what happened.
-pub(crate) fn check(result: impl Into<i64>, operation: &'static str, subject: impl Into<String>) -> Result<i64> {
+pub(crate) fn check(
+    result: impl Into<i64>,
+    operation: &'static str,
+    subject: impl Into<String>,
+) -> Result<i64> {
     let result = result.into();
     if result == -1 {
         return Err(SysError::last(operation, subject));

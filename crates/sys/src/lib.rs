@@ -1,5 +1,16 @@
 //! System calls, thin and typed; the only `unsafe` of the node part. Knows nothing of slots, pilots and leads.
+//!
+//! Every error names the operation and its object. Nothing here panics, and nothing starts a thread.
 
 mod error;
+pub mod fd;
+pub mod file;
+pub mod mount;
+pub mod process;
+pub mod security;
+pub mod signal;
+pub mod socket;
+pub mod spawn;
+pub mod time;
 
 pub use error::{Result, SysError};

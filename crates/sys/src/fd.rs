@@ -1,0 +1,193 @@
+//! Descriptors: pipes, poll, flags, plain reads and writes.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::error::{check, Result, SysError};
+
+pub const READABLE: i16 = libc::POLLIN;
+pub const WRITABLE: i16 = libc::POLLOUT;
+pub const HUNG_UP: i16 = libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+
+/// One descriptor to wait for.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Poll(libc::pollfd);
+
+impl Poll {
+    pub fn new(fd: BorrowedFd<'_>, events: i16) -> Self {
+        Poll::raw(fd.as_raw_fd(), events)
+    }
+
+    /// By number; -1 is skipped by the kernel.
+    pub fn raw(fd: RawFd, events: i16) -> Self {
+        Poll(libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        })
+    }
+
+    /// Readable, or hung up (then a read tells how).
+    pub fn readable(&self) -> bool {
+        self.0.revents & (READABLE | HUNG_UP) != 0
+    }
+
+    pub fn writable(&self) -> bool {
+        self.0.revents & (WRITABLE | HUNG_UP) != 0
+    }
+}
+
+/// Waits until one is ready or `timeout_us` has passed (None: for ever; rounded up to 1 ms). An interrupted wait ends
+/// early. The kernel looks at the descriptors in their order.
+pub fn poll(fds: &mut [Poll], timeout_us: Option<u64>) -> Result<usize> {
+    let timeout_ms = match timeout_us {
+        None => -1,
+        Some(wait) => i32::try_from(wait.div_ceil(1000)).unwrap_or(i32::MAX),
+    };
+    // SAFETY: Poll is a transparent pollfd; the slice is valid for its length.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, timeout_ms) };
+    if ready >= 0 {
+        return Ok(ready as usize);
+    }
+    let source = io::Error::last_os_error();
+    if source.kind() == io::ErrorKind::Interrupted {
+        for each in fds {
+            each.0.revents = 0;
+        }
+        return Ok(0);
+    }
+    Err(SysError::new("poll", "", source))
+}
+
+/// Takes ownership of a descriptor that a system call has just returned.
+pub(crate) fn owned(fd: i64) -> OwnedFd {
+    // SAFETY: callers pass a descriptor that the kernel has just made for them, so nothing else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+}
+
+/// A pipe, both ends close-on-exec and numbered from 10, so that 0 to 4 stay free for payloads.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0 as RawFd; 2];
+    // SAFETY: `ends` has room for two descriptors.
+    check(
+        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
+        "make",
+        "pipe",
+    )?;
+    Ok((high(owned(ends[0].into()))?, high(owned(ends[1].into()))?))
+}
+
+/// The same description at a number of at least 10, close-on-exec.
+pub fn high(fd: OwnedFd) -> Result<OwnedFd> {
+    if fd.as_raw_fd() >= 10 {
+        return Ok(fd);
+    }
+    duplicate(fd.as_fd())
+}
+
+/// Another descriptor (at least 10, close-on-exec) of the same description.
+pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    // SAFETY: plain call on a borrowed, open descriptor.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10) };
+    Ok(owned(check(copy, "duplicate", "descriptor")?))
+}
+
+/// Makes descriptor number `target` (0 to 9) the same description as `fd`, inherited by programs; what was there is closed.
+pub fn place(fd: BorrowedFd<'_>, target: RawFd) -> Result<()> {
+    // SAFETY: plain call; numbers below 10 belong to payloads by the rule of this crate (`high`).
+    check(
+        unsafe { libc::dup2(fd.as_raw_fd(), target) },
+        "place descriptor at",
+        target.to_string(),
+    )?;
+    Ok(())
+}
+
+/// Reads and writes return at once with WouldBlock where they would wait.
+pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<()> {
+    let flags = status_flags(fd)?;
+    let wanted = if on {
+        flags | libc::O_NONBLOCK
+    } else {
+        flags & !libc::O_NONBLOCK
+    };
+    if wanted != flags {
+        // SAFETY: plain call on a borrowed, open descriptor.
+        check(
+            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) },
+            "set flags of",
+            "descriptor",
+        )?;
+    }
+    Ok(())
+}
+
+fn status_flags(fd: BorrowedFd<'_>) -> Result<i32> {
+    // SAFETY: plain call on a borrowed, open descriptor.
+    Ok(check(
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) },
+        "get flags of",
+        "descriptor",
+    )? as i32)
+}
+
+/// Room for so many bytes in a pipe; the kernel may refuse (its limit for users), which is no error.
+pub fn set_pipe_size(fd: BorrowedFd<'_>, bytes: i32) {
+    // SAFETY: plain call on a borrowed, open descriptor.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
+}
+
+/// Reads once. Ok(0) is the end of file.
+pub fn read(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `into` is valid for writes of its length.
+    let got = unsafe { libc::read(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes once. A closed pipe is an error (EPIPE): callers have a handler for SIGPIPE or ignore it.
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is valid for reads of its length.
+    let put = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+}
+
+/// Closes every descriptor from `first` on except those in `keep`.
+pub fn close_from(first: RawFd, keep: &[RawFd]) -> Result<()> {
+    let mut keep: Vec<RawFd> = keep.iter().copied().filter(|&fd| fd >= first).collect();
+    keep.sort_unstable();
+    let mut from = first;
+    for fd in keep {
+        close_between(from, fd - 1)?;
+        from = fd + 1;
+    }
+    close_between(from, RawFd::MAX)
+}
+
+fn close_between(first: RawFd, last: RawFd) -> Result<()> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: closing descriptors touches no memory; that nobody uses them any more is the caller's promise to himself.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first as u32, last as u32, 0_u32) };
+    if result == 0 {
+        return Ok(());
+    }
+    // kernels before 5.9 have no close_range
+    let limit = i32::try_from(open_files_limit()).unwrap_or(65536).min(65536);
+    for fd in first..=last.min(limit) {
+        // SAFETY: as above; closing a number that is not open fails harmlessly.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+fn open_files_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the result.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}

@@ -1,0 +1,268 @@
+//! This process and its children: fork into namespaces, wait, affinity, limits, identity.
+
+use std::io;
+use std::mem::MaybeUninit;
+
+use crate::error::{check, Result, SysError};
+
+/// Which namespaces a new process gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    pub user: bool,
+    pub mount: bool,
+    pub pid: bool,
+    pub ipc: bool,
+}
+
+impl Namespaces {
+    pub const NONE: Namespaces = Namespaces {
+        user: false,
+        mount: false,
+        pid: false,
+        ipc: false,
+    };
+    pub const ALL: Namespaces = Namespaces {
+        user: true,
+        mount: true,
+        pid: true,
+        ipc: true,
+    };
+
+    fn flags(self) -> libc::c_int {
+        let mut flags = 0;
+        for (wanted, flag) in [
+            (self.user, libc::CLONE_NEWUSER),
+            (self.mount, libc::CLONE_NEWNS),
+            (self.pid, libc::CLONE_NEWPID),
+            (self.ipc, libc::CLONE_NEWIPC),
+        ] {
+            if wanted {
+                flags |= flag;
+            }
+        }
+        flags
+    }
+}
+
+/// Who returns from `fork`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    Parent { child: i32 },
+    Child,
+}
+
+/// Forks, the child in new namespaces. Refused when the process has more than one thread: the child would inherit
+/// locks that nobody opens.
+pub fn fork(namespaces: Namespaces) -> Result<Fork> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count());
+    if threads > 1 {
+        let source = io::Error::other(format!("{threads} threads run"));
+        return Err(SysError::new("fork", "", source));
+    }
+    let flags = namespaces.flags() | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM and with a null stack, clone is fork: the child goes on with a copy of this memory. There
+    // is only one thread, so no lock is held by a thread that the child lacks.
+    let pid = unsafe {
+        #[cfg(target_arch = "s390x")]
+        let pid = libc::syscall(
+            libc::SYS_clone,
+            0_usize,
+            flags as usize,
+            0_usize,
+            0_usize,
+            0_usize,
+        );
+        #[cfg(not(target_arch = "s390x"))]
+        let pid = libc::syscall(
+            libc::SYS_clone,
+            flags as usize,
+            0_usize,
+            0_usize,
+            0_usize,
+            0_usize,
+        );
+        pid
+    };
+    match check(pid, "fork", "")? {
+        0 => Ok(Fork::Child),
+        child => Ok(Fork::Parent { child: child as i32 }),
+    }
+}
+
+/// What a process used until its end, with the children it waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub user_us: u64,
+    pub system_us: u64,
+    pub rss_max_kb: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Status(i32),
+    Signal(i32),
+}
+
+/// What waiting for any child gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    Ended {
+        pid: i32,
+        exit: Exit,
+        usage: Usage,
+    },
+    /// children exist, none has ended
+    Running,
+    NoChildren,
+}
+
+/// Waits for any child (or `pid` where positive), without blocking unless `block`.
+pub fn wait(pid: i32, block: bool) -> Result<Waited> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    let target = if pid > 0 { pid } else { -1 };
+    let options = if block { 0 } else { libc::WNOHANG };
+    // SAFETY: `status` and `usage` are valid places for the results; a zeroed rusage is valid should it stay unwritten.
+    let (got, usage) = unsafe {
+        let got = libc::wait4(target, &mut status, options, usage.as_mut_ptr());
+        (got, usage.assume_init())
+    };
+    match got {
+        0 => Ok(Waited::Running),
+        -1 => {
+            let source = io::Error::last_os_error();
+            match source.raw_os_error() {
+                Some(libc::ECHILD) => Ok(Waited::NoChildren),
+                Some(libc::EINTR) => Ok(Waited::Running),
+                _ => Err(SysError::new("wait for", "children", source)),
+            }
+        }
+        pid => {
+            let exit = if libc::WIFSIGNALED(status) {
+                Exit::Signal(libc::WTERMSIG(status))
+            } else {
+                Exit::Status(libc::WEXITSTATUS(status))
+            };
+            let usage = Usage {
+                user_us: micros(usage.ru_utime),
+                system_us: micros(usage.ru_stime),
+                rss_max_kb: usage.ru_maxrss as u64,
+            };
+            Ok(Waited::Ended { pid, exit, usage })
+        }
+    }
+}
+
+fn micros(time: libc::timeval) -> u64 {
+    time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64
+}
+
+/// Ends this process at once, running nothing on the way out.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: _exit does not return and runs no handlers.
+    unsafe { libc::_exit(status) }
+}
+
+pub fn id() -> i32 {
+    // SAFETY: cannot fail, touches no memory.
+    unsafe { libc::getpid() }
+}
+
+/// Real user and group.
+pub fn user_and_group() -> (u32, u32) {
+    // SAFETY: cannot fail, touches no memory.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+/// New session: no controlling terminal, own process group.
+pub fn new_session() -> Result<()> {
+    // SAFETY: plain call.
+    check(unsafe { libc::setsid() }, "start", "session")?;
+    Ok(())
+}
+
+/// CPUs this process may run on.
+pub fn affinity() -> Result<Vec<usize>> {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: a zeroed cpu_set_t is a valid empty set, and the size passed is its own.
+    let set = unsafe {
+        check(
+            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()),
+            "get",
+            "CPU affinity",
+        )?;
+        set.assume_init()
+    };
+    let limit = libc::CPU_SETSIZE as usize;
+    // SAFETY: indices stay below CPU_SETSIZE.
+    Ok((0..limit)
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect())
+}
+
+/// Runs on these CPUs only, and so do its children.
+pub fn set_affinity(cpus: &[usize]) -> Result<()> {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: a zeroed cpu_set_t is a valid empty set; indices are checked against CPU_SETSIZE.
+    let result = unsafe {
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut *set.as_mut_ptr());
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr())
+    };
+    check(result, "set CPU affinity to", format!("{cpus:?}"))?;
+    Ok(())
+}
+
+/// No core dumps, for this process and its children.
+pub fn forbid_core_dumps() -> Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is initialised.
+    check(
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) },
+        "limit",
+        "core dumps",
+    )?;
+    Ok(())
+}
+
+/// Raises the soft limit of open files to the hard one.
+pub fn raise_open_files() -> Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a valid place for the result, then initialised input.
+    unsafe {
+        check(
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit),
+            "get limit of",
+            "open files",
+        )?;
+        limit.rlim_cur = limit.rlim_max;
+        check(
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit),
+            "set limit of",
+            "open files",
+        )?;
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Kernel ticks per second, the unit of CPU times in /proc/PID/stat.
+pub fn ticks_per_s() -> u64 {
+    // SAFETY: plain call.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).unwrap_or(100).max(1)
+}
+
+/// Bytes per page.
+pub fn page_bytes() -> u64 {
+    // SAFETY: plain call.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
+}

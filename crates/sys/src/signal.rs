@@ -1,0 +1,102 @@
+//! Signals as descriptors, and kill.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::error::{check, Result};
+use crate::fd::{high, owned};
+
+pub const CHILD: i32 = libc::SIGCHLD;
+pub const TERM: i32 = libc::SIGTERM;
+pub const KILL: i32 = libc::SIGKILL;
+pub const STOP: i32 = libc::SIGSTOP;
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; sigaddset is given that set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for &signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Exactly these signals are blocked from now on.
+pub fn block_only(signals: &[i32]) -> Result<()> {
+    let set = set_of(signals);
+    // SAFETY: `set` is initialised; the old mask is not asked for.
+    let result = unsafe { libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) };
+    check(result, "set", "signal mask")?;
+    Ok(())
+}
+
+/// A descriptor that is readable while one of these (blocked) signals is pending.
+pub fn descriptor(signals: &[i32]) -> Result<OwnedFd> {
+    let set = set_of(signals);
+    // SAFETY: `set` is initialised.
+    let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    high(owned(check(fd, "make", "signalfd")?))
+}
+
+/// Takes one pending signal: its number, or None when there is none.
+pub fn take(fd: BorrowedFd<'_>) -> Option<i32> {
+    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: `info` is valid for writes of its size; it is read only when the kernel has filled it whole.
+    unsafe {
+        let got = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
+        (got == size as isize).then(|| info.assume_init().ssi_signo as i32)
+    }
+}
+
+extern "C" fn nothing(_signal: i32) {}
+
+/// These signals do nothing to this process; programs that it starts have them at their defaults (a handler, unlike
+/// SIG_IGN, does not survive exec).
+pub fn shrug_off(signals: &[i32]) -> Result<()> {
+    for &signal in signals {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: a zeroed sigaction is valid (empty mask, no flags); the handler is a function that does nothing and so
+        // is safe at any moment.
+        let result = unsafe {
+            (*action.as_mut_ptr()).sa_sigaction = nothing as extern "C" fn(i32) as libc::sighandler_t;
+            (*action.as_mut_ptr()).sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, action.as_ptr(), std::ptr::null_mut())
+        };
+        check(result, "handle signal", signal.to_string())?;
+    }
+    Ok(())
+}
+
+/// All signals are at their defaults and none is blocked.
+pub fn reset_all() -> Result<()> {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the default action is always valid; KILL, STOP and those of the C library refuse, which is right.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    block_only(&[])
+}
+
+/// Sends a signal to one process.
+pub fn kill(pid: i32, signal: i32) -> Result<()> {
+    // SAFETY: plain call; touches no memory of ours.
+    check(
+        unsafe { libc::kill(pid, signal) },
+        "signal process",
+        pid.to_string(),
+    )?;
+    Ok(())
+}
+
+/// SIGKILL to every process that we may signal except ourselves: for PID 1 of a PID namespace, everything in it.
+/// Refused (does nothing) for any other process.
+pub fn kill_namespace() {
+    // SAFETY: plain calls; touch no memory of ours.
+    unsafe {
+        if libc::getpid() == 1 {
+            libc::kill(-1, libc::SIGKILL);
+        }
+    }
+}

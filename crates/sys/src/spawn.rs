@@ -1,0 +1,217 @@
+//! Starting programs: vfork and exec with as few system calls as possible.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+use crate::error::{Result, SysError};
+
+/// Strings as execve wants them: pointers, with a null at the end.
+#[derive(Debug, Default)]
+pub struct Strings {
+    texts: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl Strings {
+    pub fn new() -> Self {
+        Strings {
+            texts: Vec::new(),
+            pointers: vec![std::ptr::null()],
+        }
+    }
+
+    /// A text with a NUL inside is an error.
+    pub fn push(&mut self, text: impl Into<Vec<u8>>) -> Result<()> {
+        let text = CString::new(text)
+            .map_err(|source| SysError::new("pass on", "text with a NUL", source.into()))?;
+        self.pointers.pop();
+        // the heap block of a CString stays where it is when the CString moves
+        self.pointers.push(text.as_ptr());
+        self.pointers.push(std::ptr::null());
+        self.texts.push(text);
+        Ok(())
+    }
+
+    pub fn truncate(&mut self, count: usize) {
+        self.texts.truncate(count);
+        self.pointers.truncate(count);
+        self.pointers.push(std::ptr::null());
+    }
+
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &CStr> {
+        self.texts.iter().map(CString::as_c_str)
+    }
+}
+
+/// What to start. The child inherits descriptors 0, 1, 2 and everything not close-on-exec.
+pub struct Command<'a> {
+    pub path: &'a CStr,
+    pub argv: &'a Strings,
+    pub env: &'a Strings,
+    /// descriptors to place at numbers below 10: (ours, the child's)
+    pub descriptors: &'a [(RawFd, RawFd)],
+    /// signal to the child when this process ends; 0 = none
+    pub parent_death_signal: i32,
+}
+
+/// Starts programs. Owns the stack on which a child lives between vfork and exec.
+pub struct Spawner {
+    stack: NonNull<u8>,
+}
+
+const STACK_BYTES: usize = 64 * 1024;
+
+struct Start<'a> {
+    command: &'a Command<'a>,
+    mask: libc::sigset_t,
+    failed: Option<(&'static str, i32)>,
+}
+
+impl Spawner {
+    pub fn new() -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        // SAFETY: a new anonymous mapping; nothing else is touched.
+        let stack = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                STACK_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if stack == libc::MAP_FAILED {
+            return Err(SysError::last("map", "stack"));
+        }
+        NonNull::new(stack.cast())
+            .map(|stack| Spawner { stack })
+            .ok_or_else(|| SysError::new("map", "stack", io::ErrorKind::OutOfMemory.into()))
+    }
+
+    /// Starts a program in a session of its own, no signal blocked. Returns its pid once exec has succeeded; a failed
+    /// exec is an error and leaves no child.
+    pub fn spawn(&mut self, command: &Command<'_>) -> Result<i32> {
+        // SAFETY: a zeroed sigset_t is the empty set on Linux.
+        let mask = unsafe { std::mem::zeroed() };
+        let mut start = Start {
+            command,
+            mask,
+            failed: None,
+        };
+        // SAFETY: CLONE_VFORK stops this thread until the child has exec'ed or ended, so the child is the only user of
+        // `start` and of the stack while it lives; the stack is ours, large enough for a few system calls, and passed by
+        // its upper end, 16-byte aligned (mmap aligns to pages). The child calls nothing but system calls, allocates
+        // nothing and cannot unwind.
+        let pid = unsafe {
+            let top = self.stack.as_ptr().add(STACK_BYTES);
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            libc::clone(child, top.cast(), flags, (&raw mut start).cast())
+        };
+        if pid < 0 {
+            return Err(SysError::last("start", command.path.to_string_lossy()));
+        }
+        if let Some((operation, errno)) = start.failed {
+            let _ = crate::process::wait(pid, true);
+            let source = io::Error::from_raw_os_error(errno);
+            return Err(SysError::new(operation, command.path.to_string_lossy(), source));
+        }
+        Ok(pid)
+    }
+}
+
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new` and no child uses it (see `spawn`).
+        unsafe { libc::munmap(self.stack.as_ptr().cast(), STACK_BYTES) };
+    }
+}
+
+/// The child between vfork and exec, on its own stack in the parent's memory.
+extern "C" fn child(start: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start` points to the `Start` of the parent, which is suspended (see `spawn`). Only async-signal-safe
+    // system calls follow. Their results are ignored where the worst case is a payload that notices.
+    unsafe {
+        let start = &mut *start.cast::<Start<'_>>();
+        let command = start.command;
+        for &(ours, theirs) in command.descriptors {
+            if libc::dup2(ours, theirs) < 0 {
+                start.failed = Some(("place a descriptor for", *libc::__errno_location()));
+                libc::_exit(127);
+            }
+        }
+        libc::setsid();
+        if command.parent_death_signal != 0 {
+            libc::prctl(
+                libc::PR_SET_PDEATHSIG,
+                command.parent_death_signal as libc::c_ulong,
+            );
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, &start.mask, std::ptr::null_mut());
+        libc::execve(
+            command.path.as_ptr(),
+            command.argv.pointers.as_ptr(),
+            command.env.pointers.as_ptr(),
+        );
+        start.failed = Some(("execute", *libc::__errno_location()));
+        libc::_exit(127)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{wait, Exit, Waited};
+
+    fn strings(texts: &[&str]) -> Strings {
+        let mut strings = Strings::new();
+        for text in texts {
+            strings.push(*text).unwrap();
+        }
+        strings
+    }
+
+    fn run(path: &CStr, argv: &[&str]) -> Result<i32> {
+        let (argv, env) = (strings(argv), strings(&["A=b"]));
+        let command = Command {
+            path,
+            argv: &argv,
+            env: &env,
+            descriptors: &[],
+            parent_death_signal: 0,
+        };
+        Spawner::new()?.spawn(&command)
+    }
+
+    #[test]
+    fn a_program_gets_arguments_and_environment_and_its_exit_is_told() {
+        let pid = run(c"/bin/sh", &["sh", "-c", "test \"$A\" = b && exit $1", "x", "7"]).unwrap();
+        let Waited::Ended {
+            pid: ended,
+            exit,
+            usage,
+        } = wait(pid, true).unwrap()
+        else {
+            panic!("did not end");
+        };
+        assert_eq!((ended, exit), (pid, Exit::Status(7)));
+        assert!(usage.rss_max_kb > 0);
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_that_names_it() {
+        let error = run(c"/no/such/program", &["x"]).unwrap_err();
+        assert_eq!(error.os_error(), libc::ENOENT);
+        assert!(error.to_string().contains("/no/such/program"));
+    }
+}
