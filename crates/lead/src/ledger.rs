@@ -1,0 +1,537 @@
+//! What the lead knows of work and pilots: a pure state, told of work files, records and connections.
+//!
+//! Knows no sockets and no files. Times are microseconds of a monotonic clock, given by the caller. An event of a grant
+//! is *open* until a record settles it (done or failed), and an open event is *free* or outstanding at a pilot. Losing
+//! track costs a second execution, never an event: whatever is open and not outstanding is free.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tidemill_wire::{Ask, Grant, Program};
+
+use crate::intervals::Intervals;
+use crate::pace::Pace;
+use crate::record::{Kind, RecordHead};
+use crate::work::{one_line, WorkText};
+
+/// A pilot that returned work because its slot broke is not given that grant again for so long.
+const SLOT_REFUSAL_US: u64 = 30_000_000;
+/// After a reconnect, what the pilot neither holds nor records is given away after so long.
+const LIMBO_US: u64 = 2_000_000;
+
+/// Number of a pilot in the ledger.
+pub type PilotKey = usize;
+
+pub(crate) struct ProgramState {
+    pub program: Program,
+    pub text: Box<str>,
+    pub pace: Pace,
+    pub free_events: u64,
+    /// Grants with free events, by age.
+    pub queue: BTreeMap<u64, u64>,
+}
+
+pub(crate) struct JobState {
+    pub program: u64,
+    pub text: Box<str>,
+    /// Measured seconds per event of this job.
+    pub pace: Option<Pace>,
+}
+
+pub(crate) struct GrantState {
+    pub job: u64,
+    pub order: u64,
+    pub chunk_max: Option<u64>,
+    pub free: Intervals,
+    pub open: Intervals,
+}
+
+/// One start of a pilot.
+#[derive(Default)]
+pub struct Pilot {
+    pub id: String,
+    pub allocation: String,
+    /// Highest record number received.
+    pub received: u64,
+    /// It has told Started and not Ended, as far as is known.
+    pub alive: bool,
+    pub connected: bool,
+    pub(crate) ask: Option<Ask>,
+    pub(crate) cores: u64,
+    pub(crate) outstanding: HashMap<u64, Intervals>,
+    /// Was outstanding before a reconnect, is not held: recorded soon, or lost on the way to the pilot.
+    pub(crate) limbo: HashMap<u64, Intervals>,
+    limbo_until: Option<u64>,
+    /// Grants that it returned, and until when it is not offered them again.
+    pub(crate) refused: HashMap<u64, u64>,
+    lost_at: Option<u64>,
+}
+
+/// What a record's number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    New,
+    Duplicate,
+    /// Records between this number and the given one are missing.
+    Gap {
+        expected: u64,
+    },
+}
+
+/// What a work file orders besides work.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    pub cancelled: Vec<u64>,
+    /// Grants and jobs that could not be used, one sentence each.
+    pub problems: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    pub(crate) programs: HashMap<u64, ProgramState>,
+    pub(crate) jobs: HashMap<u64, JobState>,
+    pub(crate) grants: HashMap<u64, GrantState>,
+    pub(crate) pilots: Vec<Pilot>,
+    keys: HashMap<String, PilotKey>,
+    cancelled: HashSet<u64>,
+    ended: HashSet<String>,
+    orders: u64,
+    /// Settled events and measurements of journals that were read before the work files.
+    replayed: HashMap<u64, Intervals>,
+    replayed_pace: HashMap<u64, Pace>,
+    live: bool,
+    pub(crate) hold_until: Option<u64>,
+    pub(crate) cores_connected: u64,
+    draining: bool,
+    closed: bool,
+    /// Something became free: standing asks should be tried.
+    changed: bool,
+}
+
+#[derive(Deserialize)]
+struct JobHead {
+    job: u64,
+    program: u64,
+}
+
+impl Ledger {
+    /// Journals and work files have been read. Pilots that seem alive get until `hold_until` to come back and tell what
+    /// they hold; nothing is handed out before.
+    pub fn start(&mut self, hold_until: u64) {
+        self.live = true;
+        self.replayed = HashMap::new();
+        self.replayed_pace = HashMap::new();
+        let awaited = self.pilots.iter().any(|pilot| pilot.alive);
+        self.hold_until = awaited.then_some(hold_until);
+    }
+
+    pub fn pilot(&self, key: PilotKey) -> &Pilot {
+        &self.pilots[key]
+    }
+
+    pub fn pilots(&self) -> &[Pilot] {
+        &self.pilots
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Hand out nothing more.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Every event of every grant is settled.
+    pub fn is_settled(&self) -> bool {
+        self.grants.is_empty()
+    }
+
+    /// Events of grants that are not settled.
+    pub fn open_events(&self) -> u64 {
+        self.grants.values().map(|grant| grant.open.len()).sum()
+    }
+
+    /// Events that could be handed out.
+    pub fn free_events(&self) -> u64 {
+        self.programs.values().map(|program| program.free_events).sum()
+    }
+
+    /// Whether something became free since the last call.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Whether a connection whose work may be given away later could still come back.
+    pub fn awaits_pilots(&self) -> bool {
+        self.pilots.iter().any(|pilot| pilot.lost_at.is_some())
+    }
+
+    /// Take the content of a work file.
+    pub fn load(&mut self, work: WorkText) -> Orders {
+        let mut orders = Orders::default();
+        for text in work.programs {
+            if let Err(problem) = self.load_program(one_line(text)) {
+                orders.problems.push(problem);
+            }
+        }
+        for text in work.jobs {
+            if let Err(problem) = self.load_job(one_line(text)) {
+                orders.problems.push(problem);
+            }
+        }
+        for grant in work.grants {
+            if let Err(problem) = self.load_grant(&grant) {
+                orders.problems.push(problem);
+            }
+        }
+        self.cancel(&work.cancel_jobs);
+        orders.cancelled = work.cancel_jobs;
+        for allocation in work.ended {
+            self.end_allocation(allocation);
+        }
+        self.draining |= work.drain;
+        self.closed |= work.close;
+        orders
+    }
+
+    fn load_program(&mut self, text: Box<RawValue>) -> Result<(), String> {
+        let program: Program =
+            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a program: {error}"))?;
+        let pace = Pace::estimated(program.event_s);
+        let state = ProgramState { text: text.get().into(), pace, free_events: 0, queue: BTreeMap::new(), program };
+        self.programs.entry(state.program.program).or_insert(state);
+        Ok(())
+    }
+
+    fn load_job(&mut self, text: Box<RawValue>) -> Result<(), String> {
+        let head: JobHead = serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
+        let Some(program) = self.programs.get_mut(&head.program) else {
+            return Err(format!("job {} is of program {}, which was never told", head.job, head.program));
+        };
+        let pace = self.replayed_pace.get(&head.job).copied();
+        if let Some(pace) = pace {
+            program.pace.learn((pace.event_s() * 1e6) as u64, 1);
+        }
+        self.jobs.insert(head.job, JobState { program: head.program, text: text.get().into(), pace });
+        Ok(())
+    }
+
+    fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {
+        let Some(job) = self.jobs.get(&grant.job) else {
+            return Err(format!("grant {} is of job {}, which was never told", grant.grant, grant.job));
+        };
+        if self.grants.contains_key(&grant.grant) {
+            return Err(format!("grant {} was told before", grant.grant));
+        }
+        let mut open = Intervals::of(grant.first, grant.count);
+        for &(first, end) in self.replayed.get(&grant.grant).map_or(&[][..], Intervals::spans) {
+            open.remove(first, end);
+        }
+        self.cancelled.remove(&grant.job);
+        if open.is_empty() {
+            return Ok(());
+        }
+        self.orders += 1;
+        let state =
+            GrantState { job: grant.job, order: self.orders, chunk_max: grant.chunk_max, free: open.clone(), open };
+        if let Some(program) = self.programs.get_mut(&job.program) {
+            program.queue.insert(state.order, grant.grant);
+            program.free_events += state.free.len();
+        }
+        self.grants.insert(grant.grant, state);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn cancel(&mut self, jobs: &[u64]) {
+        if jobs.is_empty() {
+            return;
+        }
+        self.cancelled.extend(jobs);
+        let (dropped, kept) = std::mem::take(&mut self.grants)
+            .into_iter()
+            .partition(|(_, grant): &(u64, GrantState)| self.cancelled.contains(&grant.job));
+        let dropped: HashMap<u64, GrantState> = dropped;
+        self.grants = kept;
+        for grant in dropped.values() {
+            let program = self.jobs.get(&grant.job).map(|job| job.program);
+            if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
+                program.queue.remove(&grant.order);
+                program.free_events -= grant.free.len();
+            }
+        }
+        for pilot in &mut self.pilots {
+            pilot.outstanding.retain(|grant, _| !dropped.contains_key(grant));
+            pilot.limbo.retain(|grant, _| !dropped.contains_key(grant));
+        }
+    }
+
+    /// Those of the jobs that are cancelled.
+    pub fn cancelled_of(&self, grants: &[Grant]) -> Vec<u64> {
+        let jobs: HashSet<u64> = grants.iter().map(|grant| grant.job).collect();
+        jobs.into_iter().filter(|job| self.cancelled.contains(job)).collect()
+    }
+
+    fn end_allocation(&mut self, allocation: String) {
+        let keys: Vec<PilotKey> =
+            (0..self.pilots.len()).filter(|&key| self.pilots[key].allocation == allocation).collect();
+        for key in keys {
+            self.pilots[key].alive = false;
+            self.give_away(key);
+        }
+        self.ended.insert(allocation);
+    }
+
+    /// Whether the batch system has ended this pilot's allocation.
+    pub fn has_ended(&self, key: PilotKey) -> bool {
+        self.ended.contains(&self.pilots[key].allocation)
+    }
+
+    /// The pilot of this name, known from now on.
+    pub fn key_of(&mut self, id: &str) -> PilotKey {
+        if let Some(&key) = self.keys.get(id) {
+            return key;
+        }
+        // `pilot_id`: ALLOCATION.rRANK.iINCARNATION
+        let allocation = id.rsplitn(3, '.').last().unwrap_or(id);
+        self.pilots.push(Pilot { id: id.to_owned(), allocation: allocation.to_owned(), ..Pilot::default() });
+        self.keys.insert(id.to_owned(), self.pilots.len() - 1);
+        self.pilots.len() - 1
+    }
+
+    /// A pilot is connected (again) and holds this work.
+    pub fn connect(&mut self, key: PilotKey, held: &[Grant], now: u64) {
+        let mut holds: HashMap<u64, Intervals> = HashMap::new();
+        for grant in held {
+            let end = grant.first.saturating_add(grant.count);
+            let Some(state) = self.grants.get_mut(&grant.grant) else { continue };
+            let open = state.open.within(grant.first, end);
+            let taken = state.free.remove(grant.first, end);
+            if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+                program.free_events -= taken;
+                if state.free.is_empty() {
+                    program.queue.remove(&state.order);
+                }
+            }
+            let mine = holds.entry(grant.grant).or_default();
+            for (first, end) in open {
+                mine.add(first, end);
+            }
+        }
+        let pilot = &mut self.pilots[key];
+        let before = std::mem::take(&mut pilot.outstanding);
+        for (grant, mut events) in before {
+            for &(first, end) in holds.get(&grant).map_or(&[][..], Intervals::spans) {
+                events.remove(first, end);
+            }
+            let limbo = pilot.limbo.entry(grant).or_default();
+            for &(first, end) in events.spans() {
+                limbo.add(first, end);
+            }
+        }
+        holds.retain(|_, events| !events.is_empty());
+        pilot.outstanding = holds;
+        (pilot.connected, pilot.alive, pilot.lost_at, pilot.ask) = (true, true, None, None);
+        pilot.limbo_until = Some(now + LIMBO_US);
+    }
+
+    /// The pilot's connection is gone.
+    pub fn disconnect(&mut self, key: PilotKey, now: u64) {
+        let pilot = &mut self.pilots[key];
+        if std::mem::take(&mut pilot.connected) {
+            self.cores_connected -= std::mem::take(&mut pilot.cores);
+            pilot.ask = None;
+            pilot.limbo_until = None;
+            pilot.lost_at = (pilot.alive || !pilot.outstanding.is_empty()).then_some(now);
+        }
+    }
+
+    /// The pilot could take work; it has told what it knew when its connection began.
+    pub fn ask(&mut self, key: PilotKey, ask: Ask) {
+        let pilot = &mut self.pilots[key];
+        self.cores_connected = self.cores_connected - pilot.cores + ask.cores;
+        pilot.cores = ask.cores;
+        pilot.ask = Some(ask);
+        self.release_limbo(key);
+    }
+
+    /// Judge the number of a record; only `New` ones may be given to `record`.
+    pub fn number(&self, key: PilotKey, number: u64) -> Number {
+        let expected = self.pilots[key].received + 1;
+        match number.cmp(&expected) {
+            std::cmp::Ordering::Less => Number::Duplicate,
+            std::cmp::Ordering::Equal => Number::New,
+            std::cmp::Ordering::Greater => Number::Gap { expected },
+        }
+    }
+
+    /// Take a record. Returns whether the pilot has told its end.
+    pub fn record(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) -> bool {
+        self.pilots[key].received = self.pilots[key].received.max(head.s);
+        let end = head.first.saturating_add(head.count);
+        match head.kind() {
+            Kind::Started => self.pilots[key].alive = !self.has_ended(key),
+            Kind::Done => {
+                self.learn(head);
+                self.settle(key, head.grant, (head.first, end));
+            }
+            Kind::Failed => self.settle(key, head.grant, (head.first, end)),
+            Kind::Returned => {
+                self.refuse(key, head, now);
+                let spans = self.pilots[key].drop_work(head.grant, (head.first, end));
+                self.free(head.grant, &spans);
+            }
+            Kind::Ended => {
+                self.pilots[key].alive = false;
+                self.pilots[key].ask = None;
+                self.give_away(key);
+                return true;
+            }
+            Kind::Other => {}
+        }
+        false
+    }
+
+    fn learn(&mut self, head: &RecordHead<'_>) {
+        let wall_us = head.wall_us.saturating_sub(head.setup_us);
+        let measured = |pace: &mut Pace| pace.learn(wall_us, head.count);
+        let Some(job) = self.jobs.get_mut(&head.job) else {
+            if !self.live {
+                measured(self.replayed_pace.entry(head.job).or_insert_with(|| Pace::estimated(0.0)));
+            }
+            return;
+        };
+        self.changed |= job.pace.is_none();
+        measured(job.pace.get_or_insert_with(|| Pace::estimated(0.0)));
+        if let Some(program) = self.programs.get_mut(&job.program) {
+            measured(&mut program.pace);
+        }
+    }
+
+    fn settle(&mut self, key: PilotKey, grant: u64, (first, end): (u64, u64)) {
+        let _ = self.pilots[key].drop_work(grant, (first, end));
+        let Some(state) = self.grants.get_mut(&grant) else {
+            if !self.live {
+                self.replayed.entry(grant).or_default().add(first, end);
+            }
+            return;
+        };
+        let taken = state.free.remove(first, end);
+        state.open.remove(first, end);
+        if taken > 0 {
+            if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+                program.free_events -= taken;
+                if state.free.is_empty() {
+                    program.queue.remove(&state.order);
+                }
+            }
+        }
+        if state.open.is_empty() {
+            self.grants.remove(&grant);
+        }
+    }
+
+    fn refuse(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) {
+        let pilot = &mut self.pilots[key];
+        match head.reason.as_ref() {
+            "no_fit" => pilot.refused.insert(head.grant, u64::MAX),
+            "slot" => pilot.refused.insert(head.grant, now + SLOT_REFUSAL_US),
+            // what it asked before is no longer true: it leaves, or its time is up
+            _ => {
+                pilot.ask = None;
+                None
+            }
+        };
+    }
+
+    /// Make open events free again.
+    fn free(&mut self, grant: u64, spans: &[(u64, u64)]) {
+        let Some(state) = self.grants.get_mut(&grant) else { return };
+        let mut added = 0;
+        for &(first, end) in spans {
+            for (first, end) in state.open.within(first, end) {
+                added += state.free.add(first, end);
+            }
+        }
+        if added == 0 {
+            return;
+        }
+        if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+            program.free_events += added;
+            program.queue.insert(state.order, grant);
+        }
+        self.changed = true;
+    }
+
+    /// Everything that a pilot has becomes free.
+    fn give_away(&mut self, key: PilotKey) {
+        let pilot = &mut self.pilots[key];
+        pilot.lost_at = None;
+        let work: Vec<(u64, Intervals)> = pilot.outstanding.drain().chain(pilot.limbo.drain()).collect();
+        for (grant, events) in work {
+            self.free(grant, events.spans());
+        }
+    }
+
+    fn release_limbo(&mut self, key: PilotKey) {
+        self.pilots[key].limbo_until = None;
+        let limbo: Vec<(u64, Intervals)> = self.pilots[key].limbo.drain().collect();
+        for (grant, events) in limbo {
+            self.free(grant, events.spans());
+        }
+    }
+
+    /// Time passes: give away the work of pilots that have been gone for `grace_us`; returns them.
+    pub fn tick(&mut self, now: u64, grace_us: u64) -> Vec<PilotKey> {
+        let mut lost = Vec::new();
+        for key in 0..self.pilots.len() {
+            if self.pilots[key].limbo_until.is_some_and(|until| now >= until) {
+                self.release_limbo(key);
+            }
+            if self.pilots[key].lost_at.is_some_and(|at| now >= at.saturating_add(grace_us)) {
+                self.pilots[key].alive = false;
+                self.give_away(key);
+                lost.push(key);
+            }
+        }
+        if self.hold_until.is_some() && !self.is_holding(now) {
+            self.hold_until = None;
+            self.changed = true;
+        }
+        lost
+    }
+
+    /// After a restart nothing is handed out until every live pilot has told what it holds.
+    pub(crate) fn is_holding(&self, now: u64) -> bool {
+        let unheard = |pilot: &Pilot| pilot.alive && (!pilot.connected || pilot.limbo_until.is_some());
+        self.hold_until.is_some_and(|until| now < until) && self.pilots.iter().any(unheard)
+    }
+}
+
+impl Pilot {
+    /// Forget that it has these events of a grant; returns those that it had.
+    fn drop_work(&mut self, grant: u64, (first, end): (u64, u64)) -> Vec<(u64, u64)> {
+        let mut had = Vec::new();
+        for work in [&mut self.outstanding, &mut self.limbo] {
+            if let Some(events) = work.get_mut(&grant) {
+                had.extend(events.within(first, end));
+                events.remove(first, end);
+                if events.is_empty() {
+                    work.remove(&grant);
+                }
+            }
+        }
+        had
+    }
+
+    /// Whether it waits for work.
+    pub fn asks(&self) -> bool {
+        self.ask.is_some()
+    }
+}
