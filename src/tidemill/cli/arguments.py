@@ -1,0 +1,140 @@
+"""How verbs declare themselves and their options; what a wrong option is answered with."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from tidemill.errors import ConfigError, did_you_mean
+
+
+class Command(NamedTuple):
+    """A verb: its options, what it does (returns the exit code), one example, and whether it talks to a server."""
+
+    define: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], int]
+    example: str
+    talks: bool = True
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises ConfigError, with the nearest legal option as hint."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError instead of printing and exiting."""
+        unknown = re.search(r"unrecognized arguments: (\S+)", message)
+        if unknown and unknown[1].startswith("-"):
+            name = unknown[1].partition("=")[0]
+            hint = did_you_mean(name, self.option_names())
+            raise ConfigError(f"`{self.prog}` has no option `{name}`", hint=hint)
+        if unknown:
+            raise ConfigError(
+                f"`{self.prog}` has no use for `{unknown[1]}`",
+                hint=f"`{self.prog} --help` shows its arguments",
+            )
+        raise ConfigError(f"`{self.prog}`: {message}", hint=f"`{self.prog} --help` shows its options")
+
+    def option_names(self) -> list[str]:
+        """The long options."""
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
+
+def add_common(parser: Parser, *, talks: bool) -> None:
+    """Options that every verb has."""
+    group = parser.add_argument_group("common options")
+    group.add_argument("--json", action="store_true", help="print data as JSON on stdout")
+    group.add_argument(
+        "--home",
+        type=Path,
+        metavar="DIR",
+        help="your Tidemill directory, 0700, on a local disk (default: $TIDEMILL_HOME or ~/.local/state/tidemill)",
+    )
+    if talks:
+        group.add_argument(
+            "--server",
+            metavar="ADDRESS",
+            help="`unix:/path/api.sock` or `http://host:port` "
+            "(default: $TIDEMILL_SERVER, HOME/client.toml, or the server of your `tidemill up`)",
+        )
+        group.add_argument(
+            "--secret-file",
+            type=Path,
+            metavar="FILE",
+            help="file, mode 0600, with the server's secret (default: $TIDEMILL_SECRET_FILE or HOME/client.toml)",
+        )
+
+
+def option_type(parse: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+    """A type for argparse whose errors carry the message of the ValueError."""
+
+    def typed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    typed.__name__ = name
+    return typed
+
+
+def _duration(text: str) -> int:
+    from tidemill.clock import parse_duration_s
+
+    seconds = parse_duration_s(text)
+    if seconds < 1:
+        raise ValueError(f"`{text}` is shorter than a second")
+    return seconds
+
+
+def _memory(text: str) -> int:
+    from tidemill.config import parse_size
+
+    megabytes = int(text) if text.isdecimal() else parse_size(text) // 10**6
+    if megabytes < 1:
+        raise ValueError(f"`{text}` is less than a megabyte")
+    return megabytes
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        raise ValueError(f"`{text}` is not a whole number") from None
+    if number < 1:
+        raise ValueError(f"`{text}` is less than 1")
+    return number
+
+
+def _time(text: str) -> int:
+    """Microseconds since 1970: `2026-11-20`, `2026-11-20T12:00Z`, or an age such as `2d`."""
+    from datetime import UTC, datetime
+
+    from tidemill import clock
+
+    try:
+        return clock.now_us() - clock.parse_duration_s(text) * 1_000_000
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"`{text}` is neither a time (`2026-11-20T12:00Z`) nor an age (`2d`, `90m`)"
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+duration = option_type(_duration, "duration")
+memory = option_type(_memory, "memory")
+count = option_type(_count, "count")
+moment = option_type(_time, "time")
+
+
+def client_of(args: argparse.Namespace) -> Any:
+    """The client that the common options ask for (a `tidemill.client.Client`)."""
+    from tidemill.client.client import Client
+
+    return Client(args.server, secret_file=args.secret_file, home=args.home)

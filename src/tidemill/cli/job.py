@@ -1,0 +1,222 @@
+"""`tidemill job show|explain|cancel|retry|logs`: one job, or all of a campaign."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.terminal import hint, say, show, show_json, show_table
+from tidemill.errors import ConfigError, JobError, SiteError
+from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.wire.api import FailureRow, JobDetail
+
+FAILURES_SHOWN = 5
+LOG_WAIT_S = 30
+
+
+def define_one(parser: Parser) -> None:
+    """Options of `job show` and `job explain`."""
+    parser.add_argument("job", type=count, metavar="JOB", help="the job's number")
+
+
+def define_many(parser: Parser) -> None:
+    """Options of `job cancel` and `job retry`."""
+    parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
+    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
+
+
+def define_logs(parser: Parser) -> None:
+    """Options of `job logs`."""
+    define_one(parser)
+    parser.add_argument(
+        "--event",
+        type=_event,
+        metavar="N",
+        help="the payload that ran this event (default: the latest payload)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=count,
+        default=LOG_WAIT_S,
+        metavar="S",
+        help=f"seconds to wait for the site's answer (default: {LOG_WAIT_S})",
+    )
+
+
+def _event(text: str) -> int:
+    return 0 if text == "0" else int(count(text))
+
+
+def show_job(args: Namespace) -> int:
+    """Print everything about a job."""
+    detail = client_of(args).job(args.job)
+    if args.json:
+        show_json(detail)
+        return 0
+    for name, value in _facts(detail):
+        show(f"{name:<12} {value}")
+    if detail.attempts:
+        show("")
+        show_table(
+            ["LEASE", "SITE", "STATE", "FIRST", "EVENTS", "TOOK", "REASON"],
+            [
+                [
+                    each.lease,
+                    each.site,
+                    each.state,
+                    each.first,
+                    count_text(each.count),
+                    duration_text((each.ended_us - each.leased_us) / 1e6) if each.ended_us else "-",
+                    each.reason,
+                ]
+                for each in detail.attempts
+            ],
+            right=(0, 3, 4, 5),
+        )
+    _show_failures(detail.failures)
+    for output in detail.outputs:
+        show(f"output       {output.name}: {output.url} ({bytes_text(output.size_bytes)})")
+    return 0
+
+
+def _facts(detail: JobDetail) -> list[tuple[str, str]]:
+    from tidemill import clock
+    from tidemill.model.seed import seed
+
+    row, usage = detail.row, detail.usage
+    what = row.app if detail.spec.command is None else " ".join(detail.spec.command)
+    facts = [
+        ("job", f"{row.id}" + (f" ({row.name})" if row.name else "")),
+        ("campaign", row.campaign),
+        ("runs", what),
+        ("state", row.state + (f": {row.reason}" if row.reason else "")),
+        ("events", f"{count_text(row.events_done)} done, {count_text(row.events_failed)} failed"
+         f" of {count_text(row.events)}"),
+        ("site", row.site or "-"),
+        ("seeds", f"{seed(detail.seed_base, 0)} to {seed(detail.seed_base, row.events - 1)}"),
+        ("created", clock.utc_text(row.created_us)),
+    ]  # fmt: skip
+    if row.started_us:
+        facts.append(("started", clock.utc_text(row.started_us)))
+    if row.ended_us:
+        facts.append(("ended", clock.utc_text(row.ended_us)))
+    if usage.wall_us:
+        share = percent_text(ratio(usage.user_us + usage.system_us, usage.wall_us))
+        facts.append(("used", f"{duration_text(usage.wall_us / 1e6)} on slots, CPU/wall {share},"
+                      f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
+    if detail.failed:
+        facts.append(("failed", detail.failed))
+    if detail.waits_for:
+        facts.append(
+            ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
+        )
+    return facts
+
+
+def _show_failures(failures: list[FailureRow]) -> None:
+    for each in failures[:FAILURES_SHOWN]:
+        where = "" if each.event is None else f" event {each.event} (seed {each.seed})"
+        show(f"failure      {each.evidence.failure}{where} at {each.site}: {each.evidence.message}")
+        for line in each.evidence.stderr_tail.strip().splitlines()[-3:]:
+            show(f"             | {line}")
+    if len(failures) > FAILURES_SHOWN:
+        show(
+            f"             and {len(failures) - FAILURES_SHOWN} more: `tidemill errors --job {failures[0].job}`"
+        )
+
+
+def explain(args: Namespace) -> int:
+    """Print the one cause that holds a job up, or how it ended."""
+    from tidemill.model.failure import POLICY
+
+    detail = client_of(args).job(args.job)
+    row = detail.row
+    last = detail.failures[0] if detail.failures else None
+    if args.json:
+        show_json(
+            {
+                "job": row.id,
+                "state": row.state,
+                "reason": row.reason,
+                "waits_for": detail.waits_for,
+                "hint": detail.waits_hint or (POLICY[last.evidence.failure].next_step if last else None),
+                "failure": last,
+            }
+        )
+        return 0
+    show(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+    if detail.waits_for:
+        show(f"it waits for: {detail.waits_for}")
+    if detail.waits_hint:
+        show(f"to change it: {detail.waits_hint}")
+    if row.events_leased:
+        show(f"{count_text(row.events_leased)} of its events are leased to a site now")
+    if last is not None:
+        policy = POLICY[last.evidence.failure]
+        show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
+        show(f"next step: {policy.next_step}")
+    return 0
+
+
+def cancel(args: Namespace) -> int:
+    """Cancel jobs or a campaign."""
+    return _act(args, "cancel", "canceled", "had ended already")
+
+
+def retry(args: Namespace) -> int:
+    """Retry jobs or a campaign."""
+    return _act(args, "retry", "run again", "had nothing to run again")
+
+
+def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
+    if bool(args.jobs) == bool(args.campaign):
+        raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
+    client = client_of(args)
+    act = client.cancel if verb == "cancel" else client.retry
+    reply = act(args.jobs, campaign=args.campaign, reason=args.reason)
+    if args.json:
+        show_json(reply)
+    else:
+        say(f"{count_text(reply.changed)} {'job' if reply.changed == 1 else 'jobs'} {done}"
+            + (f", {count_text(reply.unchanged)} {not_done}" if reply.unchanged else ""))  # fmt: skip
+    return 0
+
+
+def logs(args: Namespace) -> int:
+    """Print a payload's stdout and stderr to ours."""
+    client = client_of(args)
+    log = client.log(args.job, event=args.event, timeout_s=args.timeout)
+    if args.json:
+        show_json(log)
+        return 0
+    which = f"job {args.job}" + ("" if args.event is None else f", event {args.event}")
+    if log.pending:
+        raise SiteError(
+            f"the site has not sent the log of {which} within {args.timeout} s",
+            hint="is it up? `tidemill site status`",
+        )
+    if not log.found:
+        row = client.job(args.job).row
+        if row.events_done + row.events_failed == 0 and row.started_us is None:
+            raise JobError(f"no payload of {which} has run yet", hint=f"tidemill job explain {args.job}")
+        say(f"{which} wrote nothing, or its site has cleaned its log")
+        hint("a payload's empty stdout and stderr are not kept; `--keep-stdout` makes stdout an output")
+        return 0
+    sys.stdout.write(log.stdout)
+    sys.stdout.flush()
+    sys.stderr.write(log.stderr)
+    return 0
+
+
+COMMANDS = {
+    "job show": Command(define_one, show_job, "tidemill job show 7"),
+    "job explain": Command(define_one, explain, "tidemill job explain 7"),
+    "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
+    "job retry": Command(define_many, retry, "tidemill job retry 7 8"),
+    "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
+}

@@ -1,0 +1,88 @@
+"""`tidemill jobs`: list jobs, newest first."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.terminal import say, show_json, show_table
+from tidemill.errors import ConfigError, did_you_mean
+from tidemill.report.tables import count_text, duration_text
+
+LIMIT = 50
+
+
+def define(parser: Parser) -> None:
+    """Options of `jobs`."""
+    parser.add_argument(
+        "--state",
+        metavar="STATE",
+        help="only these: WAITING, RUNNING, COMPLETED, PARTIAL, FAILED or CANCELED",
+    )
+    parser.add_argument("--app", metavar="NAME", help="only jobs of this application")
+    parser.add_argument("--site", metavar="NAME", help="only jobs at this site")
+    parser.add_argument("--campaign", metavar="NAME", help="only jobs of this campaign")
+    parser.add_argument("--name", metavar="NAME", help="only jobs of this name")
+    parser.add_argument(
+        "--limit", type=count, default=LIMIT, metavar="N", help=f"so many jobs at most (default: {LIMIT})"
+    )
+
+
+def run(args: Namespace) -> int:
+    """List jobs."""
+    from tidemill.model.state import JobState
+
+    state = args.state.upper() if args.state else None
+    if state is not None and state not in list(JobState):
+        raise ConfigError(f"`{args.state}` is no state of a job", hint=did_you_mean(state, list(JobState)))
+    client = client_of(args)
+    rows = list(
+        client.jobs(
+            limit=args.limit,
+            state=state,
+            app=args.app,
+            site=args.site,
+            campaign=args.campaign,
+            name=args.name,
+        )
+    )
+    if args.json:
+        show_json(rows)
+        return 0
+    if not rows:
+        say("no jobs" if client.counts().jobs == 0 else "no such jobs")
+        return 0
+    show_table(
+        ["JOB", "STATE", "DONE", "FAILED", "EVENTS", "TIME", "SITE", "APP", "NAME", "CAMPAIGN", "REASON"],
+        [
+            [
+                row.id,
+                row.state,
+                count_text(row.events_done),
+                count_text(row.events_failed) if row.events_failed else "-",
+                count_text(row.events),
+                _time(row.started_us, row.ended_us),
+                row.site or "-",
+                row.app,
+                row.name or "-",
+                row.campaign,
+                row.reason,
+            ]
+            for row in rows
+        ],
+        right=(0, 2, 3, 4, 5),
+    )
+    if len(rows) == args.limit:
+        say(f"the newest {args.limit} jobs; --limit shows more")
+    return 0
+
+
+def _time(started_us: int | None, ended_us: int | None) -> str:
+    from tidemill import clock
+
+    if started_us is None:
+        return "-"
+    return duration_text(max(0, (ended_us or clock.now_us()) - started_us) / 1e6)
+
+
+COMMANDS = {"jobs": Command(define, run, "tidemill jobs --state FAILED --campaign zmumu")}

@@ -1,0 +1,181 @@
+"""`tidemill VERB ...`: finds the verb's file, and maps what happens to an exit code. Imports nothing heavy.
+
+0   done
+1   the job failed (or was canceled)
+2   usage or configuration
+3   site, service or network: try again
+70  a bug: where the traceback was written is told
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from tidemill import __version__
+from tidemill.cli.arguments import Command, Parser, add_common
+from tidemill.errors import ConfigError, TidemillError, did_you_mean
+
+EXIT_DONE = 0
+EXIT_JOB_FAILED = 1
+EXIT_USAGE = 2
+EXIT_SITE = 3
+EXIT_BUG = 70
+
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "start here": {
+        "quickstart": ("quickstart", "a real campaign on this machine: server, site, jobs, report"),
+        "run": ("run", "run one command many times; starts what is needed"),
+        "up": ("up", "keep a server and a site running on this machine, for yourself"),
+        "doctor": ("doctor", "look for what is wrong on this machine"),
+    },
+    "jobs": {
+        "submit": ("submit", "submit a job file, or one job of an application"),
+        "jobs": ("jobs", "list jobs"),
+        "job show": ("job", "everything about one job"),
+        "job explain": ("job", "why a job waits, and what would change it"),
+        "job cancel": ("job", "cancel jobs or a campaign"),
+        "job retry": ("job", "run what failed again"),
+        "job logs": ("job", "stdout and stderr of a payload"),
+        "top": ("top", "campaigns as they run"),
+        "outputs ls": ("outputs", "list delivered outputs"),
+        "outputs get": ("outputs", "copy delivered outputs and verify them"),
+        "errors": ("errors", "failures grouped by class and cause"),
+        "report": ("report", "what was done, as tables or one HTML page"),
+    },
+    "applications": {
+        "app list": ("app", "the applications that sites offer"),
+        "app show": ("app", "one application with its parameters"),
+        "app check": ("app", "check an application file before it is approved"),
+    },
+    "services": {
+        "server run": ("server", "run the server"),
+        "server init": ("server", "write a commented server.toml"),
+        "server upgrade": ("server", "bring the database to this version"),
+        "site init": ("site", "write a commented site.toml for this machine"),
+        "site run": ("site", "run a site's agent"),
+        "site status": ("site", "what a site does"),
+        "site drain": ("site", "let a site take no more work"),
+        "site resume": ("site", "let a drained site work again"),
+        "clean": ("clean", "remove what ended jobs and old starts have left"),
+    },
+}
+VERBS: dict[str, tuple[str, str]] = {verb: each for group in GROUPS.values() for verb, each in group.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`): that is no failure. What Python flushes at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except TidemillError as error:
+        _tell(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return EXIT_JOB_FAILED
+    except SystemExit as exit_:  # argparse has printed its help
+        return exit_.code if isinstance(exit_.code, int) else EXIT_DONE
+    except Exception as error:  # noqa: BLE001 -- the top of the program: told as a bug
+        return _bug(error)
+    return code
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return EXIT_DONE if words else EXIT_USAGE
+    if words[0] == "--version":
+        print(f"tidemill {__version__}")
+        return EXIT_DONE
+    verb, rest = find_verb(words)
+    command = load(verb)
+    args = parser_of(verb, command).parse_args(rest)
+    return command.run(args)
+
+
+def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The verb that a command line starts with (one or two words), and the words after it."""
+    pair = " ".join(words[:2])
+    if pair in VERBS:
+        return pair, list(words[2:])
+    if words[0] in VERBS:
+        return words[0], list(words[1:])
+    family = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
+    if family and (len(words) == 1 or words[1] in ("-h", "--help")):
+        raise ConfigError(f"`tidemill {words[0]}` needs one more word", hint=f"known: {_listed(family)}")
+    if family:
+        raise ConfigError(f"`tidemill` has no verb `{pair}`", hint=did_you_mean(pair, family))
+    firsts = {verb.partition(" ")[0] for verb in VERBS}
+    raise ConfigError(f"`tidemill` has no verb `{words[0]}`", hint=did_you_mean(words[0], firsts))
+
+
+def load(verb: str) -> Command:
+    """The command of a verb; imports its file."""
+    commands: dict[str, Command] = importlib.import_module(f"tidemill.cli.{VERBS[verb][0]}").COMMANDS
+    return commands[verb]
+
+
+def parser_of(verb: str, command: Command) -> Parser:
+    """The parser of a verb, common options included."""
+    parser = Parser(
+        prog=f"tidemill {verb}",
+        description=VERBS[verb][1],
+        epilog=f"example: {command.example}",
+        allow_abbrev=False,
+    )
+    command.define(parser)
+    add_common(parser, talks=command.talks)
+    return parser
+
+
+def overview() -> str:
+    """What `tidemill --help` prints."""
+    lines = [
+        "usage: tidemill VERB [OPTIONS]",
+        "",
+        "Runs a science collaboration's jobs on supercomputers that it does not own.",
+    ]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {verb:<16} {about}" for verb, (_, about) in verbs.items()]
+    lines += ["", "`tidemill VERB --help` explains a verb; `tidemill --version` tells the version."]
+    return "\n".join(lines)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _tell(error: TidemillError) -> None:
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+
+
+def _bug(error: Exception) -> int:
+    """Write the traceback to a file and say where: it helps us, not the one who met it."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="tidemill-bug-", suffix=".txt", delete=False) as file:
+            file.write(f"tidemill {__version__}, Python {sys.version}\n{text}")
+        where = f"the traceback is in `{file.name}`"
+    except OSError:
+        where = text
+    print(f"error: this is a bug of Tidemill: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"hint: please report it; {where}", file=sys.stderr)
+    return EXIT_BUG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""`tidemill outputs ls|get`: delivered outputs of a job or campaign."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError, JobError
+from tidemill.report.tables import bytes_text
+
+
+def define_ls(parser: Parser) -> None:
+    """Options of `outputs ls`."""
+    parser.add_argument("job", type=count, nargs="?", metavar="JOB", help="the job's number")
+    parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
+
+
+def define_get(parser: Parser) -> None:
+    """Options of `outputs get`."""
+    define_ls(parser)
+    parser.add_argument("--output", metavar="NAME", help="only the output of this name (default: all)")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where copies go (default: the current directory)",
+    )
+
+
+def _find(args: Namespace) -> tuple[Any, list[Any]]:
+    if (args.job is None) == (args.campaign is None):
+        raise ConfigError("name a job by its number, or a campaign with --campaign")
+    client = client_of(args)
+    if args.job is not None:
+        client.job(args.job)  # a job that does not exist is an error, one without outputs is none
+    else:
+        client.campaign(args.campaign)
+    return client, list(client.outputs(campaign=args.campaign, job=args.job))
+
+
+def ls(args: Namespace) -> int:
+    """List outputs."""
+    _, found = _find(args)
+    if args.json:
+        show_json(found)
+        return 0
+    if not found:
+        say("nothing was delivered (yet)")
+        return 0
+    show_table(
+        ["JOB", "OUTPUT", "SIZE", "SHA256", "URL"],
+        [
+            [
+                each.job,
+                each.output.name,
+                bytes_text(each.output.size_bytes),
+                each.output.sha256[:12],
+                each.output.url,
+            ]
+            for each in found
+        ],
+        right=(0, 2),
+    )
+    return 0
+
+
+def get(args: Namespace) -> int:
+    """Copy outputs here; their checksums are verified on the way."""
+    from tidemill.client.outputs import copy_output
+
+    _, found = _find(args)
+    chosen = [each for each in found if args.output in (None, each.output.name)]
+    if not chosen:
+        names = sorted({each.output.name for each in found})
+        listed = (
+            f"it has: {', '.join(f'`{name}`' for name in names)}" if names else "nothing was delivered (yet)"
+        )
+        raise JobError("there is no such output", hint=listed)
+    copies = [copy_output(each.output, args.to) for each in chosen]
+    if args.json:
+        show_json([str(path) for path in copies])
+        return 0
+    for path in copies:
+        show(str(path))
+    return 0
+
+
+COMMANDS = {
+    "outputs ls": Command(define_ls, ls, "tidemill outputs ls --campaign zmumu"),
+    "outputs get": Command(define_get, get, "tidemill outputs get 7 --output hepmc --to /data/me"),
+}

@@ -1,0 +1,87 @@
+"""How far a campaign is, on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from tidemill import clock
+from tidemill.cli.terminal import say
+from tidemill.report.tables import count_text, duration_text, percent_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.wire.api import CampaignRow
+
+LINE_S = 10.0  #: without a terminal: a line so often
+
+
+class Progress:
+    """Call it with the campaign's row, as often as you like. Events that failed for good count as settled."""
+
+    def __init__(self, *, what: str, quiet: bool = False) -> None:
+        self._what = what
+        self._quiet = quiet
+        self._bar: Any = None
+        self._task: Any = None
+        self._started_s = clock.monotonic_s()
+        self._told_s = self._started_s
+        self._told: tuple[int, int] | None = None
+
+    def __enter__(self) -> Self:
+        if not self._quiet and sys.stderr.isatty():
+            self._bar, self._task = _bar(self._what)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, row: CampaignRow) -> None:
+        """Show where the campaign is."""
+        settled = row.events_done + row.events_failed
+        if self._bar is not None:
+            failed = f"{count_text(row.events_failed)} failed" if row.events_failed else ""
+            self._bar.update(self._task, completed=settled, total=row.events, failed=failed)
+        elif not self._quiet:
+            self._tell(row, settled)
+
+    def _tell(self, row: CampaignRow, settled: int) -> None:
+        now = clock.monotonic_s()
+        ended = settled >= row.events and self._told != (settled, row.events)
+        if now - self._told_s < LINE_S and not ended:
+            return
+        self._told_s, self._told = now, (settled, row.events)
+        done = percent_text(ratio(settled, row.events))
+        failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+        say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ({done}){failed},"
+            f" {duration_text(now - self._started_s)}")  # fmt: skip
+
+
+def _bar(what: str) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} events"),
+        TextColumn("[red]{task.fields[failed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=False,
+    )
+    return bar, bar.add_task(what, total=1, failed="")

@@ -1,0 +1,255 @@
+"""`tidemill submit`: a job file, or one job of an application."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.cli.arguments import Command, Parser, client_of, count, duration, memory
+from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.errors import ConfigError, did_you_mean
+from tidemill.report.tables import count_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client, Submission
+    from tidemill.model.application import Parameter
+    from tidemill.model.job import Input, JobSpec
+
+RETRIES = 2
+
+
+def define(parser: Parser) -> None:
+    """Options of `submit`."""
+    parser.add_argument(
+        "file", type=Path, nargs="?", metavar="FILE.toml", help="a job file (see docs/jobs.md)"
+    )
+    parser.add_argument("--campaign", metavar="NAME", help="the jobs' campaign (default: a new one)")
+    parser.add_argument("--wait", action="store_true", help="wait for the end; exit code 1 if a job failed")
+    parser.add_argument("--dry-run", action="store_true", help="check everything that can be, submit nothing")
+    one = parser.add_argument_group("one job of an application")
+    one.add_argument("--app", metavar="NAME", help="the application (`tidemill app list` shows them)")
+    one.add_argument("--events", type=count, default=1, metavar="N", help="number of events (default: 1)")
+    one.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter; repeatable (default: the application's)",
+    )
+    one.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]URL", help="a file for all events; repeatable"
+    )
+    one.add_argument(
+        "--each",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="a text file, line k for event k; repeatable",
+    )
+    one.add_argument(
+        "--output",
+        metavar="DIR",
+        help="where outputs go (default: ./tidemill-out/CAMPAIGN with your own server)",
+    )
+    one.add_argument("--name", metavar="NAME", help="the job's name (default: none)")
+    one.add_argument("--cores", type=count, metavar="C", help="cores per slot (default: the application's)")
+    one.add_argument(
+        "--memory",
+        type=memory,
+        metavar="SIZE",
+        help="memory per slot: `2GB` or MB (default: the application's)",
+    )
+    one.add_argument(
+        "--wall", type=duration, metavar="T", help="longest time of an event: `90m`, HH:MM:SS (default: none)"
+    )
+    one.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
+    one.add_argument(
+        "--after", action="append", default=[], metavar="JOB", help="run after this job or campaign"
+    )
+    one.add_argument(
+        "--retries",
+        type=_zero,
+        default=RETRIES,
+        metavar="N",
+        help=f"retries of an event (default: {RETRIES})",
+    )
+    one.add_argument(
+        "--failed-max",
+        type=_zero,
+        default=0,
+        metavar="N",
+        help="so many failed events are accepted (default: 0)",
+    )
+
+
+def _zero(text: str) -> int:
+    return 0 if text == "0" else int(count(text))
+
+
+def run(args: Namespace) -> int:
+    """Submit."""
+    if (args.file is None) == (args.app is None):
+        raise ConfigError("`tidemill submit` needs a job file, or --app, and not both")
+    client = client_of(args)
+    sent = _submit_file(client, args) if args.file is not None else _submit_one(client, args)
+    if sent is None:
+        return 0
+    if not args.wait:
+        return _tell(args, sent)
+    return wait_and_tell(client, sent, as_json=args.json)
+
+
+def _submit_file(client: Client, args: Namespace) -> Submission | None:
+    import msgspec
+
+    from tidemill.client.client import new_campaign
+    from tidemill.client.jobfile import load_job_file, submit_job_file, waves
+
+    file = load_job_file(args.file)
+    steps = waves(file)
+    campaign = args.campaign or file.campaign or new_campaign(args.file.stem)
+    place = default_output(client, campaign)
+    jobs = [
+        msgspec.structs.replace(job, output_dir=_place(job.output_dir, args.file.parent) or place)
+        for job in file.jobs
+    ]
+    if args.dry_run:
+        say(f"`{args.file}` is sound: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
+        return None
+    return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs), campaign=campaign)
+
+
+def _submit_one(client: Client, args: Namespace) -> Submission | None:
+    from tidemill.client.client import check_name, new_campaign
+    from tidemill.model.job import JobSpec, Resources
+
+    campaign = check_name(args.campaign, "campaign") if args.campaign else new_campaign(args.name or args.app)
+    spec = JobSpec(
+        app=args.app,
+        name=args.name,
+        events=args.events,
+        params=_parameters(client, args),
+        inputs=inputs_of(args.input, args.each),
+        output_dir=_place(args.output, Path()) or default_output(client, campaign),
+        resources=Resources(cores=args.cores, memory_mb=args.memory, timeout_s=args.wall),
+        after=[int(each) if each.isdecimal() else each for each in args.after],
+        retries=args.retries,
+        failed_max=args.failed_max,
+        site=args.site,
+    )
+    if args.dry_run:
+        say(f"`{args.app}` would get {_jobs_text(1, spec)}")
+        return None
+    return client.submit(spec, campaign=campaign)
+
+
+def _jobs_text(jobs: int, spec: JobSpec) -> str:
+    return f"{count_text(jobs)} job of {count_text(spec.events)} events"
+
+
+def default_output(client: Client, campaign: str) -> str | None:
+    """./tidemill-out/CAMPAIGN where the server is the person's own; None (the site decides) elsewhere."""
+    if not client.place.source.endswith("up.json"):
+        return None
+    return str((Path.cwd() / "tidemill-out" / campaign).absolute())
+
+
+def inputs_of(shared: list[str], each: list[str]) -> list[Input]:
+    """Inputs as typed: `URL`, or `NAME=URL`; paths become absolute and must exist."""
+    from tidemill.model.job import Input, InputKind
+
+    result = []
+    for kind, texts in ((InputKind.SHARED, shared), (InputKind.EACH, each)):
+        for text in texts:
+            name, separator, url = text.partition("=")
+            if not separator or "/" in name:
+                name, url = Path(text).name, text
+            result.append(Input(name=name, url=checked_url(url), kind=kind))
+    return result
+
+
+def checked_url(url: str) -> str:
+    """A URL as it is; a path as absolute path. ConfigError if there is no such file."""
+    if ":" in url.partition("/")[0]:
+        return url
+    path = Path(url).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigError(f"input `{url}` is no file", hint=f"looked at `{path}`")
+    return str(path)
+
+
+def _place(text: str | None, directory: Path) -> str | None:
+    if text is None or ":" in text.partition("/")[0]:
+        return text
+    return str((directory / Path(text).expanduser()).absolute())
+
+
+def _parameters(client: Client, args: Namespace) -> dict[str, str | int | float | bool]:
+    """Parameters in the types that the application gives them; an unknown one is answered with the nearest."""
+    offers = client.applications()
+    names = {each.app.name for each in offers}
+    known: dict[str, Parameter] = {}
+    for each in offers:
+        if each.app.name == args.app:
+            known.update(each.app.parameters)
+    if args.app not in names:
+        raise ConfigError(f"no site offers the application `{args.app}`", hint=did_you_mean(args.app, names))
+    result = {}
+    for text in args.parameter:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise ConfigError(f"parameter `{text}` has no value", hint="write -p NAME=VALUE")
+        if name not in known:
+            raise ConfigError(f"`{args.app}` has no parameter `{name}`", hint=did_you_mean(name, known))
+        result[name] = _typed(name, value, known[name])
+    return result
+
+
+def _typed(name: str, value: str, parameter: Parameter) -> str | int | float | bool:
+    booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    readers: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: booleans[text.lower()]}
+    try:
+        converted: str | int | float | bool = readers.get(parameter.type, str)(value)
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"parameter `{name}` is `{value}`, it must be of type {parameter.type}") from error
+    return converted
+
+
+def _tell(args: Namespace, sent: Submission) -> int:
+    if args.json:
+        show_json(sent)
+        return 0
+    first, last = sent.jobs[0], sent.jobs[-1]
+    which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
+    say(f"submitted {which} in campaign `{sent.campaign}`")
+    hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
+    for job in sent.jobs[:1000]:
+        show(str(job))
+    return 0
+
+
+def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
+    """Wait with a progress bar, tell how it ended; 0 if every job completed, else 1."""
+    from tidemill.cli.progress import Progress
+
+    with Progress(what=sent.campaign) as progress:
+        rows = client.wait(sent, on_progress=progress)
+    if as_json:
+        show_json(rows)
+    states: dict[str, int] = {}
+    for row in rows:
+        states[row.state] = states.get(row.state, 0) + 1
+    say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
+    failed = [row for row in rows if row.state != "COMPLETED"]
+    for row in failed[:5]:
+        say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
+    if failed:
+        hint(f"`tidemill errors --campaign {sent.campaign}` groups the failures")
+    return 1 if failed else 0
+
+
+COMMANDS = {
+    "submit": Command(define, run, "tidemill submit --app pythia --events 10000 -p process=zmumu --wait"),
+}

@@ -1,0 +1,126 @@
+"""`tidemill top`: campaigns as they run."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.terminal import show_json, show_table
+from tidemill.report.tables import count_text, duration_text, percent_text, rate_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.wire.api import CampaignRow
+
+PAUSE_S = 1.0
+ROWS = 20
+
+
+def define(parser: Parser) -> None:
+    """Options of `top`."""
+    parser.add_argument(
+        "--once", action="store_true", help="print once and end (default where stdout is no terminal)"
+    )
+    parser.add_argument(
+        "--rows", type=count, default=ROWS, metavar="N", help=f"campaigns shown (default: {ROWS})"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Show campaigns, again and again on a terminal, until Ctrl-C."""
+    client = client_of(args)
+    if args.json:
+        show_json(client.campaigns()[: args.rows])
+        return 0
+    rates = _Rates()
+    if args.once or not sys.stdout.isatty():
+        show_table(*_table(client.campaigns()[: args.rows], rates), right=_RIGHT)
+        return 0
+    from rich.live import Live
+
+    try:
+        with Live(auto_refresh=False, screen=True) as live:
+            while True:
+                live.update(_view(client, args.rows, rates), refresh=True)
+                clock.sleep_s(PAUSE_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+_RIGHT = (2, 3, 4, 5, 6, 7, 8)
+
+
+class _Rates:
+    """Events per second of each campaign, from two looks at it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+
+    def of(self, row: CampaignRow) -> float | None:
+        now = clock.monotonic_s()
+        at, done = self._seen.get(row.name, (now, row.events_done))
+        self._seen[row.name] = (now, row.events_done)
+        if now > at:
+            last = (row.events_done - done) / (now - at)
+            self._rates[row.name] = 0.5 * last + 0.5 * self._rates.get(row.name, last)
+        return self._rates.get(row.name)
+
+
+def _table(rows: list[CampaignRow], rates: _Rates) -> tuple[list[str], list[list[object]]]:
+    heads = ["CAMPAIGN", "STATE", "JOBS", "EVENTS", "DONE", "FAILED", "EVENTS/S", "CPU/WALL", "TIME"]
+    return heads, [
+        [
+            row.name,
+            _state(row),
+            count_text(row.jobs),
+            count_text(row.events),
+            percent_text(ratio(row.events_done, row.events)),
+            count_text(row.events_failed) if row.events_failed else "-",
+            rate_text(rates.of(row)),
+            percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),
+            _time(row),
+        ]
+        for row in rows
+    ]
+
+
+def _state(row: CampaignRow) -> str:
+    """The state that tells most: running before waiting before how it ended."""
+    for state in ("RUNNING", "WAITING", "FAILED", "PARTIAL", "CANCELED"):
+        if row.states.get(state):
+            return state
+    return "COMPLETED"
+
+
+def _time(row: CampaignRow) -> str:
+    if row.first_started_us is None:
+        return "-"
+    running = _state(row) in ("RUNNING", "WAITING")
+    end = clock.now_us() if running or row.last_ended_us is None else row.last_ended_us
+    return duration_text(max(0, end - row.first_started_us) / 1e6)
+
+
+def _view(client: Any, rows: int, rates: _Rates) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = client.counts()
+    heads, cells = _table(client.campaigns()[:rows], rates)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for k, head in enumerate(heads):
+        table.add_column(head, justify="right" if k in _RIGHT else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    sites = ", ".join(f"{site.name} {site.state}" for site in client.sites()) or "none"
+    head = (
+        f"tidemill {clock.utc_text(clock.now_us())}  jobs: {count_text(counts.jobs)}"
+        f"  events done: {count_text(counts.events_done)}  sites: {sites}  (Ctrl-C ends)"
+    )
+    return Group(Text(head, style="bold"), Text(""), table)
+
+
+COMMANDS = {"top": Command(define, run, "tidemill top")}

@@ -1,0 +1,163 @@
+"""What a report says, asked from the server through its API. Computes, formats nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidemill import clock
+from tidemill.client.client import Client
+from tidemill.errors import JobError
+from tidemill.model.failure import FailureClass
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow
+
+JOBS_MAX = 20_000  #: newest jobs that the timeline is made of
+FAILURES_MAX = 10_000
+ALLOCATIONS_MAX = 1_000
+BINS = 72
+EXAMPLES_MAX = 5
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of one class and one cause (messages that differ in numbers only are one cause)."""
+
+    failure: FailureClass
+    cause: str
+    count: int
+    final: int
+    examples: list[FailureRow]
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Events per bin of `bin_s` seconds from `start_us` on. A job's events count evenly between its start and end."""
+
+    start_us: int
+    bin_s: float
+    events: list[float]
+    slots: list[float]  #: jobs running, on average over the bin
+    partial: bool  #: there were more jobs than JOBS_MAX
+
+
+class ReportData(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a report shows."""
+
+    title: str
+    made_us: int
+    since_us: int | None
+    until_us: int | None
+    server_version: str
+    campaigns: list[CampaignRow]
+    failures: list[FailureGroup]
+    timeline: Timeline | None
+    allocations: list[AllocationRow]
+    sites: list[SiteRow]
+
+
+def gather(
+    client: Client,
+    *,
+    campaign: str | None = None,
+    since_us: int | None = None,
+    until_us: int | None = None,
+) -> ReportData:
+    """A report of one campaign or of all that ran between two times. Raises JobError if there is none."""
+    found = [client.campaign(campaign)] if campaign is not None else client.campaigns()
+    campaigns = [row for row in found if _overlaps(row, since_us, until_us)]
+    if not campaigns:
+        raise JobError("there is no campaign to report on", hint="`tidemill jobs` lists what there is")
+    jobs = list(client.jobs(campaign=campaign, limit=JOBS_MAX))
+    failures = client.failures(campaign=campaign, limit=FAILURES_MAX)
+    started = [row.first_started_us for row in campaigns if row.first_started_us is not None]
+    first_us = max(min(started), since_us or 0) if started else since_us
+    return ReportData(
+        title=campaign or ("all campaigns" if len(campaigns) > 1 else campaigns[0].name),
+        made_us=clock.now_us(),
+        since_us=since_us,
+        until_us=until_us,
+        server_version=client.health().version,
+        campaigns=campaigns,
+        failures=group_failures(_within(each, since_us, until_us) for each in failures),
+        timeline=timeline(jobs, since_us=since_us, until_us=until_us, now_us=clock.now_us()),
+        allocations=[
+            each
+            for each in client.allocations(limit=ALLOCATIONS_MAX)
+            if (first_us is None or each.at_us >= first_us) and (until_us is None or each.at_us <= until_us)
+        ],
+        sites=client.sites(),
+    )
+
+
+def timeline(
+    jobs: Sequence[JobRow], *, since_us: int | None, until_us: int | None, now_us: int
+) -> Timeline | None:
+    """Events and running jobs over time; None if nothing has run."""
+    spans = [
+        (row.started_us, max(row.ended_us or now_us, row.started_us + 1), row.events_done)
+        for row in jobs
+        if row.started_us is not None
+    ]
+    if not spans:
+        return None
+    start = max(min(first for first, _, _ in spans), since_us or 0)
+    end = min(max(last for _, last, _ in spans), until_us or now_us)
+    if end <= start:
+        return None
+    step = max((end - start) / BINS, 1.0)
+    events = [0.0] * BINS
+    running = [0.0] * BINS
+    for first, last, count in spans:
+        low = max(0, int((first - start) / step))
+        high = min(BINS - 1, int((last - start) / step))
+        for k in range(low, high + 1):
+            overlap = min(last, start + (k + 1) * step) - max(first, start + k * step)
+            if overlap > 0:
+                events[k] += count * overlap / (last - first)
+                running[k] += overlap / step
+    return Timeline(
+        start_us=start, bin_s=step / 1e6, events=events, slots=running, partial=len(jobs) >= JOBS_MAX
+    )
+
+
+def group_failures(rows: Iterable[FailureRow | None]) -> list[FailureGroup]:
+    """Failures by class and cause, the most frequent first."""
+    groups: dict[tuple[FailureClass, str], list[FailureRow]] = {}
+    for row in rows:
+        if row is not None:
+            groups.setdefault((row.evidence.failure, cause_of(row)), []).append(row)
+    made = [
+        FailureGroup(
+            failure=failure,
+            cause=cause,
+            count=len(members),
+            final=sum(each.final for each in members),
+            examples=sorted(members, key=lambda each: not each.final)[:EXAMPLES_MAX],
+        )
+        for (failure, cause), members in groups.items()
+    ]
+    return sorted(made, key=lambda group: (-group.count, group.failure, group.cause))
+
+
+def cause_of(row: FailureRow) -> str:
+    """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
+    lines = row.evidence.stderr_tail.strip().splitlines()
+    last = lines[-1].strip()[:200] if lines else ""
+    message = row.evidence.message.strip()
+    text = message if not last or last in message else f"{message}: {last}"
+    numbers = _NUMBER.findall(text)
+    # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
+    kept = {str(each) for each in (row.evidence.exit_status, row.evidence.signal) if each is not None}
+    return _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", text) if numbers else text
+
+
+def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:
+    at = row.evidence.at_us
+    inside = (since_us is None or at >= since_us) and (until_us is None or at <= until_us)
+    return row if inside else None
+
+
+def _overlaps(row: CampaignRow, since_us: int | None, until_us: int | None) -> bool:
+    ended = row.last_ended_us if row.last_ended_us is not None else clock.now_us()
+    return (since_us is None or ended >= since_us) and (until_us is None or row.created_us <= until_us)
