@@ -42,8 +42,7 @@ check-python: setup
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/python scripts/gen_wire.py --check
-	.venv/bin/python scripts/draw_states.py --check
-	.venv/bin/python scripts/draw_config.py --check
+	for page in states config commands; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -63,10 +62,9 @@ test-rust: setup
 fault: setup ## fault tests only: SEEDS=50 FIRST=1
 	@$(PYTEST) -q -m fault --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests
 
-gen: setup ## write the generated files: schema, Rust types, state tables in the documentation
+gen: setup ## write the generated files: schema, Rust types, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
-	.venv/bin/python scripts/draw_states.py
-	.venv/bin/python scripts/draw_config.py
+	for page in states config commands; do .venv/bin/python scripts/draw_$$page.py; done
 
 bench: setup ## the figures: dispatch and store, one JSON object each
 	@for bench in bench/dispatch.py bench/store.py; do .venv/bin/python $$bench --json; done

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
+
+from page import settle
 
 from tidemill.model import state
 
-PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 HEAD = """# States
 
 Drawn by `make gen` from `src/tidemill/model/state.py`; edit that. A change of state that stands in no table is a bug.
@@ -37,7 +37,7 @@ def table(transitions: Mapping[tuple[StrEnum, StrEnum], str]) -> str:
     return "\n".join(["| from | to | when |", "|---|---|---|", *rows])
 
 
-def page() -> str:
+def drawn() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, states, transitions in TABLES:
@@ -46,16 +46,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    """Write the page, or with `--check` compare it. Returns the exit status."""
-    if sys.argv[1:] == ["--check"]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-            return 0
-        print(f"{PAGE.name} is not what the tables say\nhint: make gen", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(settle("states.md", drawn()))
