@@ -1,0 +1,1 @@
+"""Batch systems behind one contract. Knows nothing of jobs, leases or fleets: names, nodes and command lines."""

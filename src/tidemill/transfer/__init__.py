@@ -1,0 +1,1 @@
+"""Data in and out by URL scheme, behind one contract, with checksums."""

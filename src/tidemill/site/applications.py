@@ -1,0 +1,312 @@
+"""The site's approved applications: read from `SITE/apps/*.toml`, checked, offered, and applied to jobs.
+
+Parameters become whole arguments after validation; nothing of a user ever reaches a shell. Knows no fleet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.config import load
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean
+from tidemill.log import Log
+from tidemill.model.application import (
+    DEFAULT_CORES,
+    DEFAULT_EVENT_S,
+    DEFAULT_MEMORY_MB,
+    Application,
+    Mode,
+    Parameter,
+    ParameterType,
+)
+from tidemill.model.job import NAME_PATTERN, OutputKind
+from tidemill.site.templates import Template, check_templates
+from tidemill.wire.api import AppOffer
+
+APPLICATIONS_MAX = 1000
+STRING_LENGTH_MAX = 255
+_DEFAULT_STRING = re.compile(r"(?!-)[^\s\x00-\x1f\x7f]{0,255}")
+_log = Log("applications")
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """An application, its argument templates and the digests of its files as they were when it was read."""
+
+    app: Application
+    templates: list[Template]
+    files: dict[str, str]  #: path -> `sha256:...` that it must have
+
+
+class Digests:
+    """Checksums of files, computed again when a file's size, times or inode differ."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int, int, int], str]] = {}
+
+    def of(self, path: str) -> str:
+        """`sha256:...` of a file. Raises SiteError."""
+        try:
+            status = os.stat(path)  # noqa: PTH116 -- one call, its numbers are wanted
+            mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            known = self._known.get(path)
+            if known is None or known[0] != mark:
+                with open(path, "rb") as file:  # noqa: PTH123
+                    known = (mark, "sha256:" + hashlib.file_digest(file, "sha256").hexdigest())
+                self._known[path] = known
+        except OSError as error:
+            raise SiteError(f"failed to read `{path}`: {error.strerror}", transient=False) from error
+        return known[1]
+
+
+def load_application(path: Path, digests: Digests | None = None) -> Approved:
+    """An application file, checked whole. Raises ConfigError naming file, key and the nearest legal word."""
+    app = load(path, Application)
+    _check_names(path, app)
+    known = [*app.parameters]
+    templates = check_templates(app.arguments, known, source=path, merge=True)
+    for output in app.outputs:
+        check_templates([output.path], [], source=path, merge=False)
+        if output.path.startswith("/") or ".." in Path(output.path).parts:
+            raise ConfigError(
+                f"{path}: path `{output.path}` of output `{output.name}` leaves the work directory"
+            )
+        if (output.kind is OutputKind.MERGE) != (output.merge is not None):
+            raise ConfigError(
+                f"{path}: output `{output.name}` has kind `{output.kind.value}`"
+                f"{' but names no' if output.merge is None else ' and names a'} `merge` application",
+                hint="`kind` merge and `merge` belong together",
+            )
+    for name, parameter in app.parameters.items():
+        _check_parameter(path, name, parameter)
+    return Approved(app=app, templates=templates, files=_files(path, app, digests or Digests()))
+
+
+def _check_names(path: Path, app: Application) -> None:
+    for what, name in [("name", app.name), *(("output", output.name) for output in app.outputs)]:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise ConfigError(
+                f"{path}: {what} `{name}` is not a name", hint="letters, digits and `._+-`, at most 100"
+            )
+    for name in app.parameters:
+        if not name.isidentifier():
+            raise ConfigError(f"{path}: parameter `{name}` is not a name", hint="letters, digits and `_`")
+
+
+def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
+    if parameter.type is ParameterType.CHOICE and not parameter.choices:
+        raise ConfigError(f"{path}: `parameters.{name}` has type choice, but no `choices`")
+    if parameter.pattern is not None:
+        try:
+            re.compile(parameter.pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"{path}: `parameters.{name}.pattern` is no regular expression: {error}"
+            ) from error
+    if parameter.default is not None:
+        try:
+            check_value(name, parameter, parameter.default)
+        except JobError as error:
+            raise ConfigError(f"{path}: `parameters.{name}.default`: {error}") from error
+
+
+def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
+    """The executable and script with their digests. Raises ConfigError where one is missing or another one."""
+    files: dict[str, str] = {}
+    for key, file, wanted in (
+        ("executable", app.executable, app.digest),
+        ("script", app.script, app.script_digest),
+    ):
+        if file is None:
+            continue
+        if not file.startswith("/"):
+            raise ConfigError(f"{path}: `{key}` is `{file}`, expected an absolute path")
+        if wanted is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", wanted):
+            raise ConfigError(
+                f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits"
+            )
+        try:
+            found = digests.of(file)
+        except SiteError as error:
+            raise ConfigError(f"{path}: `{key}`: {error}") from error
+        if wanted is not None and found != wanted:
+            raise ConfigError(
+                f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
+                hint="somebody changed it: approve it again, or put the old one back",
+            )
+        if key == "executable" and not os.access(file, os.X_OK):
+            raise ConfigError(f"{path}: `{key}` `{file}` is not executable")
+        files[file] = wanted or found
+    return files
+
+
+def check_value(name: str, parameter: Parameter, value: Any) -> str | int | float | bool:
+    """A parameter's value as its type, within its limits. Raises JobError that names the parameter and what is legal."""
+    if parameter.type is ParameterType.BOOL:
+        if isinstance(value, bool):
+            return value
+        if value in ("true", "false"):
+            return bool(value == "true")
+        raise JobError(f"parameter `{name}` is `{value}`, expected true or false")
+    if parameter.type in (ParameterType.INT, ParameterType.FLOAT):
+        return _check_number(name, parameter, value)
+    if not isinstance(value, str):
+        value = str(value).lower() if isinstance(value, bool) else str(value)
+    if parameter.type is ParameterType.CHOICE:
+        if value not in (parameter.choices or []):
+            raise JobError(
+                f"parameter `{name}` is `{value}`, which is no choice",
+                hint=did_you_mean(value, parameter.choices or []),
+            )
+        return str(value)
+    return _check_text(name, parameter, value)
+
+
+def _check_number(name: str, parameter: Parameter, value: Any) -> int | float:
+    kind = int if parameter.type is ParameterType.INT else float
+    words = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise JobError(f"parameter `{name}` is `{value}`, expected {words}")
+    try:
+        number = kind(value)
+        exact = number == float(value) and abs(number) < float("inf")
+    except (ValueError, OverflowError):
+        exact, number = False, 0
+    if not exact:
+        raise JobError(f"parameter `{name}` is `{value}`, expected {words}")
+    if parameter.min is not None and number < parameter.min:
+        raise JobError(f"parameter `{name}` is {number}, at least {parameter.min:g} is allowed")
+    if parameter.max is not None and number > parameter.max:
+        raise JobError(f"parameter `{name}` is {number}, at most {parameter.max:g} is allowed")
+    return number
+
+
+def _check_text(name: str, parameter: Parameter, value: str) -> str:
+    if parameter.pattern is not None:
+        if not re.fullmatch(parameter.pattern, value) or "\0" in value:
+            raise JobError(f"parameter `{name}` is `{value}`, which does not match `{parameter.pattern}`")
+        return value
+    if not _DEFAULT_STRING.fullmatch(value):
+        raise JobError(
+            f"parameter `{name}` is `{value}`: white space, control characters, a leading `-` and more than "
+            f"{STRING_LENGTH_MAX} characters are not allowed",
+            hint="the site may allow more by a `pattern` in its application file",
+        )
+    return value
+
+
+class Applications:
+    """The applications of a directory; files that change are read again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._by_file: dict[str, Approved] = {}
+        self.digests = Digests()
+        self.by_name: dict[str, Approved] = {}
+        self.problems: dict[str, str] = {}
+
+    def refresh(self) -> bool:
+        """Read what is new or changed; whether the offers changed. A wrong file is logged and not offered."""
+        found = self._list()
+        if found == self._seen:
+            return False
+        for name in [*self._by_file, *self.problems]:
+            if found.get(name) != self._seen.get(name):
+                self._by_file.pop(name, None)
+                self.problems.pop(name, None)
+        for name, mark in found.items():
+            if self._seen.get(name) != mark:
+                self._read(name)
+        self._seen = found
+        self.by_name = {}
+        for name, approved in sorted(self._by_file.items()):
+            if approved.app.name in self.by_name:
+                self.problems[name] = f"a second file names application `{approved.app.name}`"
+                _log.error("application.refused", file=name, reason=self.problems[name])
+            else:
+                self.by_name[approved.app.name] = approved
+        return True
+
+    def _read(self, name: str) -> None:
+        try:
+            self._by_file[name] = load_application(self._directory / name, self.digests)
+        except TidemillError as error:
+            self.problems[name] = error.message
+            _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
+
+    def _list(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".toml") and not entry.name.startswith("."):
+                        status = entry.stat()
+                        found[entry.name] = (status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise SiteError(f"failed to list `{self._directory}`: {error.strerror}") from error
+        if len(found) > APPLICATIONS_MAX:
+            raise ConfigError(f"`{self._directory}` holds more than {APPLICATIONS_MAX} applications")
+        return found
+
+    def get(self, name: str) -> Approved:
+        """The application, whose files still have their digests. Raises JobError (class `dispatch`)."""
+        approved = self.by_name.get(name)
+        if approved is None:
+            raise JobError(
+                f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)
+            )
+        for path, wanted in approved.files.items():
+            try:
+                found = self.digests.of(path)
+            except SiteError as error:
+                raise JobError(f"application `{name}`: {error}") from error
+            if found != wanted:
+                raise JobError(
+                    f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
+                    hint="the site's staff has to approve it again: `tidemill app check`",
+                )
+        return approved
+
+    def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
+        """What the server is told."""
+        return [
+            AppOffer(
+                name=name,
+                version=each.app.version,
+                digest=each.files[each.app.executable],
+                mode=each.app.mode.value,
+                parameters=each.app.parameters,
+                outputs=[output.name for output in each.app.outputs],
+                cores=each.app.resources.cores or DEFAULT_CORES,
+                memory_mb=each.app.resources.memory_mb or DEFAULT_MEMORY_MB,
+                event_s=event_s.get(name) or each.app.resources.event_s or DEFAULT_EVENT_S,
+                help=each.app.help,
+            )
+            for name, each in self.by_name.items()
+        ]
+
+
+def adhoc(command: list[str], *, path: str | None) -> Approved:
+    """An ad-hoc command as an application of its own. Raises JobError where its program is not found."""
+    if not command or "\0" in "".join(command):
+        raise JobError("the command is empty" if not command else "the command holds a NUL character")
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        raise JobError(f"there is no program `{command[0]}`", hint="name it by its absolute path")
+    app = Application(name="command", executable=str(Path(program).absolute()), arguments=command[1:])
+    templates = [Template.literal_but_known(argument) for argument in command[1:]]
+    return Approved(app=app, templates=templates, files={})
+
+
+def is_range_mode(app: Application) -> bool:
+    """Whether the payload asks for its events."""
+    return app.mode is Mode.RANGE

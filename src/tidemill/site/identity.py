@@ -1,0 +1,217 @@
+"""Who serves a site directory: one agent, whatever the host, without file locks.
+
+    SITE/epoch/000007.json    made once, atomically and exclusively (link(2) of a whole file): Owner
+    SITE/epoch/000007.beat    the owner's sign of life, renewed by rename
+    SITE/epoch/000007.ended   the owner has left cleanly
+
+The newest epoch is the only one that may act. An agent looks for a newer one before everything it does outside its
+own memory, so that one that was stopped and wakes after a take-over does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.node.files import read_bounded, sync_directory, write_durable
+
+_NAME = re.compile(r"(\d{6,})\.json")
+_OWNER_BYTES_MAX = 65536
+EPOCHS_KEPT = 10
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took an epoch. `start` is the process's start in clock ticks after boot `boot`."""
+
+    epoch: int
+    host: str
+    boot: str
+    pid: int
+    start: int
+    since_us: int
+
+
+class SupersededError(SiteError):
+    """A newer agent serves the site: this one must not act any more."""
+
+
+class Identity:
+    """An epoch that is ours, as long as `check` says so."""
+
+    def __init__(self, directory: Path, owner: Owner, *, heartbeat_s: float) -> None:
+        self._directory = directory
+        self._heartbeat_s = heartbeat_s
+        self._next_beat_s = 0.0
+        self.owner = owner
+        self.epoch = owner.epoch
+
+    def check(self) -> None:
+        """Raise SupersededError if a newer epoch exists. One listing of a small directory."""
+        newest = max(_epochs(self._directory), default=0)
+        if newest == self.epoch:
+            return
+        if newest < self.epoch:
+            raise SupersededError(
+                f"the epoch files in `{self._directory}` are gone: this agent (epoch {self.epoch}) stops",
+                transient=False,
+            )
+        other = _owner(self._directory, newest)
+        by = f" by process {other.pid} on {other.host}" if other else ""
+        raise SupersededError(
+            f"the site was taken over{by}: epoch {newest} follows ours, {self.epoch}; this agent does nothing more",
+            transient=False,
+        )
+
+    def beat(self) -> None:
+        """Renew the sign of life when it is time."""
+        now = clock.monotonic_s()
+        if now >= self._next_beat_s:
+            self._next_beat_s = now + self._heartbeat_s
+            _write_beat(self._directory, self.epoch)
+
+    def leave(self) -> None:
+        """Tell that this agent ends: a successor need not wait or ask."""
+        write_durable(self._directory / f"{self.epoch:06}.ended", b"")
+
+
+def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Identity:
+    """Take the next epoch of the site directory.
+
+    Refuses with a SiteError that names host, process and since when, if the newest epoch's owner lives and
+    `take_over` is False. An owner on this host is looked up among the processes; one elsewhere lives as long
+    as its sign of life is younger than `dead_s` or changes while we look (`heartbeat_s`, twice).
+    """
+    directory = site_dir / "epoch"
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SiteError(f"failed to make `{directory}`: {error.strerror}") from error
+    while True:
+        newest = max(_epochs(directory), default=0)
+        owner = _owner(directory, newest) if newest else None
+        if owner is not None and not take_over and _lives(directory, owner, heartbeat_s, dead_s):
+            raise SiteError(
+                f"the site directory `{site_dir}` is served by process {owner.pid} on {owner.host} "
+                f"since {clock.utc_text(owner.since_us)} (epoch {owner.epoch})",
+                hint="stop that one, or take over with `tidemill site run --take-over`",
+                transient=False,
+            )
+        mine = Owner(
+            epoch=newest + 1,
+            host=socket.gethostname(),
+            boot=_boot(),
+            pid=os.getpid(),
+            start=process_start(os.getpid()) or 0,
+            since_us=clock.now_us(),
+        )
+        if _take(directory, mine):
+            _write_beat(directory, mine.epoch)
+            _prune(directory, mine.epoch)
+            return Identity(directory, mine, heartbeat_s=heartbeat_s)
+
+
+def process_start(pid: int) -> int | None:
+    """When a process of this host started, in clock ticks after boot (proc(5), field 22); None = no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as error:
+        raise SiteError(f"failed to read `/proc/{pid}/stat`: {error.strerror}") from error
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < 20:
+        raise ProtocolError(f"`/proc/{pid}/stat` is not as expected: `{text[:100]}`")
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _take(directory: Path, owner: Owner) -> bool:
+    """Whether the epoch is ours: the file appears whole, and only if nobody else made it."""
+    temporary = directory / f".{owner.epoch:06}.{owner.host}.{owner.pid}.tmp"
+    write_durable(temporary, msgspec.json.encode(owner))
+    try:
+        os.link(temporary, directory / f"{owner.epoch:06}.json")
+        sync_directory(directory)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise SiteError(
+            f"failed to take epoch {owner.epoch} in `{directory}`: {error.strerror}",
+            hint="the site directory must be on a file system with hard links",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _lives(directory: Path, owner: Owner, heartbeat_s: float, dead_s: float) -> bool:
+    if (directory / f"{owner.epoch:06}.ended").exists():
+        return False
+    if owner.host == socket.gethostname() and owner.boot == _boot():
+        return process_start(owner.pid) == owner.start
+    beat = _read_beat(directory, owner.epoch)
+    if beat is not None and abs(clock.now_us() - beat) < dead_s * 1e6:
+        return True
+    deadline = clock.monotonic_s() + 2 * heartbeat_s  # clocks of hosts differ: does it change?
+    while clock.monotonic_s() < deadline:
+        clock.sleep_s(heartbeat_s / 10)
+        if _read_beat(directory, owner.epoch) != beat:
+            return True
+    return False
+
+
+def _epochs(directory: Path) -> list[int]:
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 -- names only, without a stat of each
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SiteError(f"failed to list `{directory}`: {error.strerror}") from error
+    return [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
+
+
+def _owner(directory: Path, epoch: int) -> Owner | None:
+    path = directory / f"{epoch:06}.json"
+    content = read_bounded(path, _OWNER_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=Owner)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"failed to read `{path}`: {error}") from error
+
+
+def _write_beat(directory: Path, epoch: int) -> None:
+    path = directory / f"{epoch:06}.beat"
+    temporary = directory / f".{epoch:06}.beat.{os.getpid()}.tmp"
+    try:
+        temporary.write_text(str(clock.now_us()), encoding="ascii")  # a sign of life need not survive a crash
+        temporary.rename(path)
+    except OSError as error:
+        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error
+
+
+def _read_beat(directory: Path, epoch: int) -> int | None:
+    content = read_bounded(directory / f"{epoch:06}.beat", _OWNER_BYTES_MAX)
+    return int(content) if content is not None and content.isdigit() else None
+
+
+def _boot() -> str:
+    """The kernel's boot id and our PID namespace: whether a process number means the same to us and to its writer."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _prune(directory: Path, epoch: int) -> None:
+    for old in sorted(_epochs(directory))[:-EPOCHS_KEPT]:
+        if old < epoch:
+            for ending in ("beat", "ended", "json"):
+                (directory / f"{old:06}.{ending}").unlink(missing_ok=True)

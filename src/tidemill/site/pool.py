@@ -1,0 +1,228 @@
+"""The pool of a site's work: how each entry of its log changes what is leased, granted, kept, failed and reported.
+
+Pure: a state and an entry give the next state, so that replaying a log rebuilds the very same reports. Nothing here
+reads a clock, a file or the server. Cost per record does not grow with the number of jobs or leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.errors import ProtocolError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import state as s
+from tidemill.site.orders import apply_replied
+from tidemill.site.results import BatchOfRecords
+from tidemill.site.tally import Tally
+from tidemill.wire.api import AllocationReport, DeliveredReport, LogReport, ReleaseReport
+
+
+class Pool:
+    """The state and what is derived from it. `apply` is the only way to change it."""
+
+    def __init__(self, state: s.SiteState) -> None:
+        self.state = state
+        self.tally = Tally(state)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            s.Opened: self._opened,
+            s.Replied: lambda entry: apply_replied(self.tally, entry),
+            s.FleetOpened: self._fleet_opened,
+            s.Granted: self._granted,
+            s.Read: self._read,
+            s.Refused: self._refused,
+            s.Intended: self._intended,
+            s.Observed: self._observed,
+            s.FleetFinished: self._fleet_finished,
+            s.FleetRemoved: self._fleet_removed,
+            s.StepAdded: self._step_added,
+            s.Delivered: self._delivered,
+            s.Damaged: self._damaged,
+            s.Fetched: self._fetched,
+            s.Cleaned: self._cleaned,
+        }
+
+    def apply(self, entry: s.Entry) -> None:
+        """Take an entry over. Raises ProtocolError for one that cannot follow."""
+        self._handlers[type(entry)](entry)
+
+    def _opened(self, entry: s.Opened) -> None:
+        self.state.epoch = entry.epoch
+        self.state.next_grant = (entry.epoch << 32) + 1
+        self.state.next_fleet = 1
+        self.state.next_allocation = 1
+
+    # ---- fleets and grants ----
+
+    def _fleet_opened(self, entry: s.FleetOpened) -> None:
+        state = self.state
+        state.fleets[entry.fleet] = s.Fleet(name=entry.fleet, epoch=state.epoch, created_us=entry.at_us)
+        state.next_fleet += 1
+
+    def _granted(self, entry: s.Granted) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.open += len(entry.grants)
+        fleet.closed = fleet.closed or entry.close
+        told = set(entry.cancels)
+        fleet.cancels = [job for job in fleet.cancels if job not in told]
+        for name in entry.ended:
+            self.state.allocations[name].told_lead = True
+        jobs, backlog = self.state.jobs, self.tally.backlog
+        for grant in entry.grants:
+            job = jobs[grant.job]
+            piece = job.ready.pop(0)
+            if piece.first != grant.first or piece.count != grant.count:
+                raise ProtocolError(f"grant {grant.grant} is not the next piece of job {job.id}")
+            job.grants[grant.grant] = s.GrantState(
+                entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
+            )
+            if not job.ready:
+                backlog.pop(job.id, None)
+        if entry.grants:
+            self.state.next_grant = entry.grants[-1].grant + 1
+
+    def _read(self, entry: s.Read) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.offsets.update(entry.offsets)
+        fleet.records += len(entry.records)
+        BatchOfRecords(self.tally, fleet).take(entry.records)
+
+    def _fleet_finished(self, entry: s.FleetFinished) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.finished_us = entry.at_us
+        for job in self.state.jobs.values():
+            if not job.grants:
+                continue
+            for grant, held in list(job.grants.items()):
+                if held.fleet != entry.fleet:
+                    continue
+                del job.grants[grant]
+                undone = [piece for first, end in held.open for piece in job.open.within(first, end)]
+                self.tally.make_ready(job, [s.Piece(first, end - first) for first, end in undone])
+        fleet.open = 0
+        fleet.cancels = []
+
+    def _fleet_removed(self, entry: s.FleetRemoved) -> None:
+        self.state.fleets.pop(entry.fleet, None)
+        for name in [a.name for a in self.state.allocations.values() if a.fleet == entry.fleet]:
+            del self.state.allocations[name]
+
+    def _fleet(self, name: str) -> s.Fleet:
+        fleet = self.state.fleets.get(name)
+        if fleet is None:
+            raise ProtocolError(f"the site's log speaks of fleet `{name}`, which it never opened")
+        return fleet
+
+    # ---- allocations ----
+
+    def _intended(self, entry: s.Intended) -> None:
+        self.state.next_allocation += 1
+        self.state.allocations[entry.allocation] = s.Allocation(
+            name=entry.allocation,
+            fleet=entry.fleet,
+            nodes=entry.nodes,
+            cores=entry.cores,
+            state=AllocationState.INTENDED,
+            intended_us=entry.at_us,
+        )
+
+    def _observed(self, entry: s.Observed) -> None:
+        allocation = self.state.allocations.get(entry.allocation)
+        if allocation is None:
+            return
+        allocation.state = entry.state
+        allocation.batch_id = entry.batch_id or allocation.batch_id
+        allocation.reason = entry.reason
+        if entry.state in ALLOCATION_FINAL:
+            allocation.ended_us = entry.at_us
+        self.tally.report(
+            AllocationReport(
+                n=0,
+                name=allocation.name,
+                batch_id=allocation.batch_id,
+                state=allocation.state.value,
+                nodes=allocation.nodes,
+                cores=allocation.cores,
+                at_us=entry.at_us,
+                reason=allocation.reason,
+                busy_us=allocation.busy_us,
+                slot_us=allocation.slot_us,
+            )
+        )
+
+    # ---- jobs ----
+
+    def _refused(self, entry: s.Refused) -> None:
+        job = self.state.jobs.get(entry.job)
+        if job is None:
+            return
+        if job.id >= s.STEP_BASE:
+            self.tally.end_step(job, entry.evidence)
+            return
+        for first, end in _ready(job):
+            self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
+        job.ready.clear()
+        self.tally.backlog.pop(job.id, None)
+
+    def _step_added(self, entry: s.StepAdded) -> None:
+        job = s.Job(
+            id=entry.job,
+            campaign=entry.campaign,
+            seed_base=0,
+            spec=entry.spec,
+            open=IntervalSet([(0, 1)]),
+            done=IntervalSet(),
+        )
+        self.state.jobs[job.id] = job
+        self.tally.make_ready(job, [s.Piece(0, 1)])
+
+    def _delivered(self, entry: s.Delivered) -> None:
+        if self.state.deliveries.pop(entry.job, None) is None:
+            return
+        self.tally.report(DeliveredReport(n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence))
+        if entry.evidence is None:
+            self.tally.drop_parts(entry.job)
+
+    def _damaged(self, entry: s.Damaged) -> None:
+        self.state.deliveries.pop(entry.job, None)
+        self.tally.drop_steps(entry.job)
+        job = self.state.jobs.get(entry.job)
+        if job is None:
+            return
+        end = entry.first + entry.count
+        job.done.remove(entry.first, end)
+        job.parts = [
+            part for part in job.parts if part.first >= end or part.first + part.count <= entry.first
+        ]
+        self.tally.report(
+            ReleaseReport(
+                n=0,
+                lease=0,
+                job=entry.job,
+                first=entry.first,
+                count=entry.count,
+                reason=entry.evidence.message,
+                evidence=entry.evidence,
+            )
+        )
+
+    def _fetched(self, entry: s.Fetched) -> None:
+        self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]
+        self.tally.report(
+            LogReport(
+                n=0,
+                request=entry.request,
+                found=entry.found,
+                stdout=entry.stdout,
+                stderr=entry.stderr,
+            )
+        )
+
+    def _cleaned(self, entry: s.Cleaned) -> None:
+        cleaned = set(entry.jobs)
+        self.state.forgotten = [job for job in self.state.forgotten if job not in cleaned]
+
+
+def _ready(job: s.Job) -> list[tuple[int, int]]:
+    return [(piece.first, piece.first + piece.count) for piece in job.ready]

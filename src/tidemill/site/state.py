@@ -1,0 +1,298 @@
+"""What a site knows, as plain data: jobs, leases, grants, fleets, allocations, reports that are not acknowledged.
+
+`SiteState` is what the log's snapshot holds; it changes only by the entries of the log (see `pool`). Knows no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.model.failure import Evidence
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec
+from tidemill.model.state import AllocationState
+from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
+from tidemill.wire.node import Grant, OutputRef, Record
+
+STEP_BASE = 1 << 60
+"""Job numbers from here on are the site's own steps: merges of outputs, `STEP_BASE + job * STEPS_MAX + output`."""
+
+STEPS_MAX = 16
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Kept outputs of the events `first..first+count-1` of a job, in bundles of `fleet`."""
+
+    first: int
+    count: int
+    fleet: str
+    outputs: list[OutputRef]
+
+
+class Lease(msgspec.Struct, array_like=True):
+    """A leased range; `open` of its events are not settled."""
+
+    lease: int
+    first: int
+    count: int
+    open: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Undone events that wait to be granted."""
+
+    first: int
+    count: int
+    chunk_max: int | None = None
+
+
+class GrantState(msgspec.Struct, array_like=True):
+    """A grant whose events `open` have not come back from `fleet`."""
+
+    fleet: str
+    open: IntervalSet
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """A job, or the part of it that this site has been given."""
+
+    id: int
+    campaign: str
+    seed_base: int
+    spec: JobSpec
+    leases: list[Lease] = []
+    open: IntervalSet  #: events leased to us, neither kept, failed for good nor given back
+    done: IntervalSet  #: events kept here
+    ready: list[Piece] = []
+    grants: dict[int, GrantState] = {}
+    failures: dict[int, int] = {}  #: event -> failures that counted
+    fruitless: int = 0  #: failures that do not count, since the last success
+    returns: int = 0  #: pilots that returned work because it does not fit, since the last success
+    returned_by: str = ""  #: the last of them
+    reported: int = 0  #: failures reported as evidence
+    parts: list[Part] = []
+
+
+class Fleet(msgspec.Struct, kw_only=True):
+    """A fleet directory. `open`: grants that are not settled. `cancels`: jobs its lead must still be told to stop."""
+
+    name: str
+    epoch: int
+    created_us: int
+    open: int = 0
+    records: int = 0
+    offsets: dict[str, int] = {}
+    seen: dict[str, IntervalSet] = {}
+    ended: dict[str, int] = {}
+    cancels: list[int] = []
+    closed: bool = False  #: its lead was told that nothing follows
+    finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
+
+
+class Allocation(msgspec.Struct, kw_only=True):
+    """An allocation of ours that the batch system may know."""
+
+    name: str
+    fleet: str
+    nodes: int
+    cores: int
+    state: AllocationState
+    batch_id: str = ""
+    intended_us: int
+    ended_us: int = 0
+    reason: str = ""
+    pilots: int = 0
+    busy_us: int = 0
+    slot_us: int = 0
+    told_lead: bool = False  #: the lead knows that it has ended
+
+
+class Rate(msgspec.Struct):
+    """Recent payload seconds and events of one application, old ones fading."""
+
+    wall_s: float = 0.0
+    events: float = 0.0
+
+
+class SiteState(msgspec.Struct, kw_only=True):
+    """Everything. Dicts keep the order of arrival."""
+
+    site: str
+    epoch: int = 0
+    have: int = 0  #: highest number of the server's orders taken
+    next_report: int = 1
+    next_grant: int = 1
+    next_allocation: int = 1
+    next_fleet: int = 1
+    jobs: dict[int, Job] = {}
+    reports: list[Report] = []
+    fleets: dict[str, Fleet] = {}
+    allocations: dict[str, Allocation] = {}
+    deliveries: dict[int, str] = {}  #: job -> events to deliver (interval text)
+    step_evidence: dict[int, Evidence] = {}  #: why steps of our own failed
+    fetches: list[FetchLogOrder] = []
+    forgotten: list[int] = []  #: jobs whose staged files are to be cleaned
+    rates: dict[str, Rate] = {}
+    drained: str | None = None
+    leases_open: int = 0
+
+
+# ---- entries of the log: the only way in which the state changes ------------------------------------------------
+
+
+class Opened(msgspec.Struct, tag_field="e", tag="opened", kw_only=True):
+    """First line of an epoch's log. `read`: bytes read of each earlier log file; later bytes there are ignored."""
+
+    epoch: int
+    host: str
+    pid: int
+    at_us: int
+    read: dict[str, int]
+
+
+class Replied(msgspec.Struct, tag_field="e", tag="replied", kw_only=True):
+    """The server's answer to a sync."""
+
+    acked: int
+    orders: list[Order]
+    at_us: int
+
+
+class FleetOpened(msgspec.Struct, tag_field="e", tag="fleet", kw_only=True):
+    """A fleet directory is about to be made."""
+
+    fleet: str
+    at_us: int
+
+
+class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):
+    """A work file is about to be written."""
+
+    fleet: str
+    grants: list[Grant]
+    cancels: list[int]
+    ended: list[str]
+    close: bool
+
+
+class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):
+    """Records read from a fleet's journals, and how far each journal was read."""
+
+    fleet: str
+    offsets: dict[str, int]
+    records: list[Record]
+
+
+class Refused(msgspec.Struct, tag_field="e", tag="refused", kw_only=True):
+    """The site cannot run what is open of a job: it goes back to the server with the reason."""
+
+    job: int
+    evidence: Evidence
+
+
+class Intended(msgspec.Struct, tag_field="e", tag="intended", kw_only=True):
+    """An allocation is about to be submitted."""
+
+    allocation: str
+    fleet: str
+    nodes: int
+    cores: int
+    at_us: int
+
+
+class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
+    """The batch system's word on an allocation."""
+
+    allocation: str
+    state: AllocationState
+    batch_id: str
+    reason: str
+    at_us: int
+
+
+class FleetFinished(msgspec.Struct, tag_field="e", tag="finished", kw_only=True):
+    """All of a fleet's records are read and nothing works there: what it did not do is undone again."""
+
+    fleet: str
+    at_us: int
+
+
+class FleetRemoved(msgspec.Struct, tag_field="e", tag="removed", kw_only=True):
+    """A finished fleet's directory is about to be deleted."""
+
+    fleet: str
+
+
+class StepAdded(msgspec.Struct, tag_field="e", tag="step", kw_only=True):
+    """A step of our own (a merge) is to run as job `job`."""
+
+    job: int
+    campaign: str
+    spec: JobSpec
+
+
+class Delivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=True):
+    """A job's outputs are in place (or cannot be, for good: `evidence`)."""
+
+    job: int
+    outputs: list[OutputRow]
+    evidence: Evidence | None
+
+
+class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
+    """Kept outputs of these events cannot be read: they are undone, and the delivery waits for a new order."""
+
+    job: int
+    first: int
+    count: int
+    evidence: Evidence
+
+
+class Fetched(msgspec.Struct, tag_field="e", tag="fetched", kw_only=True):
+    """A payload's log was found, or not."""
+
+    request: int
+    found: bool
+    stdout: str
+    stderr: str
+
+
+class Cleaned(msgspec.Struct, tag_field="e", tag="cleaned", kw_only=True):
+    """Staged files of forgotten jobs are deleted."""
+
+    jobs: list[int]
+
+
+Entry = (
+    Opened
+    | Replied
+    | FleetOpened
+    | Granted
+    | Read
+    | Refused
+    | Intended
+    | Observed
+    | FleetFinished
+    | FleetRemoved
+    | StepAdded
+    | Delivered
+    | Damaged
+    | Fetched
+    | Cleaned
+)
+
+
+def encode_hook(value: Any) -> str:
+    """How the snapshot writes what JSON has no form for."""
+    if isinstance(value, IntervalSet):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def decode_hook(kind: type, value: Any) -> Any:
+    """The inverse of `encode_hook`."""
+    if kind is IntervalSet and isinstance(value, str):
+        return IntervalSet.parse(value)
+    raise NotImplementedError(kind)
