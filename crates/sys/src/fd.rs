@@ -70,11 +70,8 @@ pub(crate) fn owned(fd: i64) -> OwnedFd {
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0 as RawFd; 2];
     // SAFETY: `ends` has room for two descriptors.
-    check(
-        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
-        "make",
-        "pipe",
-    )?;
+    let result = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    check(result, "make", "pipe")?;
     Ok((high(owned(ends[0].into()))?, high(owned(ends[1].into()))?))
 }
 
@@ -96,11 +93,8 @@ pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// Makes descriptor number `target` (0 to 9) the same description as `fd`, inherited by programs; what was there is closed.
 pub fn place(fd: BorrowedFd<'_>, target: RawFd) -> Result<()> {
     // SAFETY: plain call; numbers below 10 belong to payloads by the rule of this crate (`high`).
-    check(
-        unsafe { libc::dup2(fd.as_raw_fd(), target) },
-        "place descriptor at",
-        target.to_string(),
-    )?;
+    let result = unsafe { libc::dup2(fd.as_raw_fd(), target) };
+    check(result, "place descriptor at", target.to_string())?;
     Ok(())
 }
 
@@ -114,22 +108,16 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<()> {
     };
     if wanted != flags {
         // SAFETY: plain call on a borrowed, open descriptor.
-        check(
-            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) },
-            "set flags of",
-            "descriptor",
-        )?;
+        let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) };
+        check(result, "set flags of", "descriptor")?;
     }
     Ok(())
 }
 
 fn status_flags(fd: BorrowedFd<'_>) -> Result<i32> {
     // SAFETY: plain call on a borrowed, open descriptor.
-    Ok(check(
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) },
-        "get flags of",
-        "descriptor",
-    )? as i32)
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    Ok(check(result, "get flags of", "descriptor")? as i32)
 }
 
 /// Room for so many bytes in a pipe; the kernel may refuse (its limit for users), which is no error.

@@ -227,11 +227,8 @@ fn open_step_by_step(dir: BorrowedFd<'_>, relative: &str) -> Result<OwnedFd> {
 pub fn make_dir_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<()> {
     let text = c_name(name)?;
     // SAFETY: `text` is NUL-terminated.
-    match check(
-        unsafe { libc::mkdirat(dir.as_raw_fd(), text.as_ptr(), mode) },
-        "make directory",
-        name,
-    ) {
+    let result = unsafe { libc::mkdirat(dir.as_raw_fd(), text.as_ptr(), mode) };
+    match check(result, "make directory", name) {
         Err(error) if error.os_error() != libc::EEXIST => Err(error),
         _ => Ok(()),
     }

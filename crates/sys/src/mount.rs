@@ -104,10 +104,7 @@ pub fn set_read_only(target: &Path, read_only: bool) -> Result<()> {
 pub fn detach(target: &Path) -> Result<()> {
     let at = c_path(target)?;
     // SAFETY: `at` is NUL-terminated.
-    check(
-        unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) },
-        "unmount",
-        target.to_string_lossy(),
-    )?;
+    let result = unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) };
+    check(result, "unmount", target.to_string_lossy())?;
     Ok(())
 }

@@ -222,11 +222,8 @@ pub fn forbid_core_dumps() -> Result<()> {
         rlim_max: 0,
     };
     // SAFETY: `limit` is initialised.
-    check(
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) },
-        "limit",
-        "core dumps",
-    )?;
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+    check(result, "limit", "core dumps")?;
     Ok(())
 }
 

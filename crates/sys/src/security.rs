@@ -92,19 +92,13 @@ fn clear_inheritable() -> Result<()> {
     };
     let mut data = [CapData::default(); 2];
     // SAFETY: version 3 uses two data structures; both are valid for reads and writes.
-    check(
-        unsafe { libc::syscall(libc::SYS_capget, &mut header, data.as_mut_ptr()) },
-        "get",
-        "capabilities",
-    )?;
+    let result = unsafe { libc::syscall(libc::SYS_capget, &mut header, data.as_mut_ptr()) };
+    check(result, "get", "capabilities")?;
     for each in &mut data {
         each.inheritable = 0;
     }
     // SAFETY: as above.
-    check(
-        unsafe { libc::syscall(libc::SYS_capset, &mut header, data.as_ptr()) },
-        "set",
-        "capabilities",
-    )?;
+    let result = unsafe { libc::syscall(libc::SYS_capset, &mut header, data.as_ptr()) };
+    check(result, "set", "capabilities")?;
     Ok(())
 }

@@ -82,11 +82,8 @@ pub fn reset_all() -> Result<()> {
 /// Sends a signal to one process.
 pub fn kill(pid: i32, signal: i32) -> Result<()> {
     // SAFETY: plain call; touches no memory of ours.
-    check(
-        unsafe { libc::kill(pid, signal) },
-        "signal process",
-        pid.to_string(),
-    )?;
+    let result = unsafe { libc::kill(pid, signal) };
+    check(result, "signal process", pid.to_string())?;
     Ok(())
 }
 
