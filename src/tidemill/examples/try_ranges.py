@@ -132,17 +132,17 @@ def _child(
     """A process with the protocol on descriptors 3 and 4; killed at the end if it still runs."""
     pipes = [*os.pipe(), *os.pipe()]
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in pipes]  # clear of 3 and 4
-    for fd in pipes:
-        os.close(fd)
     payload_in, to_payload, from_payload, payload_out = high
 
     def place() -> None:
         os.dup2(payload_in, 3)
         os.dup2(payload_out, 4)
 
-    process = subprocess.Popen(argv, cwd=work_dir, env=environment, pass_fds=(3, 4), preexec_fn=place)
-    os.close(payload_in)
-    os.close(payload_out)
+    try:
+        process = subprocess.Popen(argv, cwd=work_dir, env=environment, pass_fds=(3, 4), preexec_fn=place)
+    finally:
+        for fd in [*pipes, payload_in, payload_out]:  # `pipes` kept 3 and 4 away from Popen's own pipe
+            os.close(fd)
     try:
         yield process, to_payload, from_payload
     finally:
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="an empty work directory; made if missing")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds")
     parser.add_argument("--keep", type=Path, help="write joined outputs into this directory")
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("command", nargs="+", help="files among its words may be named from here")
     options = parser.parse_args(argv)
     options.dir.mkdir(parents=True, exist_ok=True)
     trial = Trial(
@@ -283,7 +283,8 @@ def main(argv: list[str] | None = None) -> int:
         timeout_s=options.timeout,
     )
     started_s = clock.monotonic_s()
-    outcome = run(options.command, options.dir, trial)
+    command = [str(Path(word).absolute()) if Path(word).is_file() else word for word in options.command]
+    outcome = run(command, options.dir, trial)
     wall_s = clock.monotonic_s() - started_s
     if options.keep is not None and outcome.pieces:
         options.keep.mkdir(parents=True, exist_ok=True)
