@@ -83,8 +83,8 @@ install_uv() {
     fail 'pip could not install uv'
 }
 
-sha256_of() { # of the files that git would list below the paths, by name and content
-  find "$@" -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' \) -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64
+digest() { # of all files at or below the paths, by name and content
+  find "$@" -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-64
 }
 
 is_static() { # no ELF interpreter
@@ -92,22 +92,22 @@ is_static() { # no ELF interpreter
 }
 
 sync_environment() {
-  local node_hash all_hash reinstall=()
-  node_hash=$(sha256_of crates .cargo Cargo.toml Cargo.lock)
-  all_hash=$(printf '%s %s' "$node_hash" "$(sha256_of pyproject.toml uv.lock)")
-  if [ "$(cat .uv/synced 2>/dev/null)" = "$all_hash" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
+  local crates lock environment synced reinstall=()
+  crates=$(digest crates .cargo Cargo.toml) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock)
+  synced=$(cat .uv/synced 2>/dev/null || true)
+  if [ "$synced" = "$crates $lock $environment" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
     return 0
   fi
   # uv keeps the wheels that it has built, and does not see that a crate next to the built one has changed
-  [ "$(cat .uv/node 2>/dev/null)" = "$node_hash" ] || reinstall=(--reinstall-package tidemill-node --refresh-package tidemill-node)
+  [ "${synced% *}" = "$crates $lock" ] || reinstall=(--reinstall-package tidemill-node --refresh-package tidemill-node)
   say 'installing into .venv (the first time takes a few minutes)'
   # --target: with crt-static, procedural macros can be built only where the target is named
   MATURIN_PEP517_ARGS="--target $HOST" UV_HTTP_TIMEOUT=60 UV_HTTP_RETRIES=5 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never \
     try_thrice 1500 .uv/venv/bin/uv sync --frozen --python "$PYTHON" --all-extras --group dev "${reinstall[@]}" >.uv/sync.log 2>&1 ||
     { tail -n 60 .uv/sync.log >&2; fail 'uv sync failed'; }
   is_static .venv/bin/tidemill-node || fail '.venv/bin/tidemill-node is not a static binary' 'see .cargo/config.toml and .uv/sync.log'
-  printf '%s' "$node_hash" >.uv/node
-  printf '%s' "$all_hash" >.uv/synced
+  # the digests from before the build, so that what was edited meanwhile is built next time; cargo may have written its lock
+  printf '%s %s %s' "$crates" "$(digest Cargo.lock)" "$environment" >.uv/synced
 }
 
 main() {
