@@ -41,6 +41,7 @@ check-python: setup
 	.venv/bin/ruff format --quiet --check . || { .venv/bin/ruff format --diff . || exit 1; }
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports --no-cache
+	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
 	for page in states config commands; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py

@@ -84,10 +84,8 @@ class Lab:
         (site / "site.toml").write_text(SITE.format(home=home, slots=SLOTS))
         for name, text in (applications or {}).items():
             (site / "apps" / f"{name}.toml").write_text(text)
-        program = Path(sys.executable).parent / "tidemill"
         self._process = subprocess.Popen(
-            [program, "up"],
-            env={**os.environ, "TIDEMILL_HOME": str(home)},
+            [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(home)],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
