@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from tidemill.cli.arguments import Command, Parser, client_of
@@ -19,6 +20,11 @@ def define_show(parser: Parser) -> None:
     """Options of `app show`."""
     parser.add_argument("name", metavar="NAME", help="the application")
     define_list(parser)
+
+
+def define_check(parser: Parser) -> None:
+    """Options of `app check`."""
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.toml", help="application files")
 
 
 def _offers(args: Namespace) -> list[Any]:
@@ -86,3 +92,33 @@ def _legal(parameter: Any) -> str:
 
 def _default(parameter: Any) -> str:
     return "  (required)" if parameter.default is None else f"  (default: {parameter.default})"
+
+
+def check(args: Namespace) -> int:
+    """Check application files as a site would; print what there is to approve."""
+    from tidemill.site.applications import load_application
+
+    checked = [(path, load_application(path)) for path in args.files]
+    if args.json:
+        show_json([{"file": str(path), "app": each.app, "digests": each.files} for path, each in checked])
+        return 0
+    for path, each in checked:
+        show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
+        told = (each.app.digest, each.app.script_digest)
+        for key, file in (("executable", each.app.executable), ("script", each.app.script)):
+            if file is not None:
+                show(f"    {key:<10} {file}\n               {each.files[file]}")
+        if each.app.digest is None or (each.app.script is not None and None in told):
+            show("    approve exactly these files by adding to it:")
+            show(f'    digest = "{each.files[each.app.executable]}"')
+            if each.app.script is not None:
+                show(f'    script_digest = "{each.files[each.app.script]}"')
+    say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
+    return 0
+
+
+COMMANDS = {
+    "app list": Command(define_list, list_apps, "tidemill app list --site local"),
+    "app show": Command(define_show, show_app, "tidemill app show pythia8"),
+    "app check": Command(define_check, check, "tidemill app check pythia8.toml", talks=False),
+}

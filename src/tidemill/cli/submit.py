@@ -231,7 +231,7 @@ def _tell(args: Namespace, sent: Submission) -> int:
 
 
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
-    """Wait with a progress bar, tell how it ended; 0 if every job completed, else 1."""
+    """Wait with a progress bar, tell how it ended; 1 if a job failed or was canceled."""
     from tidemill.cli.progress import Progress
 
     with Progress(what=sent.campaign) as progress:
@@ -242,10 +242,10 @@ def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     for row in rows:
         states[row.state] = states.get(row.state, 0) + 1
     say("; ".join(f"{count_text(number)} {state}" for state, number in sorted(states.items())))
-    failed = [row for row in rows if row.state != "COMPLETED"]
+    failed = [row for row in rows if row.state in ("FAILED", "CANCELED")]
     for row in failed[:5]:
         say(f"job {row.id} is {row.state}: {row.reason or 'see `tidemill job explain`'}")
-    if failed:
+    if failed or "PARTIAL" in states:
         hint(f"`tidemill errors --campaign {sent.campaign}` groups the failures")
     return 1 if failed else 0
 

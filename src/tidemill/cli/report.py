@@ -1,0 +1,99 @@
+"""`tidemill report`: what was done, as tables, or as one HTML page to keep and to send."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser, client_of, moment
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError
+from tidemill.report.tables import count_text, duration_text, percent_text, rate_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.report.query import ReportData
+    from tidemill.wire.api import CampaignRow
+
+
+def define(parser: Parser) -> None:
+    """Options of `report`."""
+    parser.add_argument("--campaign", metavar="NAME", help="only this campaign (default: all)")
+    parser.add_argument(
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="only what ran after: `2026-11-20`, or an age, `2d` (default: all)",
+    )
+    parser.add_argument("--until", type=moment, metavar="TIME", help="only what ran before (default: now)")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page (default: tables)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Print or write a report."""
+    from tidemill.report.query import gather
+
+    data = gather(client_of(args), campaign=args.campaign, since_us=args.since, until_us=args.until)
+    if args.html is not None:
+        write_html(args.html, data)
+        say(f"wrote `{args.html}`")
+    if args.json:
+        show_json(data)
+    elif args.html is None:
+        print_tables(data)
+    return 0
+
+
+def write_html(path: Path, data: ReportData) -> None:
+    """Write the page; under its name it is only ever seen whole."""
+    from tidemill.report.html import page
+
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_text(page(data), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
+
+
+def print_tables(data: ReportData) -> None:
+    """The report as tables on stdout."""
+    show_table(
+        ["CAMPAIGN", "JOBS", "EVENTS", "DONE", "FAILED", "TIME", "EVENTS/S", "CPU/WALL"],
+        [campaign_cells(row) for row in data.campaigns],
+        right=(1, 2, 3, 4, 5, 6, 7),
+    )
+    show("")
+    if not data.failures:
+        show("no failures")
+        return
+    show_table(
+        ["FAILURE", "TIMES", "FOR GOOD", "CAUSE"],
+        [
+            [each.failure, count_text(each.count), count_text(each.final), each.cause]
+            for each in data.failures
+        ],
+        right=(1, 2),
+    )
+
+
+def campaign_cells(row: CampaignRow) -> list[object]:
+    """A campaign as cells of a table."""
+    seconds = None
+    if row.first_started_us is not None and row.last_ended_us is not None:
+        seconds = max(0, row.last_ended_us - row.first_started_us) / 1e6
+    return [
+        row.name,
+        count_text(row.jobs),
+        count_text(row.events),
+        count_text(row.events_done),
+        count_text(row.events_failed),
+        duration_text(seconds),
+        rate_text(ratio(row.events_done, seconds or 0)),
+        percent_text(ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)),
+    ]
+
+
+COMMANDS = {"report": Command(define, run, "tidemill report --since 2d --html report.html")}

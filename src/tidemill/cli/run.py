@@ -1,0 +1,303 @@
+"""`tidemill run`: one person, one command, any number of events, no configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser, count, duration, memory
+from tidemill.cli.submit import checked_url, inputs_of
+from tidemill.cli.terminal import hint, say, show_json
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.report.tables import bytes_text, count_text, duration_text, rate_text, ratio
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client, Submission
+    from tidemill.model.job import JobSpec, Output
+    from tidemill.wire.api import CampaignRow, JobOutput
+
+PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+EVENT_S = 1.0  #: first guess of an event's duration, until measured
+RETRIES = 0
+LINES_MAX = 100_000_000
+LINE = "{line}"
+
+
+def define(parser: Parser) -> None:
+    """Options of `run`."""
+    parser.usage = "tidemill run [OPTIONS] -- CMD [ARG ...]"
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--events", type=count, metavar="N", help="run CMD for N events, numbered from 0 (default: 1)"
+    )
+    which.add_argument(
+        "--each", type=Path, metavar="FILE", help="one event for each line of FILE, told as {line}"
+    )
+    parser.add_argument("--cores", type=count, default=1, metavar="C", help="cores of each CMD (default: 1)")
+    parser.add_argument(
+        "--memory",
+        type=memory,
+        metavar="SIZE",
+        help="memory of each CMD, `2GB` or MB (default: the site's, 2000 MB)",
+    )
+    parser.add_argument(
+        "--wall", type=duration, metavar="T", help="kill a CMD after this, `90m` or HH:MM:SS (default: never)"
+    )
+    parser.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
+    parser.add_argument("--name", metavar="NAME", help="the campaign's name (default: CMD and the time)")
+    parser.add_argument(
+        "--keep-stdout",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep what CMD prints, as output `stdout` (default: --keep-stdout)",
+    )
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file that CMD leaves; repeatable (default: none)",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="a file that CMD finds; repeatable",
+    )
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for CMD; repeatable"
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=Path("tidemill-out"), metavar="DIR",
+        help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--retries",
+        type=_zero,
+        default=RETRIES,
+        metavar="N",
+        help=f"retries of a failed event (default: {RETRIES})",
+    )
+    parser.add_argument(
+        "--failed-max",
+        type=_zero,
+        default=0,
+        metavar="N",
+        help="so many failed events are accepted (default: 0)",
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- CMD",
+        help="the command; {event} {seed} {line} {first_event} {last_event} {events} {cores} are filled in, "
+        "other braces stay",
+    )
+
+
+def _zero(text: str) -> int:
+    return 0 if text == "0" else int(count(text))
+
+
+def run(args: Namespace) -> int:
+    """Submit, follow, tell."""
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        raise ConfigError("`tidemill run` needs a command", hint="tidemill run --events 10 -- ./prog {event}")
+    from tidemill.client.client import check_name, new_campaign
+
+    if args.name:
+        check_name(args.name, "campaign")
+    campaign = args.name or new_campaign(Path(command[0]).name)
+    spec = make_spec(args, command, campaign)
+    client = _client(args)
+    sent = client.submit(spec, campaign=campaign)
+    row, interrupted = _follow(client, sent, quiet=args.json)
+    return _tell(args, client, sent, row=row, interrupted=interrupted)
+
+
+def make_spec(args: Namespace, command: list[str], campaign: str) -> JobSpec:
+    """The job of a command line."""
+    from tidemill.model.job import JobSpec, Resources
+
+    each = [] if args.each is None else [str(args.each)]
+    inputs = inputs_of(args.input, [f"lines={checked_url(text)}" for text in each])
+    events = args.events or 1
+    if args.each is not None:
+        events = _count_lines(args.each)
+    elif any(LINE in word for word in command):
+        raise ConfigError("the command uses {line}, but no --each FILE gives lines")
+    timed = {} if args.wall is None else {"timeout_s": args.wall}
+    return JobSpec(
+        command=[_executable(command[0]), *command[1:]],
+        events=events,
+        inputs=inputs,
+        outputs=[_output(path) for path in args.output],
+        output_dir=str((args.dir / campaign).absolute()),
+        resources=Resources(cores=args.cores, memory_mb=args.memory, event_s=EVENT_S, **timed),
+        retries=args.retries,
+        failed_max=args.failed_max,
+        site=args.site,
+        keep_stdout=args.keep_stdout,
+        env=_environment(args.env),
+    )
+
+
+def _executable(word: str) -> str:
+    """The program as absolute path: the payload's work directory is not ours. Templates are left as they are."""
+    if "{" in word:
+        return word
+    found = shutil.which(word)
+    if found is None:
+        exists = Path(word).exists()
+        raise ConfigError(
+            f"`{word}` is not executable" if exists else f"there is no program `{word}`",
+            hint=f"chmod +x {word}" if exists else "name it by its path, or put its directory on PATH",
+        )
+    return str(Path(found).absolute())
+
+
+def _output(path: str) -> Output:
+    import re
+
+    from tidemill.model.job import Output
+
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise ConfigError(
+            f"output `{path}` is outside the command's work directory", hint="write a relative path"
+        )
+    name = (
+        re.sub(r"[^A-Za-z0-9._+-]", "-", re.sub(r"\{[a-z_]+\}", "", Path(path).name)).strip("-._+")
+        or "output"
+    )
+    return Output(name=name, path=path)
+
+
+def _count_lines(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            lines = sum(1 for _ in file)
+    except OSError as error:
+        raise ConfigError(f"failed to read `{path}`: {error.strerror}") from error
+    if not 1 <= lines <= LINES_MAX:
+        raise ConfigError(f"`{path}` has {lines} lines, it must have 1 to {LINES_MAX:,}")
+    return lines
+
+
+def _environment(extra: list[str]) -> dict[str, str]:
+    env = {name: os.environ[name] for name in PASSED if name in os.environ}
+    for text in extra:
+        name, separator, value = text.partition("=")
+        if not separator and name not in os.environ:
+            raise ConfigError(
+                f"--env {name}: there is no such variable here", hint=f"write --env {name}=VALUE"
+            )
+        env[name] = value if separator else os.environ[name]
+    return env
+
+
+def _client(args: Namespace) -> Client:
+    """The server named, or found, or a new private one."""
+    from tidemill.cli.up import start_detached
+    from tidemill.client.client import Client
+    from tidemill.client.home import find_server, home_dir
+
+    if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
+        home = home_dir(args.home)
+        up = start_detached(home)
+        say(
+            f"started a server and a site for you in `{home}` (process {up.pid}); `tidemill up --stop` ends them"
+        )
+    return Client(args.server, secret_file=args.secret_file, home=args.home)
+
+
+def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
+    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
+    from tidemill.cli.progress import Progress
+
+    interrupted = False
+    with Progress(what=sent.campaign, quiet=quiet) as progress:
+        while True:
+            try:
+                client.wait(sent, on_progress=progress)
+                return client.campaign(sent.campaign), interrupted
+            except KeyboardInterrupt:
+                if interrupted:
+                    say(f"left; `tidemill job cancel --campaign {sent.campaign}` cancels it again")
+                    raise
+                interrupted = True
+                say("canceling; Ctrl-C again leaves at once")
+                client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
+
+
+def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow, interrupted: bool) -> int:
+    job = client.job(sent.jobs[0])
+    outputs = list(client.outputs(job=job.row.id))
+    good = job.row.state == "COMPLETED" or (
+        job.row.state == "PARTIAL" and job.row.events_failed <= args.failed_max
+    )
+    if args.json:
+        show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
+        return 0 if good else 1
+    if job.row.events == 1:
+        _print_stdout(outputs)
+    wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
+    rate = rate_text(ratio(job.row.events_done, wall_s))
+    if job.row.events > 1 or not good:
+        say(f"{job.row.state}: {count_text(job.row.events_done)} of {count_text(job.row.events)} events done"
+            + (f", {count_text(job.row.events_failed)} failed" if job.row.events_failed else "")
+            + f", {duration_text(wall_s)}, {rate} events/s")  # fmt: skip
+    if outputs and (job.row.events > 1 or args.output):
+        for each in outputs:
+            say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
+    if not good and not interrupted:
+        _tell_failures(client, sent, job.row.reason)
+    return 0 if good else 1
+
+
+def _place(each: JobOutput) -> str:
+    from tidemill.client.outputs import local_path
+
+    try:
+        path = local_path(each.output)
+        return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    except TidemillError:
+        return each.output.url
+
+
+def _print_stdout(outputs: list[JobOutput]) -> None:
+    """A single event's stdout belongs on ours: `run` is then as good as the command itself."""
+    from tidemill.client.outputs import members
+
+    for each in outputs:
+        if each.output.name == "stdout":
+            for member in members(each.job, each.output):
+                sys.stdout.buffer.write(member.data)
+            sys.stdout.flush()
+
+
+def _tell_failures(client: Client, sent: Submission, reason: str) -> None:
+    from tidemill.report.query import group_failures
+
+    if reason:
+        say(f"error: {reason}")
+    groups = group_failures(client.failures(job=sent.jobs[0], limit=1000))
+    for group in groups[:3]:
+        example = group.examples[0]
+        where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
+        say(f"error: {group.failure}: {example.evidence.message}{where}")
+        for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
+            say(f"  | {line}")
+    hint(
+        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {sent.jobs[0]}` runs it again"
+    )
+
+
+COMMANDS = {
+    "run": Command(define, run, "tidemill run --events 1000 -- ./prog --seed {seed} --out hits-{event}.root")
+}

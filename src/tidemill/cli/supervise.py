@@ -1,0 +1,180 @@
+"""Keeps child processes running: starts them, starts them again when they die, ends them and what they have left.
+
+Knows nothing of servers and sites. A supervisor is a subreaper (prctl(2)), so that whatever a dead child had started
+becomes its own child and can be ended with it; its children end when it dies (`end_with_parent`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.cli.terminal import say
+from tidemill.errors import ConfigError, SiteError
+
+BACKOFF_S = 0.2
+BACKOFF_MAX_S = 10.0
+STEADY_S = 30.0  #: a child that lived so long starts again without delay
+POLL_S = 0.1
+TERM_S = 10.0  #: time between SIGTERM and SIGKILL
+LEFT_S = 5.0  #: the same, for what children have left behind
+LOG_BYTES_MAX = 10_000_000  #: a longer log is moved aside when its child starts
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Child:
+    """One process that is to run for ever."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self._argv = list(argv)
+        self._started_s = 0.0
+        self._next_s = 0.0
+        self._backoff_s = BACKOFF_S
+        self._deaths = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, 0 while it does not run."""
+        return self.process.pid if self.process is not None else 0
+
+    def tend(self) -> bool:
+        """Start it if it does not run and its pause is over; whether it was started now."""
+        now = clock.monotonic_s()
+        if self.process is not None and self.process.poll() is not None:
+            lived = now - self._started_s
+            self._backoff_s = BACKOFF_S if lived > STEADY_S else min(2 * self._backoff_s, BACKOFF_MAX_S)
+            self._next_s = now + self._backoff_s
+            self._deaths += 1
+            say(
+                f"the {self.name} ended ({_how(self.process.returncode)}), starting it again; its log: {self.log}"
+            )
+            self.process = None
+        if self.process is not None or now < self._next_s:
+            return False
+        if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,  # Ctrl-C is the supervisor's to handle
+            )
+        except OSError as error:
+            raise SiteError(
+                f"failed to start the {self.name}, `{self._argv[0]}`: {error.strerror}"
+            ) from error
+        finally:
+            os.close(descriptor)
+        self._started_s = now
+        return True
+
+    def deaths(self) -> int:
+        """How often it has died."""
+        return self._deaths + (1 if self.process is not None and self.process.poll() is not None else 0)
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent(parent: int) -> None:
+    """Get SIGTERM when the parent, process `parent`, ends. ConfigError if it has ended already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise ConfigError(f"process {parent}, which this one should end with, is not its parent")
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """End the children in their order (the first is asked and waited for first), then all that they left behind."""
+    for child in children:
+        process = child.process
+        if process is None:
+            continue
+        process.terminate()
+        try:
+            process.wait(TERM_S)
+        except subprocess.TimeoutExpired:
+            say(f"the {child.name} did not end within {TERM_S:.0f} s, killing it")
+            process.kill()
+            process.wait()
+        child.process = None
+    end_orphans()
+
+
+def end_orphans() -> None:
+    """TERM, then KILL whatever is left of our descendants. Only those that are our children: others have parents."""
+    deadline = clock.monotonic_s() + LEFT_S
+    asked: set[int] = set()
+    while left := reap():
+        late = clock.monotonic_s() > deadline
+        for pid in left:
+            if late or pid not in asked:
+                _signal(pid, signal.SIGKILL if late else signal.SIGTERM)
+                asked.add(pid)
+        clock.sleep_s(0.02)
+
+
+def reap(keep: Callable[[int], bool] = lambda pid: False) -> list[int]:
+    """Our child processes that still live, zombies reaped; `keep`: children that others wait for."""
+    living = []
+    for pid in _children():
+        if keep(pid):
+            continue
+        try:
+            done, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue
+        if done == 0:
+            living.append(pid)
+    return living
+
+
+def _children() -> list[int]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        return [int(word) for word in path.read_text().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [pid for pid in _processes() if _parent(pid) == os.getpid()]
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit {code}"

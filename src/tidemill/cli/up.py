@@ -1,0 +1,321 @@
+"""`tidemill up`: a server and a site of one's own, kept running on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill import __version__, clock
+from tidemill.cli.arguments import Command, Parser, count
+from tidemill.cli.terminal import say, show_json
+from tidemill.errors import ConfigError, SiteError, TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.cli.supervise import Child
+    from tidemill.client.home import UpFile
+
+READY_S = 60.0  #: how long server and site may take to answer
+STOP_S = 40.0  #: how long `--stop` waits
+DEATHS_MAX = 5  #: a child that dies so often before it ever answered is given up
+SITE_NAME = "local"
+MARK = "# Written by `tidemill up`, again at each start. Remove this line to make the file yours."
+
+
+def define(parser: Parser) -> None:
+    """Options of `up`."""
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where state is kept (default: as --home)")
+    parser.add_argument("--nodes", type=count, metavar="N", help="emulated nodes of the site (default: 1)")
+    parser.add_argument(
+        "--cores", type=count, metavar="C", help="cores of each node (default: this machine's cores / nodes)"
+    )
+    parser.add_argument("--detach", action="store_true", help="go on in the background")
+    parser.add_argument(
+        "--stop", action="store_true", help="stop the one that runs, and all of its jobs' processes"
+    )
+    parser.add_argument(
+        "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Start, detach or stop."""
+    from tidemill.client.home import home_dir, make_home, read_up
+
+    home = home_dir(args.dir or args.home)
+    running = read_up(home)
+    if args.stop:
+        return _stop(home, running)
+    if running is not None:
+        raise ConfigError(
+            f"a `tidemill up` runs already in `{home}`: process {running.pid}, at {running.address}",
+            hint=f"use it as it is, or stop it: {_stop_words(home)}",
+        )
+    make_home(home)
+    if args.detach:
+        up = start_detached(home, nodes=args.nodes, cores=args.cores)
+        tell_up(home, up, as_json=args.json)
+        return 0
+    return _serve(args, home)
+
+
+def start_detached(
+    home: Path, *, nodes: int | None = None, cores: int | None = None, tied: bool = False
+) -> UpFile:
+    """Start `tidemill up` in the background and wait until it answers. `tied`: it ends when this process ends."""
+    from tidemill.client.home import make_home, read_up
+
+    make_home(home)
+    argv = [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(home)]
+    argv += [] if nodes is None else ["--nodes", str(nodes)]
+    argv += [] if cores is None else ["--cores", str(cores)]
+    argv += ["--with-parent", str(os.getpid())] if tied else []
+    log = home / "up.log"
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor, start_new_session=True
+        )
+    finally:
+        os.close(descriptor)
+    deadline = clock.monotonic_s() + READY_S + 5
+    while clock.monotonic_s() < deadline:
+        up = read_up(home)
+        if up is not None:
+            return up
+        if process.poll() is not None:
+            break
+        clock.sleep_s(0.02)
+    up = read_up(home)  # another one may have won the race to start
+    if up is not None:
+        return up
+    if process.poll() is None:
+        process.terminate()
+    words = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error: ")]
+    raise SiteError(
+        f"failed to start a server and a site in `{home}`"
+        + (f": {words[-1].removeprefix('error: ')}" if words else ""),
+        hint=f"see {log}, {home}/server.log and {home}/site.log; `tidemill doctor` looks for what is wrong",
+    )
+
+
+def stop_up(home: Path) -> bool:
+    """Stop the `tidemill up` of this home and wait for its end; False if none runs. Raises SiteError."""
+    from tidemill.client.home import read_up, started_ticks
+
+    up = read_up(home)
+    if up is None:
+        return False
+    os.kill(up.pid, signal.SIGTERM)
+    deadline = clock.monotonic_s() + STOP_S
+    while started_ticks(up.pid) == up.started_ticks:
+        if clock.monotonic_s() > deadline:
+            raise SiteError(f"process {up.pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
+        clock.sleep_s(0.02)
+    return True
+
+
+def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
+    """Say what runs and what to do with it."""
+    if as_json:
+        show_json(up)
+        return
+    say(f"tidemill is up: process {up.pid}, {up.nodes} node(s) of {up.cores} core(s)")
+    say(f"    address  {up.address}")
+    say(f"    state    {home}")
+    say("    try      tidemill run --events 20 -- echo event {event}")
+    say("    watch    tidemill top")
+    say(f"    stop     {_stop_words(home)}")
+
+
+def _stop_words(home: Path) -> str:
+    from tidemill.client.home import home_dir
+
+    return "`tidemill up --stop`" if home == home_dir() else f"`tidemill up --stop --home {home}`"
+
+
+def _stop(home: Path, running: UpFile | None) -> int:
+    if running is None:
+        say(f"no `tidemill up` runs in `{home}`")
+        return 0
+    stop_up(home)
+    say("stopped; what was running goes on with the next `tidemill up`")
+    return 0
+
+
+def _serve(args: Namespace, home: Path) -> int:
+    from tidemill.cli.supervise import become_subreaper, end_all, end_with_parent
+
+    if args.with_parent is not None:
+        end_with_parent(args.with_parent)
+    with _locked(home):
+        nodes, cores = prepare(home, nodes=args.nodes, cores=args.cores)
+        asked: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: asked.append(number))
+        become_subreaper()
+        children = _children(home)
+        try:
+            _loop(args, home, children, (nodes, cores), asked)
+        finally:
+            (home / "up.json").unlink(missing_ok=True)
+            end_all(
+                list(reversed(children))
+            )  # the site first: it reports what it has to a server that answers
+    if not args.json:
+        say("everything has ended; nothing is lost: `tidemill up` goes on with it")
+    return 0
+
+
+def _loop(
+    args: Namespace, home: Path, children: list[Child], shape: tuple[int, int], asked: list[int]
+) -> None:
+    from tidemill.cli.supervise import POLL_S, reap
+
+    told = False
+    deadline = clock.monotonic_s() + READY_S
+    written: list[int] = []
+    while not asked:
+        pids = {child.pid for child in children}
+        reap(keep=pids.__contains__)
+        changed = [child.tend() for child in children]
+        if not told and _answers(home):
+            told = True
+            tell_up(home, _write_up(home, children, shape), as_json=args.json)
+            written = [child.pid for child in children]
+        elif told and (any(changed) or written != [child.pid for child in children]):
+            _write_up(home, children, shape)
+            written = [child.pid for child in children]
+        if not told:
+            _give_up(children, deadline)
+        clock.sleep_s(POLL_S if told else 0.03)
+
+
+def _give_up(children: list[Child], deadline: float) -> None:
+    for child in children:
+        if child.deaths() >= DEATHS_MAX:
+            raise SiteError(
+                f"the {child.name} died {child.deaths()} times at its start: {child.last_words()}",
+                hint=f"its log: {child.log}",
+                transient=False,
+            )
+    if clock.monotonic_s() > deadline:
+        raise SiteError(
+            f"server and site did not answer within {READY_S:.0f} s",
+            hint=f"their logs: {children[0].log.parent}/*.log",
+        )
+
+
+def _children(home: Path) -> list[Child]:
+    from tidemill.cli.supervise import Child
+
+    me = [sys.executable, "-m", "tidemill.cli.main"]
+    tied = ["--with-parent", str(os.getpid())]
+    server = [*me, "server", "run", "--home", str(home), *tied]
+    site = [*me, "site", "run", str(home / "site"), *tied]
+    return [Child("server", server, home / "server.log"), Child("site", site, home / "site.log")]
+
+
+def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, int]:
+    """Write the site's configuration where it is missing or ours; the number of nodes and cores of each."""
+    from tidemill import config
+    from tidemill.config import SiteConfig
+
+    site = home / "site"
+    for directory in (home / "server", site, site / "apps"):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    path = site / "site.toml"
+    if not path.exists() or path.read_text().startswith(MARK):
+        many = nodes or 1
+        each = cores or max(1, len(os.sched_getaffinity(0)) // many)
+        partial = path.with_suffix(".tmp")
+        partial.write_text(site_toml(home, nodes=many, cores=each))
+        partial.replace(path)
+    elif nodes is not None or cores is not None:
+        raise ConfigError(
+            f"`{path}` is yours: --nodes and --cores do not change it", hint="edit its [local] table"
+        )
+    read = config.load(path, SiteConfig)
+    return read.local.nodes, read.local.cores_per_node or len(os.sched_getaffinity(0))
+
+
+def site_toml(home: Path, *, nodes: int, cores: int) -> str:
+    """The site of one person's own machine: anything of theirs may run, all their files are data."""
+    return f"""{MARK}
+name = "{SITE_NAME}"
+server = "unix:{home}/server/api.sock"
+data_roots = ["/"]
+allow_adhoc = true   # commands and functions of yours need no approval: only you can reach this server
+batch = "local"
+nodes_max = {nodes}
+walltime_s = "7d"
+
+[local]
+nodes = {nodes}
+cores_per_node = {cores}
+"""
+
+
+def _answers(home: Path) -> bool:
+    """Whether the server answers and knows that the site is up."""
+    from tidemill.wire.api import SiteRow
+    from tidemill.wire.http import Connection
+
+    connection = Connection(f"unix:{home}/server/api.sock", timeout_s=5)
+    try:
+        return any(site.state == "UP" for site in connection.call("GET", "/v1/sites", list[SiteRow]))
+    except TidemillError:
+        return False
+    finally:
+        connection.close()
+
+
+def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFile:
+    import msgspec
+
+    from tidemill.client.home import UpFile, started_ticks
+
+    up = UpFile(
+        version=__version__,
+        pid=os.getpid(),
+        started_ticks=started_ticks(os.getpid()) or 0,
+        address=f"unix:{home}/server/api.sock",
+        site_dir=str(home / "site"),
+        server_pid=children[0].pid,
+        site_pid=children[1].pid,
+        started_us=clock.now_us(),
+        nodes=shape[0],
+        cores=shape[1],
+    )
+    partial = home / ".up.json.tmp"
+    partial.touch(mode=0o600)
+    partial.write_bytes(msgspec.json.encode(up))
+    partial.replace(home / "up.json")
+    return up
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """One `up` per home. flock(2) is sound here: the home is on a local disk, and its holder's death frees it."""
+    from tidemill.server.mounts import refuse_network
+
+    refuse_network(home)
+    with (home / "up.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another `tidemill up` is starting or running in `{home}`",
+                hint=f"stop it: {_stop_words(home)}",
+            ) from None
+        yield
+
+
+COMMANDS = {"up": Command(define, run, "tidemill up --nodes 2 --cores 1", talks=False)}
