@@ -333,8 +333,8 @@ def main() -> int:
         os.environ.pop(variable, None)  # they would come before the lab's own server
     try:
         result = measure(args.only or list(FIGURES), args.events, args.keep)
-    except BenchError as error:
-        print(error, file=sys.stderr)
+    except (BenchError, TidemillError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     rounded = {key: None if value is None else round(value, 3) for key, value in result.items()}
     print(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import draw_config
+import draw_files
 
 from tidemill import config
 
@@ -372,8 +373,12 @@ def test_every_named_query_is_used() -> None:
 
 
 def config_keys() -> list[str]:
-    """Every key of every configuration file: all records named `...Config`, tables opened."""
-    return sorted({key.key for record in draw_config.records() for key in config.describe(record)})
+    """Every key of every configuration file (all records named `...Config`, tables opened), application and job."""
+    keys = {key.key for record in draw_config.records() for key in config.describe(record)}
+    return sorted(
+        keys
+        | {row.key for _, file, record in draw_files.SECTIONS for row in draw_files.rows(file, record)[1]}
+    )
 
 
 def command_verbs() -> list[str]:

@@ -1,0 +1,97 @@
+"""Write docs/files.md, the keys of application files and job files, from `tidemill.model`; `--check` compares."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from page import cell, settle
+
+from tidemill.model import application, job
+
+MODEL = Path(__file__).parent.parent / "src" / "tidemill" / "model"
+HEAD = """# Application files and job files
+
+Drawn by `make gen` from `src/tidemill/model`; edit that. Unknown keys are errors that name the nearest one.
+
+An **application file**, `SITE/apps/NAME.toml`, is what a site's staff approve; `tidemill app check FILE` reads
+one and tells the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with
+the keys of a job below, and at the top, all optional, `campaign` (its name), `shares` (its weight in the fair share)
+and `[defaults]` (keys of every job that does not give its own). In a job file a job may also have `repeat`, the number
+of such jobs. A key whose default is `none` is left out to get it.
+"""
+SECTIONS = [
+    ("An application", "application.py", "Application"),
+    ("A parameter of an application: `[parameters.NAME]`", "application.py", "Parameter"),
+    ("A job: `[[job]]`", "job.py", "JobSpec"),
+    ("Resources of a slot: `[resources]`", "job.py", "Resources"),
+    ("An input: `[[job.inputs]]`", "job.py", "Input"),
+    ("An output: `[[outputs]]`", "job.py", "Output"),
+]
+
+
+class Row(NamedTuple):
+    """One key: its type and default as a reader writes them, and the remark beside it."""
+
+    key: str
+    type: str
+    default: str | None
+    remark: str
+
+
+def type_text(annotation: ast.expr) -> str:
+    """A type as its reader writes it: the words of an enumeration, `table` for a record."""
+    text = ast.unparse(annotation).removesuffix(" | None")
+    kind = getattr(application, text, None) or getattr(job, text, None)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(f"`{each.value}`" for each in kind)
+    return "table" if kind is not None else text.replace("str", "text")
+
+
+def as_toml(value: ast.expr) -> str:
+    """A default as a TOML file would write it."""
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        module = application if hasattr(application, value.value.id) else job
+        return json.dumps(getattr(module, value.value.id)[value.attr].value)
+    if isinstance(value, ast.Constant):
+        return "none" if value.value is None else json.dumps(value.value)
+    return "{}" if isinstance(value, ast.Call) else ast.unparse(value)
+
+
+def rows(file: str, record: str) -> tuple[str, list[Row]]:
+    """The docstring of a record and its keys."""
+    source = (MODEL / file).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == record:
+            found = []
+            for each in node.body:
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                    default = as_toml(each.value) if each.value is not None else None
+                    _, _, remark = lines[(each.end_lineno or each.lineno) - 1].partition("#:")
+                    found.append(Row(each.target.id, type_text(each.annotation), default, remark.strip()))
+            return ast.get_docstring(node) or "", found
+    raise LookupError(f"{file} holds no record `{record}`")
+
+
+def drawn() -> str:
+    """The whole page: one table per record."""
+    parts = [HEAD]
+    for title, file, record in SECTIONS:
+        meaning, keys = rows(file, record)
+        lines = [
+            f"| `{row.key}` | {cell(row.type)} | {f'`{cell(row.default)}`' if row.default else 'required'} "
+            f"| {cell(row.remark)} |"
+            for row in keys
+        ]
+        head = [f"## {title}", "", meaning, "", "| key | type | default | remark |", "|---|---|---|---|"]
+        parts.append("\n".join([*head, *lines, ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(settle("files.md", drawn()))
