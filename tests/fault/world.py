@@ -1,0 +1,146 @@
+"""A whole Tidemill in a temporary home, started as a user would start it, and a hand that kills its parts.
+
+`up` supervises server and agent; the agent starts lead and pilots. Everything runs in a PID namespace of its own, so
+that nothing can outlive a test or reach anything outside of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault.processes import Process, by_role, send
+from tidemill import examples
+from tidemill.client import Client
+from tidemill.model.job import JobSpec
+from tidemill.wire.api import CampaignRow
+
+FINAL = {"COMPLETED", "PARTIAL", "FAILED", "CANCELED"}
+
+SITE = """name = "here"
+server = "unix:{home}/server/api.sock"
+data_roots = ["/"]
+allow_adhoc = true
+output_flush_s = 0.3
+pilot_grace_s = 2
+dead_after_s = 20
+idle_s = 20
+queue_s = 0.5
+batch_poll_s = 0.1
+start_backoff_s = 0.1
+start_backoff_max_s = 0.5
+sync_interval_max_s = 1
+dead_agent_s = 3
+heartbeat_s = 1
+nodes_max = {nodes}
+walltime_s = "1h"
+{extra}
+[local]
+nodes = {nodes}
+cores_per_node = {cores}
+grace_s = 3
+"""
+
+
+class World:
+    """One home; `client` talks to its server."""
+
+    def __init__(self, home: Path, *, nodes: int = 2, cores: int = 1, extra: str = "") -> None:
+        self.home = home
+        for directory in (home, home / "server", home / "site", home / "site" / "apps"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra)
+        (home / "site" / "site.toml").write_text(text)
+        examples.install(home / "site" / "apps")
+        self.client = Client(f"unix:{home}/server/api.sock", retry_s=60)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start `tidemill up` in a PID namespace of its own and wait until it answers."""
+        command = [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(self.home)]
+        with (self.home / "up.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*namespace_command(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.wait_for(lambda: (self.home / "up.json").exists(), "`tidemill up` answers")
+
+    def stop(self) -> None:
+        """End everything: the end of the namespace's first process kills all the others."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def wait_for(self, done: object, what: str, timeout_s: float = 60.0) -> None:
+        """Poll until the condition holds; the test fails with the logs' tails if it does not."""
+        assert callable(done)
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            if time.monotonic() > deadline or (
+                self._process is not None and self._process.poll() is not None
+            ):
+                pytest.fail(f"waited in vain: {what}\n{self.tails()}")
+            time.sleep(0.02)
+
+    def wait_campaign(self, name: str, timeout_s: float = 90.0) -> CampaignRow:
+        """The campaign when all of its jobs have ended."""
+
+        def ended() -> bool:
+            row = self.client.campaign(name)
+            return sum(row.states.get(state, 0) for state in FINAL) == row.jobs
+
+        self.wait_for(ended, f"campaign {name} ends", timeout_s)
+        return self.client.campaign(name)
+
+    def submit(self, campaign: str, *specs: JobSpec) -> list[int]:
+        """Submit jobs of a campaign; their ids."""
+        return list(self.client.submit(list(specs), campaign=campaign).jobs)
+
+    def processes(self, role: str) -> list[Process]:
+        """The living processes of a role."""
+        return by_role(self.home).get(role, [])
+
+    def kill(self, role: str, rng: random.Random, number: signal.Signals = signal.SIGKILL) -> bool:
+        """Signal one process of a role; False when there is none."""
+        victims = sorted(self.processes(role), key=lambda process: process.pid)
+        return bool(victims) and send(rng.choice(victims), number)
+
+    def tails(self) -> str:
+        """The ends of all logs, for a failing test."""
+        logs = sorted(self.home.rglob("*.log")) + sorted(self.home.glob("site/batch/**/*.err"))
+        parts = [
+            f"--- {log}\n{log.read_bytes()[-3000:].decode(errors='replace')}" for log in logs if log.is_file()
+        ]
+        return "\n".join(parts)[-20000:]
+
+
+def namespace_command() -> list[str]:
+    """A prefix that runs a command as the first process of a PID namespace, which ends with this process."""
+    own = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
+    return ["unshare", *own, "--pid", "--fork", "--kill-child", "--"]
+
+
+@contextlib.contextmanager
+def world(*, nodes: int = 2, cores: int = 1, extra: str = "") -> Iterator[World]:
+    """A running Tidemill, ended and removed afterwards. Its path is short: sockets allow 107 bytes."""
+    if shutil.which("unshare") is None:
+        pytest.fail("`unshare` is missing: install util-linux")
+    home = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))  # noqa: S108  short, removed below
+    it = World(home, nodes=nodes, cores=cores, extra=extra)
+    try:
+        it.start()
+        yield it
+    finally:
+        it.stop()
+        shutil.rmtree(home, ignore_errors=True)
