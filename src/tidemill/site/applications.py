@@ -147,7 +147,7 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
 
 
 def check_value(name: str, parameter: Parameter, value: Any) -> str | int | float | bool:
-    """A parameter's value as its type, within its limits. Raises JobError that names the parameter and what is legal."""
+    """The value as the type says, within its limits. Raises JobError naming the parameter and what is legal."""
     if parameter.type is ParameterType.BOOL:
         if isinstance(value, bool):
             return value

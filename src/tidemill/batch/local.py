@@ -1,0 +1,290 @@
+"""The embedded batch system: nodes of this machine, emulated by a daemon that is started when it is needed.
+
+Everything goes through files of one directory (0700); there is no socket that another user could reach.
+
+    DIR/machine.json        Emulated: what the daemon emulates; written by us, read when the daemon starts
+    DIR/queue/N-NAME.json   a submission that the daemon has not taken over; N orders them
+    DIR/cancel/NAME         the allocation is to end
+    DIR/state.json          Table: every allocation the daemon has taken over
+    DIR/output/NAME.RANK    what an allocation prints
+    DIR/exit/NAME.RANK      exit status, written by its own shell
+    DIR/daemon.lock         held by the daemon that lives
+    DIR/stop                the daemon ends when nothing runs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import Answer, Machine, Status, Submission
+from tidemill.batch.run import start
+from tidemill.config import LocalBatch
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+START_TIMEOUT_S = 20.0
+TAIL_BYTES_MAX = 2000
+OUTPUT_QUOTED_CHARS_MAX = 500
+_T = TypeVar("_T")
+
+
+class Emulated(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that the daemon emulates. `pin`: each node has processors of its own."""
+
+    nodes: int
+    cores_per_node: int
+    memory_mb_per_node: int
+    processors: list[int]
+    pin: bool
+    queue_wait_s: float
+    grace_s: float
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """An allocation in the daemon's table. `processes`: (pid, start in ticks after boot) of each node's shell."""
+
+    number: int
+    submission: Submission
+    state: AllocationState
+    submitted_us: int
+    nodes: list[int] = []
+    processes: list[tuple[int, int]] = []
+    started_us: int = 0
+    ended_us: int = 0
+    ending: str = ""  #: why it is being ended: `walltime`, `cancel`
+    reason: str = ""
+
+
+class Table(msgspec.Struct, kw_only=True):
+    """DIR/state.json."""
+
+    boot: str
+    next_number: int = 1
+    entries: dict[str, Entry] = {}
+
+
+def emulate(config: LocalBatch) -> Emulated:
+    """The machine that the configuration describes, cut from what this process may use of the real one."""
+    processors = sorted(os.sched_getaffinity(0))
+    cores = config.cores_per_node or max(1, len(processors) // config.nodes)
+    memory = config.memory_mb_per_node or max(1, _memory_mb() // config.nodes)
+    return Emulated(
+        nodes=config.nodes,
+        cores_per_node=cores,
+        memory_mb_per_node=memory,
+        processors=processors,
+        pin=cores * config.nodes <= len(processors),
+        queue_wait_s=config.queue_wait_s,
+        grace_s=config.grace_s,
+    )
+
+
+class LocalBatchSystem:
+    """Client side of the daemon; see `batch/contract.py`."""
+
+    def __init__(self, directory: Path, config: LocalBatch) -> None:
+        self._directory = directory
+        self._emulated = emulate(config)
+        self._order = 0
+        make_directories(directory)
+        write_file(directory / "machine.json", msgspec.json.encode(self._emulated))
+
+    def submit(self, submission: Submission) -> str:
+        """See the contract."""
+        machine = self._emulated
+        if submission.nodes > machine.nodes or submission.cores > machine.cores_per_node:
+            raise SiteError(
+                f"allocation `{submission.name}` wants {submission.nodes} nodes of {submission.cores} cores, "
+                f"the local batch system has {machine.nodes} of {machine.cores_per_node}",
+                transient=False,
+            )
+        if self._knows(submission.name):
+            return submission.name
+        self._order += 1
+        name = f"{clock.now_us():017}{self._order:06}-{submission.name}.json"
+        write_file(self._directory / "queue" / name, msgspec.json.encode(submission))
+        self._wake()
+        return submission.name
+
+    def status(self, names: Collection[str]) -> dict[str, Status]:
+        """See the contract."""
+        if names:
+            self._wake()
+        queued = self._queued()  # before the table: the daemon writes the table before it takes a file away
+        table = read_table(self._directory)
+        answers: dict[str, Status] = {}
+        for name in names:
+            entry = table.entries.get(name) if table else None
+            if entry is not None:
+                answers[name] = self._told(entry)
+            elif name in queued:
+                answers[name] = Status(answer=Answer.FOUND, state=AllocationState.QUEUED, batch_id=name)
+            else:
+                answers[name] = Status(answer=Answer.GONE)
+        return answers
+
+    def cancel(self, names: Collection[str]) -> None:
+        """See the contract."""
+        wanted = [name for name in names if self._knows(name)]
+        for name in wanted:
+            write_file(self._directory / "cancel" / name, b"")
+        if wanted:
+            self._wake()
+
+    def machine(self) -> Machine:
+        """See the contract."""
+        table = read_table(self._directory)
+        living = (
+            [each for each in table.entries.values() if each.state not in ALLOCATION_FINAL] if table else []
+        )
+        busy = sum(len(each.nodes) for each in living if each.state is AllocationState.ACTIVE)
+        return Machine(
+            nodes=self._emulated.nodes,
+            nodes_free=self._emulated.nodes - busy,
+            cores_per_node=self._emulated.cores_per_node,
+            memory_mb_per_node=self._emulated.memory_mb_per_node,
+            queued=len(self._queued()) + sum(each.state is AllocationState.QUEUED for each in living),
+        )
+
+    def output(self, name: str) -> Path:
+        """See the contract."""
+        return self._directory / "output" / f"{name}.0"
+
+    def stop(self) -> None:
+        """Tell the daemon to end once nothing runs."""
+        write_file(self._directory / "stop", b"")
+
+    def _knows(self, name: str) -> bool:
+        if name in self._queued():
+            return True
+        table = read_table(self._directory)
+        return table is not None and name in table.entries
+
+    def _queued(self) -> set[str]:
+        try:
+            names = os.listdir(self._directory / "queue")  # noqa: PTH208 -- names only
+        except OSError as error:
+            raise SiteError(f"failed to list `{self._directory}/queue`: {error.strerror}") from error
+        return {
+            name.partition("-")[2].removesuffix(".json")
+            for name in names
+            if name.endswith(".json") and not name.startswith(".")
+        }
+
+    def _told(self, entry: Entry) -> Status:
+        tail = ""
+        if entry.state is AllocationState.FAILED:
+            tail = _tail(self.output(entry.submission.name))
+        return Status(
+            answer=Answer.FOUND,
+            state=entry.state,
+            batch_id=str(entry.number),
+            reason=entry.reason,
+            output_tail=tail,
+        )
+
+    def _wake(self) -> None:
+        """Start the daemon unless one lives. A second one that is started by chance ends at once."""
+        if daemon_lives(self._directory):
+            return
+        (self._directory / "stop").unlink(missing_ok=True)
+        process = start(
+            [sys.executable, "-m", "tidemill.batch.local_daemon", str(self._directory)],
+            output=self._directory / "daemon.log",
+            environ={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        deadline = clock.monotonic_s() + START_TIMEOUT_S
+        while not daemon_lives(self._directory):
+            if process.poll() and not daemon_lives(self._directory):
+                raise SiteError(
+                    f"the local batch daemon ended with status {process.returncode}: "
+                    f"{_tail(self._directory / 'daemon.log') or 'it printed nothing'}"
+                )
+            if clock.monotonic_s() > deadline:
+                raise SiteError(f"the local batch daemon did not start within {START_TIMEOUT_S:g} s")
+            clock.sleep_s(0.005)
+
+
+def make_directories(directory: Path) -> None:
+    """The daemon's directories, readable by their owner alone. Raises SiteError."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        for name in ("queue", "cancel", "output", "exit"):
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SiteError(
+            f"failed to make the local batch directory `{directory}`: {error.strerror}"
+        ) from error
+
+
+def daemon_lives(directory: Path) -> bool:
+    """Whether a daemon holds the lock. (The local batch system serves one machine, where locks work.)"""
+    try:
+        descriptor = os.open(directory / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SiteError(f"failed to open `{directory}/daemon.lock`: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_table(directory: Path) -> Table | None:
+    """The daemon's table, None before it wrote the first. Raises SiteError, ProtocolError."""
+    return read_file(directory / "state.json", Table)
+
+
+def read_file(path: Path, kind: type[_T]) -> _T | None:
+    """A file's content as `kind`, None where there is no file. Raises SiteError, ProtocolError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteError(f"failed to read `{path}`: {error.strerror}") from error
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"failed to read `{path}` as {kind.__name__}: {error}") from error
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Put the content there whole and durably. Raises SiteError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.rename(path)
+    except OSError as error:
+        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES_MAX))
+            text = file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return text[-OUTPUT_QUOTED_CHARS_MAX:]
+
+
+def _memory_mb() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1_000_000

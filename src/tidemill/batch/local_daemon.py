@@ -1,0 +1,323 @@
+"""The daemon of the local batch system: `python -m tidemill.batch.local_daemon DIR`.
+
+First in, first out; whole nodes; TERM, then KILL after the grace, to an allocation's whole session and what descends
+from it. Its table is durable before anything is started, so a killed daemon's successor finds running allocations
+again by process number and start time. See `batch/local.py` for the files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock, log
+from tidemill.batch import processes
+from tidemill.batch.contract import Submission
+from tidemill.batch.local import Emulated, Entry, Table, make_directories, read_file, read_table, write_file
+from tidemill.batch.run import start
+from tidemill.errors import SiteError, TidemillError
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+IDLE_S = 60.0
+"""The daemon ends after so long without an allocation."""
+
+LOCK_TRIES_MAX = 10
+KEPT_S = 3600.0
+KEPT_MAX = 1000
+PAUSE_BUSY_S = 0.02
+PAUSE_IDLE_S = 0.2
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_log = log.Log("local_batch")
+
+# The shell keeps the exit status of its command in a file, whoever is there to wait for it.
+_SHELL = """trap : TERM USR1 INT HUP
+exit_file=$1
+shift
+"$@"
+status=$?
+echo $status > "$exit_file.tmp"
+mv "$exit_file.tmp" "$exit_file"
+exit $status
+"""
+
+
+class Daemon:
+    """The table and what is done about it, step by step."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        machine = read_file(directory / "machine.json", Emulated)
+        if machine is None:
+            raise SiteError(
+                f"`{directory}` has no machine.json: it was not made by `tidemill`", transient=False
+            )
+        self._machine = machine
+        table = read_table(directory)
+        self._table = table or Table(boot=processes.boot())
+        self._children: dict[int, processes.Child] = {}
+        self._deadlines: dict[str, float] = {}
+        self._kill_at: dict[str, float] = {}
+        self._adopt()
+        self._save()
+
+    def step(self) -> bool:
+        """Do what is due; whether anything lives."""
+        changed = self._take_queue()
+        changed |= self._take_cancels()
+        changed |= self._end_finished()
+        changed |= self._enforce()
+        changed |= self._start_next()
+        if changed:
+            self._prune()
+            self._save()
+        return any(entry.state not in ALLOCATION_FINAL for entry in self._table.entries.values())
+
+    # ---- what others want ----
+
+    def _take_queue(self) -> bool:
+        taken: list[Path] = []
+        for path in sorted((self._directory / "queue").glob("[0-9]*.json")):
+            submission = read_file(path, Submission)
+            if submission is None:
+                continue
+            if submission.name not in self._table.entries:
+                self._table.entries[submission.name] = Entry(
+                    number=self._table.next_number,
+                    submission=submission,
+                    state=AllocationState.QUEUED,
+                    submitted_us=clock.now_us(),
+                )
+                self._table.next_number += 1
+            taken.append(path)
+        if taken:
+            self._save()
+            for path in taken:
+                path.unlink(missing_ok=True)
+        return bool(taken)
+
+    def _take_cancels(self) -> bool:
+        changed = False
+        for path in (self._directory / "cancel").iterdir():
+            if path.name.startswith("."):
+                continue
+            entry = self._table.entries.get(path.name)
+            if entry is not None and entry.state is AllocationState.QUEUED:
+                self._end(entry, AllocationState.CANCELED, "canceled before it ran")
+                changed = True
+            elif entry is not None and entry.state is AllocationState.ACTIVE and not entry.ending:
+                self._terminate(entry, "cancel")
+                changed = True
+            path.unlink(missing_ok=True)
+        return changed
+
+    # ---- what runs ----
+
+    def _start_next(self) -> bool:
+        changed = False
+        now = clock.now_us()
+        busy = {n for e in self._table.entries.values() if e.state is AllocationState.ACTIVE for n in e.nodes}
+        free = [node for node in range(self._machine.nodes) if node not in busy]
+        for entry in self._table.entries.values():
+            if entry.state is not AllocationState.QUEUED:
+                continue
+            if entry.submission.nodes > len(free):
+                break  # first in, first out
+            if now - entry.submitted_us < self._machine.queue_wait_s * 1e6:
+                continue
+            entry.nodes, free = free[: entry.submission.nodes], free[entry.submission.nodes :]
+            self._start(entry)
+            changed = True
+        return changed
+
+    def _start(self, entry: Entry) -> None:
+        entry.state, entry.started_us = AllocationState.ACTIVE, clock.now_us()
+        name = entry.submission.name
+        self._deadlines[name] = clock.monotonic_s() + entry.submission.walltime_s
+        self._save()  # that it may run is durable before it runs
+        for rank, node in enumerate(entry.nodes):
+            try:
+                child = self._start_rank(entry, rank, node)
+            except SiteError as error:
+                entry.reason = error.message
+                _log.error("allocation.failed", name=name, reason=error.message)
+                continue
+            self._children[child.pid] = child
+            entry.processes.append((child.pid, processes.start_of(child.pid) or 0))
+        _log.info("allocation.started", name=name, nodes=entry.nodes)
+
+    def _start_rank(self, entry: Entry, rank: int, node: int) -> processes.Child:
+        submission = entry.submission
+        environ = {
+            **os.environ,
+            **submission.environment,
+            "TIDEMILL_ALLOCATION": submission.name,
+            "TIDEMILL_RANK": str(rank),
+            "TIDEMILL_NODE_NAME": f"node{node:04}",
+        }
+        key = f"{submission.name}.{rank}"
+        (self._directory / "exit" / key).unlink(missing_ok=True)
+        command = ["/bin/sh", "-c", _SHELL, "sh", str(self._directory / "exit" / key), *submission.command]
+        before = os.sched_getaffinity(0)
+        if self._machine.pin:
+            width = self._machine.cores_per_node
+            os.sched_setaffinity(0, self._machine.processors[node * width : (node + 1) * width])
+        try:
+            return start(command, output=self._directory / "output" / key, environ=environ)
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _end_finished(self) -> bool:
+        self._reap()
+        changed = False
+        for entry in self._table.entries.values():
+            if entry.state is not AllocationState.ACTIVE:
+                continue
+            if any(processes.is_alive(pid, started) for pid, started in entry.processes):
+                continue
+            if self._kill_rest(entry):
+                continue  # looked at again at the next step
+            self._finish(entry)
+            changed = True
+        return changed
+
+    def _finish(self, entry: Entry) -> None:
+        name = entry.submission.name
+        statuses = [self._exit_status(f"{name}.{rank}") for rank in range(len(entry.nodes))]
+        if entry.ending == "cancel":
+            self._end(entry, AllocationState.CANCELED, "canceled")
+        elif entry.ending == "walltime":
+            self._end(entry, AllocationState.COMPLETED, "walltime is over")
+        elif any(status is None for status in statuses):
+            self._end(entry, AllocationState.FAILED, entry.reason or "its processes were killed")
+        elif any(statuses):
+            self._end(entry, AllocationState.FAILED, f"exit status {max(status or 0 for status in statuses)}")
+        else:
+            self._end(entry, AllocationState.COMPLETED, "")
+
+    def _exit_status(self, key: str) -> int | None:
+        try:
+            text = (self._directory / "exit" / key).read_text(encoding="ascii").strip()
+        except OSError:
+            return None
+        return int(text) if text.isdigit() else None
+
+    def _enforce(self) -> bool:
+        """End what is over its walltime; kill what did not end within the grace."""
+        now = clock.monotonic_s()
+        changed = False
+        for entry in self._table.entries.values():
+            if entry.state is not AllocationState.ACTIVE:
+                continue
+            name = entry.submission.name
+            if not entry.ending and now >= self._deadlines.get(name, now):
+                self._terminate(entry, "walltime")
+                changed = True
+            elif entry.ending and now >= self._kill_at.get(name, now):
+                self._kill_rest(entry)
+        return changed
+
+    def _terminate(self, entry: Entry, why: str) -> None:
+        entry.ending = why
+        self._kill_at[entry.submission.name] = clock.monotonic_s() + self._machine.grace_s
+        for pid, started in entry.processes:
+            processes.signal_session(pid, started, signal.SIGTERM)
+        _log.info("allocation.terminated", name=entry.submission.name, why=why)
+
+    def _kill_rest(self, entry: Entry) -> bool:
+        """Kill all that is left of the allocation; whether there was anything."""
+        return processes.kill_family(
+            [pid for pid, _ in entry.processes], f"TIDEMILL_ALLOCATION={entry.submission.name}"
+        )
+
+    def _end(self, entry: Entry, state: AllocationState, reason: str) -> None:
+        entry.state, entry.reason, entry.ended_us = state, reason or entry.reason, clock.now_us()
+        self._deadlines.pop(entry.submission.name, None)
+        self._kill_at.pop(entry.submission.name, None)
+        _log.info("allocation.ended", name=entry.submission.name, state=state.value, reason=reason)
+
+    # ---- the table ----
+
+    def _adopt(self) -> None:
+        """Find again what a predecessor started; after a reboot nothing of it lives."""
+        same_boot = self._table.boot == processes.boot()
+        self._table.boot = processes.boot()
+        for entry in self._table.entries.values():
+            if entry.state is not AllocationState.ACTIVE:
+                continue
+            if not same_boot:
+                self._end(entry, AllocationState.FAILED, "the machine was started again")
+                continue
+            if len(entry.processes) < len(entry.nodes):  # killed between the start and its note
+                found = processes.find_marked(f"TIDEMILL_ALLOCATION={entry.submission.name}")
+                entry.processes = found or entry.processes
+            left_s = entry.submission.walltime_s - (clock.now_us() - entry.started_us) / 1e6
+            self._deadlines[entry.submission.name] = clock.monotonic_s() + max(0.0, left_s)
+
+    def _save(self) -> None:
+        write_file(self._directory / "state.json", msgspec.json.encode(self._table))
+
+    def _prune(self) -> None:
+        ended = [entry for entry in self._table.entries.values() if entry.state in ALLOCATION_FINAL]
+        old = clock.now_us() - int(KEPT_S * 1e6)
+        for index, entry in enumerate(ended):
+            if entry.ended_us < old or index < len(ended) - KEPT_MAX:
+                name = entry.submission.name
+                del self._table.entries[name]
+                for rank in range(max(1, len(entry.nodes))):
+                    (self._directory / "output" / f"{name}.{rank}").unlink(missing_ok=True)
+                    (self._directory / "exit" / f"{name}.{rank}").unlink(missing_ok=True)
+
+    def _reap(self) -> None:
+        for pid in [pid for pid, child in self._children.items() if child.poll() is not None]:
+            del self._children[pid]
+        processes.reap_orphans(self._children)
+
+
+def serve(directory: Path) -> int:
+    """Run until idle or told to stop; 0, also when another daemon serves the directory already."""
+    make_directories(directory)
+    if not _lock(directory):
+        return 0
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    daemon = Daemon(directory)
+    idle_since = clock.monotonic_s()
+    while True:
+        try:
+            living = daemon.step()
+        except TidemillError as error:
+            _log.error("step.failed", reason=error.message)
+            living = True
+            clock.sleep_s(PAUSE_IDLE_S)
+        if living:
+            idle_since = clock.monotonic_s()
+        idle_s = clock.monotonic_s() - idle_since
+        if not living and (idle_s > IDLE_S or (directory / "stop").exists()):
+            (directory / "stop").unlink(missing_ok=True)
+            return 0
+        clock.sleep_s(PAUSE_BUSY_S if idle_s < 1 else PAUSE_IDLE_S)
+
+
+def _lock(directory: Path) -> bool:
+    """Hold the lock until we end. Those who look whether we live hold it for a moment: try more than once."""
+    lock = os.open(directory / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(LOCK_TRIES_MAX):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            clock.sleep_s(PAUSE_BUSY_S)
+        else:
+            return True
+    os.close(lock)
+    return False
+
+
+if __name__ == "__main__":
+    log.to_stderr()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(serve(Path(sys.argv[1])))
