@@ -60,7 +60,9 @@ impl Ledger {
         let mut given = Vec::new();
         let mut skipped = 0;
         while given.len() < GRANTS_MAX && skipped < SKIP_MAX && room.text_bytes < TEXT_BYTES_MAX {
-            let Some((program, grant)) = self.oldest(&mut cursors) else { break };
+            let Some((program, grant)) = self.oldest(&mut cursors) else {
+                break;
+            };
             match self.size(key, (program, grant), &room, now) {
                 0 if room.budget <= 0.0 && room.idle_cores == 0 => break,
                 0 => skipped += 1,
@@ -90,9 +92,15 @@ impl Ledger {
         room.time = (room.remaining_s - room.queued_s).max(0.0) * cores;
         let mut busy = 0;
         for (grant, events) in &self.pilots[key].outstanding {
-            let Some(state) = self.grants.get(grant) else { continue };
-            let Some(job) = self.jobs.get(&state.job) else { continue };
-            let Some(program) = self.programs.get(&job.program) else { continue };
+            let Some(state) = self.grants.get(grant) else {
+                continue;
+            };
+            let Some(job) = self.jobs.get(&state.job) else {
+                continue;
+            };
+            let Some(program) = self.programs.get(&job.program) else {
+                continue;
+            };
             let count = events.len();
             busy += count.saturating_mul(program.program.cores.max(1));
             if !program.pace.is_measured() {
@@ -111,7 +119,9 @@ impl Ledger {
                     state.free_events as f64 * state.pace.event_s() * state.program.cores.max(1) as f64
                 })
                 .sum();
-            room.budget = room.budget.min(free_core_s * cores / self.cores_connected as f64 * SHARE);
+            room.budget = room
+                .budget
+                .min(free_core_s * cores / self.cores_connected as f64 * SHARE);
         }
         room
     }
@@ -120,8 +130,10 @@ impl Ledger {
     fn oldest(&self, cursors: &mut [(u64, u64)]) -> Option<(u64, u64)> {
         let mut best: Option<(u64, u64, usize)> = None;
         for (k, &(program, from)) in cursors.iter().enumerate() {
-            let Some((&order, &grant)) = self.programs.get(&program)?.queue.range(from..).next() else { continue };
-            if best.is_none_or(|(oldest, _, _)| order < oldest) {
+            let Some((&order, &grant)) = self.programs.get(&program)?.queue.range(from..).next() else {
+                continue;
+            };
+            if best.map_or(true, |(oldest, _, _)| order < oldest) {
                 best = Some((order, grant, k));
             }
         }
@@ -132,12 +144,18 @@ impl Ledger {
 
     /// How many events of a grant to give.
     fn size(&self, key: PilotKey, (program, grant): (u64, u64), room: &Room, now: u64) -> u64 {
-        let refused = self.pilots[key].refused.get(&grant).is_some_and(|&until| now < until);
-        let (Some(state), Some(program_state)) = (self.grants.get(&grant), self.programs.get(&program)) else {
+        let refused = self.pilots[key]
+            .refused
+            .get(&grant)
+            .is_some_and(|&until| now < until);
+        let (Some(state), Some(program_state)) = (self.grants.get(&grant), self.programs.get(&program))
+        else {
             return 0;
         };
         let job_pace = self.jobs.get(&state.job).and_then(|job| job.pace);
-        let event_s = job_pace.as_ref().map_or(program_state.pace.event_s(), Pace::event_s);
+        let event_s = job_pace
+            .as_ref()
+            .map_or(program_state.pace.event_s(), Pace::event_s);
         if refused || event_s > room.remaining_s {
             return 0;
         }
@@ -145,7 +163,10 @@ impl Ledger {
         let event_core_s = event_s * event_cores as f64;
         let idle = room.idle_cores / event_cores;
         let wanted = (room.budget / event_core_s) as u64;
-        let mut count = wanted.max(u64::from(room.budget > 0.0)).min((room.time / event_core_s) as u64).max(idle);
+        let mut count = wanted
+            .max(u64::from(room.budget > 0.0))
+            .min((room.time / event_core_s) as u64)
+            .max(idle);
         let unmeasured_max = (UNMEASURED_PER_CORE * room.cores as u64 / event_cores).max(1);
         if job_pace.is_none() {
             let out = room.job_events.get(&state.job).copied().unwrap_or(0);
@@ -165,14 +186,22 @@ impl Ledger {
         count: u64,
         (room, given): (&mut Room, &mut Vec<Grant>),
     ) {
-        let (Some(state), Some(program_state)) = (self.grants.get_mut(&grant), self.programs.get_mut(&program)) else {
+        let (Some(state), Some(program_state)) =
+            (self.grants.get_mut(&grant), self.programs.get_mut(&program))
+        else {
             return;
         };
         let mine = self.pilots[key].outstanding.entry(grant).or_default();
         let mut left = count;
         while let Some((first, taken)) = state.free.take_front(left) {
             mine.add(first, first + taken);
-            given.push(Grant { grant, job: state.job, first, count: taken, chunk_max: state.chunk_max });
+            given.push(Grant {
+                grant,
+                job: state.job,
+                first,
+                count: taken,
+                chunk_max: state.chunk_max,
+            });
             left -= taken;
         }
         let taken = count - left;
@@ -187,7 +216,7 @@ impl Ledger {
         room.budget -= core_s;
         room.time -= core_s;
         room.idle_cores = room.idle_cores.saturating_sub(taken.saturating_mul(event_cores));
-        room.text_bytes += job.map_or(0, |job| job.text.len());
+        room.text_bytes += job.map_or(0, |job| job.text.get().len());
         *room.program_events.entry(program).or_default() += taken;
         *room.job_events.entry(state.job).or_default() += taken;
     }
@@ -196,5 +225,8 @@ impl Ledger {
 fn fits(program: &Program, ask: &Ask) -> bool {
     program.cores <= ask.cores
         && program.memory_mb <= ask.memory_mb
-        && program.devices.iter().all(|(name, &count)| count <= ask.devices.get(name).copied().unwrap_or(0))
+        && program
+            .devices
+            .iter()
+            .all(|(name, &count)| count <= ask.devices.get(name).copied().unwrap_or(0))
 }

@@ -35,8 +35,10 @@ impl Intervals {
         }
         let low = self.spans.partition_point(|span| span.1 < first);
         let high = self.spans.partition_point(|span| span.0 <= end);
-        let overlap: u64 =
-            self.spans[low..high].iter().map(|span| end.min(span.1).saturating_sub(first.max(span.0))).sum();
+        let overlap: u64 = self.spans[low..high]
+            .iter()
+            .map(|span| end.min(span.1).saturating_sub(first.max(span.0)))
+            .sum();
         let merged = match self.spans.get(low..high) {
             Some([.., last]) => (first.min(self.spans[low].0), end.max(last.1)),
             _ => (first, end),
@@ -55,10 +57,16 @@ impl Intervals {
         if low >= high {
             return 0;
         }
-        let removed: u64 = self.spans[low..high].iter().map(|span| end.min(span.1) - first.max(span.0)).sum();
+        let removed: u64 = self.spans[low..high]
+            .iter()
+            .map(|span| end.min(span.1) - first.max(span.0))
+            .sum();
         let left = (self.spans[low].0, first);
         let right = (end, self.spans[high - 1].1);
-        self.spans.splice(low..high, [left, right].into_iter().filter(|span| span.0 < span.1));
+        self.spans.splice(
+            low..high,
+            [left, right].into_iter().filter(|span| span.0 < span.1),
+        );
         removed
     }
 

@@ -25,7 +25,7 @@ pub type PilotKey = usize;
 
 pub(crate) struct ProgramState {
     pub program: Program,
-    pub text: Box<str>,
+    pub text: Box<RawValue>,
     pub pace: Pace,
     pub free_events: u64,
     /// Grants with free events, by age.
@@ -34,7 +34,7 @@ pub(crate) struct ProgramState {
 
 pub(crate) struct JobState {
     pub program: u64,
-    pub text: Box<str>,
+    pub text: Box<RawValue>,
     /// Measured seconds per event of this job.
     pub pace: Option<Pace>,
 }
@@ -54,8 +54,10 @@ pub struct Pilot {
     pub allocation: String,
     /// Highest record number received.
     pub received: u64,
-    /// It has told Started and not Ended, as far as is known.
+    /// It may come back: it has not told its end, is not given up, and its allocation goes on.
     pub alive: bool,
+    /// It has told its end.
+    ended: bool,
     pub connected: bool,
     pub(crate) ask: Option<Ask>,
     pub(crate) cores: u64,
@@ -162,6 +164,17 @@ impl Ledger {
         self.programs.values().map(|program| program.free_events).sum()
     }
 
+    /// A job's program, its own text and its program's.
+    pub fn texts(&self, job: u64) -> Option<(u64, &RawValue, &RawValue)> {
+        let job = self.jobs.get(&job)?;
+        Some((job.program, &*job.text, &*self.programs.get(&job.program)?.text))
+    }
+
+    /// Standing asks should be tried again: what kept them may have passed.
+    pub fn touch(&mut self) {
+        self.changed = true;
+    }
+
     /// Whether something became free since the last call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
@@ -204,27 +217,47 @@ impl Ledger {
         let program: Program =
             serde_json::from_str(text.get()).map_err(|error| format!("failed to read a program: {error}"))?;
         let pace = Pace::estimated(program.event_s);
-        let state = ProgramState { text: text.get().into(), pace, free_events: 0, queue: BTreeMap::new(), program };
+        let state = ProgramState {
+            text,
+            pace,
+            free_events: 0,
+            queue: BTreeMap::new(),
+            program,
+        };
         self.programs.entry(state.program.program).or_insert(state);
         Ok(())
     }
 
     fn load_job(&mut self, text: Box<RawValue>) -> Result<(), String> {
-        let head: JobHead = serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
+        let head: JobHead =
+            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
         let Some(program) = self.programs.get_mut(&head.program) else {
-            return Err(format!("job {} is of program {}, which was never told", head.job, head.program));
+            return Err(format!(
+                "job {} is of program {}, which was never told",
+                head.job, head.program
+            ));
         };
         let pace = self.replayed_pace.get(&head.job).copied();
         if let Some(pace) = pace {
             program.pace.learn((pace.event_s() * 1e6) as u64, 1);
         }
-        self.jobs.insert(head.job, JobState { program: head.program, text: text.get().into(), pace });
+        self.jobs.insert(
+            head.job,
+            JobState {
+                program: head.program,
+                text,
+                pace,
+            },
+        );
         Ok(())
     }
 
     fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {
         let Some(job) = self.jobs.get(&grant.job) else {
-            return Err(format!("grant {} is of job {}, which was never told", grant.grant, grant.job));
+            return Err(format!(
+                "grant {} is of job {}, which was never told",
+                grant.grant, grant.job
+            ));
         };
         if self.grants.contains_key(&grant.grant) {
             return Err(format!("grant {} was told before", grant.grant));
@@ -238,8 +271,13 @@ impl Ledger {
             return Ok(());
         }
         self.orders += 1;
-        let state =
-            GrantState { job: grant.job, order: self.orders, chunk_max: grant.chunk_max, free: open.clone(), open };
+        let state = GrantState {
+            job: grant.job,
+            order: self.orders,
+            chunk_max: grant.chunk_max,
+            free: open.clone(),
+            open,
+        };
         if let Some(program) = self.programs.get_mut(&job.program) {
             program.queue.insert(state.order, grant.grant);
             program.free_events += state.free.len();
@@ -275,12 +313,15 @@ impl Ledger {
     /// Those of the jobs that are cancelled.
     pub fn cancelled_of(&self, grants: &[Grant]) -> Vec<u64> {
         let jobs: HashSet<u64> = grants.iter().map(|grant| grant.job).collect();
-        jobs.into_iter().filter(|job| self.cancelled.contains(job)).collect()
+        jobs.into_iter()
+            .filter(|job| self.cancelled.contains(job))
+            .collect()
     }
 
     fn end_allocation(&mut self, allocation: String) {
-        let keys: Vec<PilotKey> =
-            (0..self.pilots.len()).filter(|&key| self.pilots[key].allocation == allocation).collect();
+        let keys: Vec<PilotKey> = (0..self.pilots.len())
+            .filter(|&key| self.pilots[key].allocation == allocation)
+            .collect();
         for key in keys {
             self.pilots[key].alive = false;
             self.give_away(key);
@@ -300,7 +341,11 @@ impl Ledger {
         }
         // `pilot_id`: ALLOCATION.rRANK.iINCARNATION
         let allocation = id.rsplitn(3, '.').last().unwrap_or(id);
-        self.pilots.push(Pilot { id: id.to_owned(), allocation: allocation.to_owned(), ..Pilot::default() });
+        self.pilots.push(Pilot {
+            id: id.to_owned(),
+            allocation: allocation.to_owned(),
+            ..Pilot::default()
+        });
         self.keys.insert(id.to_owned(), self.pilots.len() - 1);
         self.pilots.len() - 1
     }
@@ -310,10 +355,16 @@ impl Ledger {
         let mut holds: HashMap<u64, Intervals> = HashMap::new();
         for grant in held {
             let end = grant.first.saturating_add(grant.count);
-            let Some(state) = self.grants.get_mut(&grant.grant) else { continue };
+            let Some(state) = self.grants.get_mut(&grant.grant) else {
+                continue;
+            };
             let open = state.open.within(grant.first, end);
             let taken = state.free.remove(grant.first, end);
-            if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+            if let Some(program) = self
+                .jobs
+                .get(&state.job)
+                .and_then(|job| self.programs.get_mut(&job.program))
+            {
                 program.free_events -= taken;
                 if state.free.is_empty() {
                     program.queue.remove(&state.order);
@@ -373,10 +424,13 @@ impl Ledger {
 
     /// Take a record. Returns whether the pilot has told its end.
     pub fn record(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) -> bool {
-        self.pilots[key].received = self.pilots[key].received.max(head.s);
+        let ended = self.has_ended(key);
+        let pilot = &mut self.pilots[key];
+        pilot.received = pilot.received.max(head.s);
+        pilot.ended |= head.kind() == Kind::Ended;
+        pilot.alive = !pilot.ended && !ended;
         let end = head.first.saturating_add(head.count);
         match head.kind() {
-            Kind::Started => self.pilots[key].alive = !self.has_ended(key),
             Kind::Done => {
                 self.learn(head);
                 self.settle(key, head.grant, (head.first, end));
@@ -388,12 +442,11 @@ impl Ledger {
                 self.free(head.grant, &spans);
             }
             Kind::Ended => {
-                self.pilots[key].alive = false;
                 self.pilots[key].ask = None;
                 self.give_away(key);
                 return true;
             }
-            Kind::Other => {}
+            Kind::Started | Kind::Other => {}
         }
         false
     }
@@ -403,7 +456,11 @@ impl Ledger {
         let measured = |pace: &mut Pace| pace.learn(wall_us, head.count);
         let Some(job) = self.jobs.get_mut(&head.job) else {
             if !self.live {
-                measured(self.replayed_pace.entry(head.job).or_insert_with(|| Pace::estimated(0.0)));
+                measured(
+                    self.replayed_pace
+                        .entry(head.job)
+                        .or_insert_with(|| Pace::estimated(0.0)),
+                );
             }
             return;
         };
@@ -425,7 +482,11 @@ impl Ledger {
         let taken = state.free.remove(first, end);
         state.open.remove(first, end);
         if taken > 0 {
-            if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+            if let Some(program) = self
+                .jobs
+                .get(&state.job)
+                .and_then(|job| self.programs.get_mut(&job.program))
+            {
                 program.free_events -= taken;
                 if state.free.is_empty() {
                     program.queue.remove(&state.order);
@@ -452,7 +513,9 @@ impl Ledger {
 
     /// Make open events free again.
     fn free(&mut self, grant: u64, spans: &[(u64, u64)]) {
-        let Some(state) = self.grants.get_mut(&grant) else { return };
+        let Some(state) = self.grants.get_mut(&grant) else {
+            return;
+        };
         let mut added = 0;
         for &(first, end) in spans {
             for (first, end) in state.open.within(first, end) {
@@ -462,7 +525,11 @@ impl Ledger {
         if added == 0 {
             return;
         }
-        if let Some(program) = self.jobs.get(&state.job).and_then(|job| self.programs.get_mut(&job.program)) {
+        if let Some(program) = self
+            .jobs
+            .get(&state.job)
+            .and_then(|job| self.programs.get_mut(&job.program))
+        {
             program.free_events += added;
             program.queue.insert(state.order, grant);
         }
@@ -494,7 +561,10 @@ impl Ledger {
             if self.pilots[key].limbo_until.is_some_and(|until| now >= until) {
                 self.release_limbo(key);
             }
-            if self.pilots[key].lost_at.is_some_and(|at| now >= at.saturating_add(grace_us)) {
+            if self.pilots[key]
+                .lost_at
+                .is_some_and(|at| now >= at.saturating_add(grace_us))
+            {
                 self.pilots[key].alive = false;
                 self.give_away(key);
                 lost.push(key);

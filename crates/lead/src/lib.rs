@@ -1,8 +1,82 @@
 //! `tidemill-node lead`: hands the fleet's work to the pilots that ask, and keeps its journal.
 
+mod address;
+mod commit;
+mod connection;
+mod error;
+mod files;
 mod handout;
 mod intervals;
 mod ledger;
 mod pace;
+mod protocol;
 mod record;
+mod replay;
+mod server;
 mod work;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tidemill_sys::{process, signal};
+use tidemill_wire::log::{cause, Log};
+
+pub use error::LeadError;
+pub use server::{Exit, Lead};
+
+const SIGINT: i32 = 2; // signal(7), the same number on every architecture
+/// A turn of the loop waits at most so long.
+const WAIT_US: u64 = 1_000_000;
+
+/// What `--help` says.
+pub const USAGE: &str = "\
+Usage: tidemill-node lead --fleet DIR
+
+Hands out the work of the fleet directory DIR to the pilots that join, and keeps its journal.
+Leaves when the fleet is closed and all pilots have left, or on SIGTERM.
+";
+
+/// Run a lead until it may leave; returns the exit code. Call while single-threaded.
+pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
+    let log = Log::new("lead");
+    match options(args).and_then(|fleet| lead(&fleet, log)) {
+        Ok(()) => 0,
+        Err(LeadError::Usage(text)) => {
+            tidemill_wire::log::plain(&format!(
+                "tidemill-node lead: {text}\nhint: tidemill-node lead --fleet DIR\n"
+            ));
+            2
+        }
+        Err(error) => {
+            log.error("lead.failed", &[("error", &cause(&error))]);
+            error.exit_code()
+        }
+    }
+}
+
+fn lead(fleet: &std::path::Path, log: Log) -> Result<(), LeadError> {
+    signal::block_only(&[signal::TERM, SIGINT])?;
+    let signals = signal::descriptor(&[signal::TERM, SIGINT])?;
+    process::raise_open_files()?;
+    let mut lead = Lead::start(fleet, log)?;
+    lead.leave_on(signals);
+    loop {
+        if let Some(exit) = lead.turn(WAIT_US)? {
+            return lead.leave(exit);
+        }
+    }
+}
+
+fn options(args: impl Iterator<Item = OsString>) -> Result<PathBuf, LeadError> {
+    use lexopt::prelude::*;
+    let usage = |error: lexopt::Error| LeadError::Usage(error.to_string());
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut fleet = None;
+    while let Some(option) = parser.next().map_err(usage)? {
+        match option {
+            Long("fleet") => fleet = Some(PathBuf::from(parser.value().map_err(usage)?)),
+            other => return Err(usage(other.unexpected())),
+        }
+    }
+    fleet.ok_or_else(|| LeadError::Usage(String::from("missing option `--fleet`")))
+}

@@ -15,7 +15,14 @@ pub struct Pace {
 impl Pace {
     /// Starts with an estimate.
     pub fn estimated(event_s: f64) -> Self {
-        Pace { event_s: if event_s.is_finite() { event_s.max(EVENT_S_MIN) } else { EVENT_S_MIN }, measured: false }
+        Pace {
+            event_s: if event_s.is_finite() {
+                event_s.max(EVENT_S_MIN)
+            } else {
+                EVENT_S_MIN
+            },
+            measured: false,
+        }
     }
 
     pub fn event_s(&self) -> f64 {
@@ -32,7 +39,11 @@ impl Pace {
             return;
         }
         let measured = (wall_us as f64 / 1e6 / count as f64).max(EVENT_S_MIN);
-        self.event_s = if self.measured { self.event_s + NEWEST * (measured - self.event_s) } else { measured };
+        self.event_s = if self.measured {
+            self.event_s + NEWEST * (measured - self.event_s)
+        } else {
+            measured
+        };
         self.measured = true;
     }
 }

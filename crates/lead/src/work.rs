@@ -34,12 +34,10 @@ pub struct WorkReader {
 
 impl WorkReader {
     pub fn new(fleet: &Path) -> Self {
-        WorkReader { directory: fleet.join("work"), next: 1 }
-    }
-
-    /// The number of the next file.
-    pub fn number(&self) -> u64 {
-        self.next
+        WorkReader {
+            directory: fleet.join("work"),
+            next: 1,
+        }
     }
 
     /// The next work file, None while it is not there. One open by name, nothing else.
@@ -58,9 +56,13 @@ impl WorkReader {
             source,
         })?;
         if work.format != FORMAT || work.number != self.next {
-            let message =
-                format!("it has format {} and number {}, expected {FORMAT} and {}", work.format, work.number, self.next);
-            return Err(WireError::file("use the work file", &path)(std::io::Error::other(message)));
+            let message = format!(
+                "it has format {} and number {}, expected {FORMAT} and {}",
+                work.format, work.number, self.next
+            );
+            return Err(WireError::file("use the work file", &path)(
+                std::io::Error::other(message),
+            ));
         }
         self.next += 1;
         Ok(Some(work))
@@ -95,12 +97,19 @@ mod tests {
         assert!(reader.next().unwrap().is_none());
         write(fleet.path(), 2, &format!(r#"{{"format":1,"number":2,{EMPTY}"#));
         assert!(reader.next().unwrap().is_none());
-        write(fleet.path(), 1, &format!(r#"{{"format":1,"number":1,"new_field":[],{EMPTY}"#));
+        write(
+            fleet.path(),
+            1,
+            &format!(r#"{{"format":1,"number":1,"new_field":[],{EMPTY}"#),
+        );
         let work = reader.next().unwrap().unwrap();
         assert_eq!(work.number, 1);
         let line = one_line(work.jobs.into_iter().next().unwrap());
         assert!(!line.get().contains('\n'));
-        assert_eq!(serde_json::from_str::<serde_json::Value>(line.get()).unwrap()["x"], "a\nb");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(line.get()).unwrap()["x"],
+            "a\nb"
+        );
         assert_eq!(reader.next().unwrap().unwrap().number, 2);
     }
 
@@ -108,7 +117,11 @@ mod tests {
     fn a_damaged_or_foreign_file_is_an_error_with_its_path_and_is_read_again() {
         let fleet = tempfile::tempdir().unwrap();
         let mut reader = WorkReader::new(fleet.path());
-        for text in ["{", &format!(r#"{{"format":9,"number":1,{EMPTY}"#), &format!(r#"{{"format":1,"number":3,{EMPTY}"#)] {
+        for text in [
+            "{",
+            &format!(r#"{{"format":9,"number":1,{EMPTY}"#),
+            &format!(r#"{{"format":1,"number":3,{EMPTY}"#),
+        ] {
             write(fleet.path(), 1, text);
             let error = reader.next().unwrap_err();
             assert!(error.to_string().contains("000001.json"), "{error}");

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use hmac::{Hmac, Mac};
@@ -14,7 +15,22 @@ const SECRET_DIGITS_MIN: usize = 32;
 
 /// The text of the secret file without its newline.
 pub fn read_secret(path: &Path) -> Result<String, WireError> {
-    let text = std::fs::read_to_string(path).map_err(WireError::file("read the secret", path))?;
+    let mut text = String::new();
+    let mut file = File::open(path).map_err(WireError::file("open the secret", path))?;
+    let mode = file
+        .metadata()
+        .map_err(WireError::file("stat the secret", path))?
+        .permissions()
+        .mode()
+        & 0o777;
+    if mode & 0o077 != 0 {
+        let source = std::io::Error::other(format!(
+            "its mode is {mode:04o}: others may read it, expected 0600"
+        ));
+        return Err(WireError::file("use the secret", path)(source));
+    }
+    file.read_to_string(&mut text)
+        .map_err(WireError::file("read the secret", path))?;
     let secret = text.trim_end_matches('\n');
     if secret.len() < SECRET_DIGITS_MIN {
         let source = std::io::Error::other(format!("{} characters, expected 64", secret.len()));
@@ -98,6 +114,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::error::Error;
 
     const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
 
@@ -132,6 +149,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
         std::fs::write(&path, "abc\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read_secret(&path)
+            .unwrap_err()
+            .source()
+            .unwrap()
+            .to_string()
+            .contains("0644"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let error = read_secret(&path).unwrap_err();
         assert!(error.to_string().contains("secret"), "{error}");
         std::fs::write(&path, format!("{SECRET}\n")).unwrap();

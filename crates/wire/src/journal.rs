@@ -126,16 +126,16 @@ impl JournalWriter {
         self.written
     }
 
-    /// Take note of an fsync that covered the first `bytes` bytes of what was not fsynced.
+    /// Take note of an fsync that covered the first `bytes` bytes of what was not fsynced; nothing may have been written
+    /// since it began.
     pub fn finish_sync(&mut self, bytes: usize, result: io::Result<()>) -> Result<(), WireError> {
         match result {
-            Ok(()) if !self.broken => {
+            Ok(()) => {
                 self.unsynced.drain(..bytes);
                 self.written -= bytes;
                 self.synced_length += bytes as u64;
                 Ok(())
             }
-            Ok(()) => Ok(()), // a write failed meanwhile: all of it is written and fsynced again
             Err(error) => {
                 self.broken = true;
                 Err(WireError::file("fsync", &self.path)(error))

@@ -24,6 +24,8 @@ pub struct LineBuffer {
     scanned: usize,
     end: usize,
     limit: usize,
+    /// The last read filled all the room: the next one gets more.
+    full: bool,
 }
 
 impl LineBuffer {
@@ -35,6 +37,7 @@ impl LineBuffer {
             scanned: 0,
             end: 0,
             limit,
+            full: false,
         }
     }
 
@@ -56,6 +59,7 @@ impl LineBuffer {
                 Ok(0) => return Ok(Fill::Closed),
                 Ok(count) => {
                     self.end += count;
+                    self.full = self.end == self.bytes.len();
                     return Ok(Fill::Open(count));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -91,18 +95,17 @@ impl LineBuffer {
         if self.scanned - self.start >= self.limit {
             return Err(FillError::Line(WireError::LineTooLong { limit: self.limit }));
         }
-        if self.end < self.bytes.len() {
-            return Ok(());
-        }
-        if self.start > 0 {
+        if self.start > 0 && self.bytes.len() - self.end < self.bytes.len() / 2 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.scanned -= self.start;
             self.start = 0;
         }
-        if self.end + GROW_BYTES > self.bytes.len() {
-            let more = self.bytes.len().clamp(GROW_BYTES, READ_BYTES_MAX);
-            self.bytes.resize(self.bytes.len() + more, 0);
+        let length = self.bytes.len();
+        let wants_more = std::mem::take(&mut self.full) && length < READ_BYTES_MAX;
+        if self.end == length || wants_more {
+            self.bytes
+                .resize(length + length.clamp(GROW_BYTES, READ_BYTES_MAX), 0);
         }
         Ok(())
     }

@@ -77,6 +77,11 @@ impl Log {
     }
 }
 
+/// Text for a person, to stderr.
+pub fn plain(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes()); // as above
+}
+
 /// An error as text with its causes, for a field of an event.
 pub fn cause(error: &dyn std::error::Error) -> String {
     crate::error::chain(error)

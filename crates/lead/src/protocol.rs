@@ -1,0 +1,236 @@
+//! What the lead does with each line of a connection.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tidemill_wire::{frame, handshake, Cancel, Drain, Grant, Hello, LeadMessage, PilotMessage};
+
+use crate::connection::{Connection, Peer};
+use crate::ledger::{Ledger, Number, PilotKey};
+use crate::record::RecordHead;
+use crate::server::Lead;
+
+/// A pilot's name becomes part of a file name.
+const PILOT_ID_BYTES_MAX: usize = 200;
+
+/// `Work` whose programs and jobs are the texts of the work file.
+#[derive(Serialize)]
+struct WorkMessage<'a> {
+    m: &'static str,
+    programs: Vec<&'a RawValue>,
+    jobs: Vec<&'a RawValue>,
+    grants: &'a [Grant],
+}
+
+impl Lead {
+    /// Handle one line. Err tells why the connection is over.
+    pub(crate) fn handle(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        line: &[u8],
+        now: u64,
+    ) -> Result<(), String> {
+        let unreadable = |error: serde_json::Error| format!("it sent a message that cannot be read: {error}");
+        match (&connection.peer, line.first()) {
+            (Peer::Pilot(key), Some(b'{')) => {
+                let key = *key;
+                match serde_json::from_slice(line).map_err(unreadable)? {
+                    PilotMessage::Ask(ask) => {
+                        if !std::mem::replace(&mut self.in_line[key], true) {
+                            self.asking.push_back(key);
+                        }
+                        self.ledger.ask(key, ask);
+                        self.serve_on(key, connection, now);
+                        Ok(())
+                    }
+                    PilotMessage::Beat(_) => Ok(()),
+                    PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
+                }
+            }
+            (Peer::Pilot(key), _) => {
+                let key = *key;
+                self.record(key, connection, line, now)
+            }
+            (Peer::Unknown { nonce, .. }, Some(b'{')) => {
+                let nonce = nonce.clone();
+                match serde_json::from_slice(line).map_err(unreadable)? {
+                    PilotMessage::Hello(hello) => self.hello(slot, connection, (&nonce, &hello), now),
+                    _ => Err(String::from("its first message was not hello")),
+                }
+            }
+            (Peer::Unknown { .. }, _) => Err(String::from("it does not speak the protocol")),
+        }
+    }
+
+    fn hello(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        (nonce, hello): (&str, &Hello),
+        now: u64,
+    ) -> Result<(), String> {
+        if !handshake::pilot_is_known(&self.secret, nonce, &hello.nonce, &hello.pilot, &hello.proof) {
+            return Err(String::from(
+                "its proof is wrong: it does not know the fleet's secret",
+            ));
+        }
+        if !is_file_name(&hello.pilot) {
+            return Err(String::from("its name is no file name"));
+        }
+        let caught_up = self.journals.catch_up_leads(&mut self.ledger, now);
+        let caught_up =
+            caught_up.and_then(|()| self.journals.catch_up_pilot(&mut self.ledger, &hello.pilot, now));
+        caught_up.map_err(|error| tidemill_wire::log::cause(&error))?;
+        let key = self.ledger.key_of(&hello.pilot);
+        self.know_pilots();
+        if let Some(old) = self.connection_of[key] {
+            self.close(old, "the pilot has connected anew", now);
+        }
+        self.ledger.connect(key, &hello.held, now);
+        self.connection_of[key] = Some(slot);
+        connection.become_pilot(key);
+        let proof = handshake::lead_proof(&self.secret, nonce, &hello.nonce, &hello.pilot);
+        Lead::welcome(connection, proof, (self.synced[key], now), self.log);
+        let jobs = self.ledger.cancelled_of(&hello.held);
+        if !jobs.is_empty() {
+            connection.send(&LeadMessage::Cancel(Cancel { jobs }), now, self.log);
+        }
+        if self.ledger.is_draining() {
+            connection.send(
+                &LeadMessage::Drain(Drain {
+                    reason: self.drain_reason(),
+                }),
+                now,
+                self.log,
+            );
+        }
+        self.log.info(
+            "pilot.connected",
+            &[
+                ("pilot", &hello.pilot),
+                ("node", &hello.node),
+                ("peer", &connection.address),
+                ("version", &hello.version),
+                ("held", &hello.held.len()),
+                ("acked", &self.synced[key]),
+            ],
+        );
+        Ok(())
+    }
+
+    /// Room for pilots that the ledger has learnt of. What came from other journals is on disk.
+    pub(crate) fn know_pilots(&mut self) {
+        let known = self.ledger.pilots().len();
+        self.connection_of.resize(known, None);
+        self.in_line.resize(known, false);
+        self.synced.resize(known, 0);
+        for (key, number) in self.journals.take_safe() {
+            self.synced[key] = self.synced[key].max(number);
+        }
+    }
+
+    fn record(
+        &mut self,
+        key: PilotKey,
+        connection: &mut Connection,
+        line: &[u8],
+        now: u64,
+    ) -> Result<(), String> {
+        let json = frame::check(line).map_err(|error| error.to_string())?;
+        let head: RecordHead<'_> = serde_json::from_slice(json)
+            .map_err(|error| format!("it sent a record that cannot be read: {error}"))?;
+        if head.p != self.ledger.pilot(key).id.as_str() {
+            return Err(format!("it sent a record of `{}`", head.p));
+        }
+        match self.ledger.number(key, head.s) {
+            Number::Duplicate => {
+                self.acknowledge_again(key, connection, now);
+                Ok(())
+            }
+            Number::Gap { expected } => Err(format!(
+                "it sent record {} where {expected} was expected: records are missing",
+                head.s
+            )),
+            Number::New => {
+                self.commit.append(line, (key, head.s), now);
+                if self.ledger.record(key, &head, now) {
+                    let pilot = &self.ledger.pilot(key).id;
+                    self.log.info(
+                        "pilot.ended",
+                        &[("pilot", pilot), ("reason", &head.reason.as_ref())],
+                    );
+                } else if self.ledger.pilot(key).asks() {
+                    connection.hungry = true;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn acknowledge_again(&mut self, key: PilotKey, connection: &mut Connection, now: u64) {
+        let acked = self.synced[key];
+        connection.send(&LeadMessage::Ack(tidemill_wire::Ack { acked }), now, self.log);
+    }
+
+    /// Give work to a pilot that asks, if there is any.
+    pub(crate) fn serve(&mut self, key: PilotKey, now: u64) {
+        let Some(slot) = self.connection_of.get(key).copied().flatten() else {
+            return;
+        };
+        let Some(mut connection) = self.connections[slot].take() else {
+            return;
+        };
+        self.serve_on(key, &mut connection, now);
+        self.connections[slot] = Some(connection);
+    }
+
+    pub(crate) fn serve_on(&mut self, key: PilotKey, connection: &mut Connection, now: u64) {
+        connection.hungry = false;
+        if !connection.takes_work() {
+            return;
+        }
+        if let Some(grants) = self.ledger.hand_out(key, self.manifest.settings.queue_s, now) {
+            if let Err(error) = tell_work(&self.ledger, connection, &grants) {
+                self.log.error("message.unwritable", &[("error", &error)]);
+            }
+            connection.sent_at = now;
+        }
+    }
+
+    pub(crate) fn drain_reason(&self) -> String {
+        String::from(if self.stopped { "stop" } else { "drain" })
+    }
+}
+
+/// Put a Work message on its way, with the programs and jobs that this connection has not been told.
+fn tell_work(ledger: &Ledger, connection: &mut Connection, grants: &[Grant]) -> Result<(), String> {
+    let mut message = WorkMessage {
+        m: "work",
+        programs: Vec::new(),
+        jobs: Vec::new(),
+        grants,
+    };
+    for grant in grants {
+        if !connection.told_jobs.insert(grant.job) {
+            continue;
+        }
+        let (program, job_text, program_text) = ledger
+            .texts(grant.job)
+            .ok_or_else(|| format!("job {} is not known", grant.job))?;
+        message.jobs.push(job_text);
+        if connection.told_programs.insert(program) {
+            message.programs.push(program_text);
+        }
+    }
+    connection.out.push(&message).map_err(|error| error.to_string())
+}
+
+fn is_file_name(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= PILOT_ID_BYTES_MAX
+        && !id.starts_with('.')
+        && !id.starts_with("lead-")
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}

@@ -1,0 +1,525 @@
+//! The loop: sockets, work files, journal and ledger meet here and nowhere else. One turn is bounded.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use tidemill_sys::fd::{poll, Poll, READABLE, WRITABLE};
+use tidemill_sys::signal;
+use tidemill_sys::time::monotonic_us;
+use tidemill_wire::log::{cause, Log};
+use tidemill_wire::{
+    handshake, Ack, Beat, Challenge, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT,
+};
+
+use crate::address;
+use crate::commit::Commit;
+use crate::connection::{self, Connection, Peer};
+use crate::error::LeadError;
+use crate::ledger::{Ledger, PilotKey};
+use crate::replay::Journals;
+use crate::work::WorkReader;
+
+/// Connections at once; more wait in the kernel's queue.
+pub const CONNECTIONS_MAX: usize = 4096;
+const ACCEPTS_PER_TURN: usize = 64;
+/// With many connections, a turn handles what came in so long, instead of one line per `poll` of all.
+const CROWD: usize = 64;
+const CROWD_PAUSE_US: u64 = 2_000;
+const TICK_US: u64 = 250_000;
+const BEAT_US_MAX: u64 = 10_000_000;
+/// A pilot that is silent for so many beats is gone.
+const SILENT_BEATS: u64 = 4;
+/// After a restart, pilots that seem alive get at most so long to come back before work is given out.
+const HOLD_US_MAX: u64 = 10_000_000;
+const LISTENER: usize = 0;
+const SIGNALS: usize = 2;
+const FIRST: usize = 3;
+
+/// Why the lead left its loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Closed, all pilots have left, everything is on disk.
+    Finished,
+    /// A newer lead has taken over.
+    Superseded,
+    /// SIGTERM.
+    Asked,
+}
+
+/// How often the file system is asked.
+pub(crate) struct Intervals {
+    pub(crate) work_us: u64,
+    pub(crate) stop_us: u64,
+    pub(crate) superseded_us: u64,
+}
+
+pub struct Lead {
+    pub(crate) fleet: PathBuf,
+    pub(crate) manifest: Manifest,
+    pub(crate) secret: String,
+    pub(crate) incarnation: u64,
+    listener: TcpListener,
+    accept_again_at: u64,
+    pub(crate) connections: Vec<Option<Connection>>,
+    open: usize,
+    greeting_bytes: usize,
+    pub(crate) refused: u64,
+    pub(crate) connection_of: Vec<Option<usize>>,
+    /// Pilots that asked, in that order, once each; some have been served since.
+    pub(crate) asking: VecDeque<PilotKey>,
+    pub(crate) in_line: Vec<bool>,
+    pub(crate) synced: Vec<u64>,
+    pub(crate) ledger: Ledger,
+    pub(crate) journals: Journals,
+    pub(crate) commit: Commit,
+    pub(crate) work: WorkReader,
+    pub(crate) work_problem: Option<String>,
+    pub(crate) intervals: Intervals,
+    pub(crate) work_at: u64,
+    pub(crate) stop_at: u64,
+    pub(crate) superseded_at: u64,
+    tick_at: u64,
+    pub(crate) stopped: bool,
+    pub(crate) superseded: bool,
+    pub(crate) asked: bool,
+    signals: Option<OwnedFd>,
+    pub(crate) drain_told: bool,
+    pub(crate) quiet_since: u64,
+    pub(crate) log: Log,
+    polled: Vec<Poll>,
+    polled_slots: Vec<usize>,
+}
+
+impl Lead {
+    /// Read the fleet's files, take an incarnation, listen, and say where.
+    pub fn start(fleet: &Path, log: Log) -> Result<Self, LeadError> {
+        let manifest = address::read_manifest(fleet)?;
+        let secret = handshake::read_secret(&fleet.join("secret"))?;
+        let now = monotonic_us();
+        let mut ledger = Ledger::default();
+        let (journals, incarnation, writer) = Journals::replay(fleet, &mut ledger, log)?;
+        let flush_us = manifest.settings.record_flush_ms.max(1) * 1000;
+        let commit = Commit::new(writer, flush_us, log)?;
+        let listener = address::listen(&manifest.listen)?;
+        let beside = manifest.lead == "beside";
+        let mut lead = Lead {
+            fleet: fleet.to_owned(),
+            work: WorkReader::new(fleet),
+            secret,
+            incarnation,
+            listener,
+            accept_again_at: 0,
+            connections: Vec::new(),
+            open: 0,
+            greeting_bytes: 0,
+            refused: 0,
+            connection_of: Vec::new(),
+            asking: VecDeque::new(),
+            in_line: Vec::new(),
+            synced: Vec::new(),
+            ledger,
+            journals,
+            commit,
+            work_problem: None,
+            intervals: Intervals {
+                work_us: if beside { 50_000 } else { 2_000_000 },
+                stop_us: if beside { 1_000_000 } else { 2_000_000 },
+                superseded_us: if beside { 1_000_000 } else { 5_000_000 },
+            },
+            work_at: 0,
+            stop_at: 0,
+            superseded_at: now + 1_000_000,
+            tick_at: 0,
+            stopped: false,
+            superseded: false,
+            asked: false,
+            signals: None,
+            drain_told: false,
+            quiet_since: now,
+            log,
+            polled: Vec::new(),
+            polled_slots: Vec::new(),
+            manifest,
+        };
+        lead.know_pilots();
+        while lead.work_at <= now {
+            lead.look_for_work(now);
+        }
+        let hold_us = lead
+            .seconds(lead.manifest.settings.pilot_grace_s)
+            .min(HOLD_US_MAX);
+        lead.ledger.start(now + hold_us);
+        lead.announce()?;
+        Ok(lead)
+    }
+
+    pub(crate) fn seconds(&self, value: f64) -> u64 {
+        (value.max(0.0) * 1e6) as u64
+    }
+
+    /// Leave when one of the signals of this descriptor comes.
+    pub fn leave_on(&mut self, signals: OwnedFd) {
+        self.signals = Some(signals);
+    }
+
+    /// The number of this start of a lead.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr, LeadError> {
+        self.listener.local_addr().map_err(|source| LeadError::Socket {
+            operation: "get the address of",
+            address: self.manifest.listen.clone(),
+            source,
+        })
+    }
+
+    fn announce(&mut self) -> Result<(), LeadError> {
+        let address = self.address()?;
+        let host = address::host_for_others(address.ip(), outbound_address);
+        let told = LeadAddress {
+            format: FORMAT,
+            incarnation: self.incarnation,
+            host,
+            port: u64::from(address.port()),
+            pid: u64::from(std::process::id()),
+        };
+        if address::publish(&self.fleet, &told)? {
+            self.log.info(
+                "lead.listens",
+                &[
+                    ("fleet", &self.manifest.fleet),
+                    ("incarnation", &told.incarnation),
+                    ("host", &told.host),
+                    ("port", &told.port),
+                    ("open_events", &self.ledger.open_events()),
+                    ("pilots_known", &self.ledger.pilots().len()),
+                ],
+            );
+        }
+        Ok(())
+    }
+
+    /// One bounded turn: wait for at most `wait_us`, handle what came. Some: leave the loop.
+    pub fn turn(&mut self, wait_us: u64) -> Result<Option<Exit>, LeadError> {
+        self.wait(wait_us)?;
+        let now = monotonic_us();
+        if self.polled[SIGNALS].readable() {
+            self.asked |= self
+                .signals
+                .as_ref()
+                .and_then(|fd| signal::take(fd.as_fd()))
+                .is_some();
+        }
+        if self.polled[LISTENER].readable() {
+            self.accept(now);
+        }
+        for k in FIRST..self.polled.len() {
+            if self.polled[k].readable() {
+                self.receive(self.polled_slots[k - FIRST], now);
+            }
+        }
+        self.look_at_files(now);
+        if now >= self.tick_at {
+            self.tick_at = now + TICK_US;
+            self.tick(now);
+        }
+        self.serve_all(now);
+        for (key, number) in self.commit.step(now) {
+            self.acknowledge(key, number, now);
+        }
+        self.flush_all(now);
+        if self.open > CROWD {
+            poll(&mut [], Some(CROWD_PAUSE_US))?;
+        }
+        Ok(self.exit_reason(now))
+    }
+
+    fn wait(&mut self, wait_us: u64) -> Result<(), LeadError> {
+        let now = monotonic_us();
+        let soonest = [
+            Some(self.work_at).filter(|_| !self.ledger.is_closed()),
+            Some(self.tick_at),
+            self.commit.due(),
+        ];
+        let soonest = soonest.into_iter().flatten().min().unwrap_or(now + TICK_US);
+        let full = self.commit.is_full();
+        self.polled.clear();
+        self.polled_slots.clear();
+        let accepting = self.open < CONNECTIONS_MAX && now >= self.accept_again_at;
+        self.polled.push(Poll::new(
+            self.listener.as_fd(),
+            if accepting { READABLE } else { 0 },
+        ));
+        self.polled.push(Poll::new(self.commit.wake_fd(), READABLE));
+        self.polled.push(match &self.signals {
+            Some(fd) => Poll::new(fd.as_fd(), READABLE),
+            None => Poll::raw(-1, 0),
+        });
+        for (slot, connection) in self.connections.iter().enumerate() {
+            let Some(connection) = connection else { continue };
+            let mut events = if full && connection.pilot().is_some() {
+                0
+            } else {
+                READABLE
+            };
+            if connection.out.pending() > 0 {
+                events |= WRITABLE;
+            }
+            self.polled.push(Poll::new(connection.stream.as_fd(), events));
+            self.polled_slots.push(slot);
+        }
+        poll(&mut self.polled, Some(wait_us.min(soonest.saturating_sub(now))))?;
+        Ok(())
+    }
+
+    fn accept(&mut self, now: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if self.open >= CONNECTIONS_MAX {
+                return;
+            }
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    if let Err(error) = self.greet(stream, address, now) {
+                        self.log.warning(
+                            "connection.refused",
+                            &[("peer", &address.to_string()), ("error", &error)],
+                        );
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    self.log
+                        .warning("lead.cannot_accept", &[("error", &error.to_string())]);
+                    self.accept_again_at = now + 1_000_000;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, stream: std::net::TcpStream, address: SocketAddr, now: u64) -> Result<(), String> {
+        let nonce = handshake::nonce().map_err(|error| cause(&error))?;
+        let mut new = Connection::new(stream, address.to_string(), (nonce.clone(), now))
+            .map_err(|error| error.to_string())?;
+        new.send(
+            &LeadMessage::Challenge(Challenge {
+                nonce,
+                incarnation: self.incarnation,
+            }),
+            now,
+            self.log,
+        );
+        new.flush()?;
+        self.open += 1;
+        match self.connections.iter().position(Option::is_none) {
+            Some(slot) => self.connections[slot] = Some(new),
+            None => self.connections.push(Some(new)),
+        }
+        Ok(())
+    }
+
+    /// Read from one connection and handle its lines.
+    fn receive(&mut self, slot: usize, now: u64) {
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        let before = connection.lines.buffered();
+        let greets = connection.pilot().is_none();
+        if greets {
+            let crowded = self.greeting_bytes > connection::GREETING_BYTES_TOTAL;
+            let limit = if crowded {
+                connection::GREETING_BYTES_CROWDED
+            } else {
+                connection::GREETING_BYTES_MAX
+            };
+            connection.lines.set_limit(limit);
+        }
+        let mut over = connection.read(now).err();
+        let mut lines = std::mem::replace(&mut connection.lines, tidemill_wire::LineBuffer::new(0));
+        if over.is_none() || connection.pilot().is_some() {
+            while let Some(line) = lines.next_line() {
+                if let Err(reason) = self.handle(slot, &mut connection, line, now) {
+                    over = Some(reason);
+                    break;
+                }
+            }
+        }
+        connection.lines = lines;
+        if let (true, Some(key)) = (connection.hungry, connection.pilot()) {
+            self.serve_on(key, &mut connection, now);
+        }
+        if greets {
+            self.greeting_bytes = self.greeting_bytes.saturating_sub(before);
+            if connection.pilot().is_none() {
+                self.greeting_bytes += connection.lines.buffered();
+            } else {
+                connection.lines.set_limit(tidemill_wire::LINE_BYTES_MAX);
+            }
+        }
+        self.connections[slot] = Some(connection);
+        if let Some(reason) = over {
+            self.close(slot, &reason, now);
+        }
+    }
+
+    /// End a connection; its pilot, if any, gets its time of grace.
+    pub(crate) fn close(&mut self, slot: usize, reason: &str, now: u64) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        self.open -= 1;
+        match connection.peer {
+            Peer::Unknown { .. } => {
+                self.greeting_bytes = self.greeting_bytes.saturating_sub(connection.lines.buffered());
+                self.refused += 1;
+                self.log.warning(
+                    "connection.refused",
+                    &[
+                        ("peer", &connection.address),
+                        ("reason", &reason),
+                        ("refused", &self.refused),
+                    ],
+                );
+            }
+            Peer::Pilot(key) => {
+                if self.connection_of[key] == Some(slot) {
+                    self.connection_of[key] = None;
+                    self.ledger.disconnect(key, now);
+                    let pilot = &self.ledger.pilot(key).id;
+                    self.log
+                        .info("pilot.disconnected", &[("pilot", pilot), ("reason", &reason)]);
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, now: u64) {
+        if !self.asking.is_empty() && self.ledger.free_events() > 0 {
+            self.ledger.touch();
+        }
+        let grace_us = self.seconds(self.manifest.settings.pilot_grace_s);
+        for key in self.ledger.tick(now, grace_us) {
+            let pilot = &self.ledger.pilot(key).id;
+            self.log.warning(
+                "pilot.lost",
+                &[
+                    ("pilot", pilot),
+                    ("grace_s", &self.manifest.settings.pilot_grace_s),
+                ],
+            );
+        }
+        let dead_after_us = self.seconds(self.manifest.settings.dead_after_s);
+        let beat_us = (dead_after_us / 3).clamp(100_000, BEAT_US_MAX);
+        for slot in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[slot] else {
+                continue;
+            };
+            let silent_us = now.saturating_sub(connection.heard_at);
+            match &connection.peer {
+                Peer::Unknown { until, .. } if now >= *until => {
+                    self.close(slot, "it has not proved who it is in time", now);
+                }
+                Peer::Pilot(_) if silent_us > SILENT_BEATS * beat_us && !self.commit.is_full() => {
+                    self.close(slot, "it is silent", now);
+                }
+                Peer::Pilot(_) if now.saturating_sub(connection.sent_at) >= beat_us => {
+                    let beat = Beat {
+                        at_us: tidemill_wire::log::now_us(),
+                    };
+                    connection.send(&LeadMessage::Beat(beat), now, self.log);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn serve_all(&mut self, now: u64) {
+        if !self.ledger.take_changed() {
+            return;
+        }
+        for _ in 0..self.asking.len() {
+            let Some(key) = self.asking.pop_front() else {
+                return;
+            };
+            self.serve(key, now);
+            self.in_line[key] = self.ledger.pilot(key).asks();
+            if self.in_line[key] {
+                self.asking.push_back(key);
+            }
+        }
+    }
+
+    pub(crate) fn acknowledge(&mut self, key: PilotKey, number: u64, now: u64) {
+        self.synced[key] = self.synced[key].max(number);
+        let acked = self.synced[key];
+        if let Some(connection) = self.connection_of[key].and_then(|slot| self.connections[slot].as_mut()) {
+            connection.send(&LeadMessage::Ack(Ack { acked }), now, self.log);
+        }
+    }
+
+    fn flush_all(&mut self, now: u64) {
+        for slot in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[slot] else {
+                continue;
+            };
+            if connection.out.pending() > 0 {
+                if let Err(reason) = connection.flush() {
+                    self.close(slot, &reason, now);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn tell_all_to_drain(&mut self, reason: &str, now: u64) {
+        for connection in self
+            .connections
+            .iter_mut()
+            .flatten()
+            .filter(|each| each.pilot().is_some())
+        {
+            connection.send(
+                &LeadMessage::Drain(Drain {
+                    reason: reason.to_owned(),
+                }),
+                now,
+                self.log,
+            );
+        }
+    }
+
+    pub(crate) fn welcome(connection: &mut Connection, proof: String, (acked, now): (u64, u64), log: Log) {
+        connection.send(&LeadMessage::Welcome(Welcome { proof, acked }), now, log);
+    }
+
+    pub(crate) fn pilots_connected(&self) -> usize {
+        self.connection_of.iter().flatten().count()
+    }
+
+    /// Everything that was received is on disk; nothing more is accepted.
+    pub fn leave(&mut self, exit: Exit) -> Result<(), LeadError> {
+        self.commit.sync()?;
+        self.log.info(
+            "lead.left",
+            &[
+                ("fleet", &self.manifest.fleet),
+                ("incarnation", &self.incarnation),
+                ("reason", &format!("{exit:?}").to_lowercase()),
+                ("open_events", &self.ledger.open_events()),
+            ],
+        );
+        Ok(())
+    }
+}
+
+/// The address that this machine uses towards others; nothing is sent.
+fn outbound_address() -> Option<IpAddr> {
+    // 192.0.2.0/24 is reserved for documentation (RFC 5737): never local, so the default route answers
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
