@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.report.tables import count_text
+from tidemill.report.tables import count_text, times_text
 
 LIMIT = 10_000
 EXAMPLES = 3
@@ -36,10 +36,9 @@ def run(args: Namespace) -> int:
         return 0
     for group in groups:
         policy = POLICY[group.failure]
-        times = "once" if group.count == 1 else f"{count_text(group.count)} times"
         final = f", {count_text(group.final)} for good" if group.final else ", none for good: they ran again"
         show(f"{group.failure}: {group.cause}")
-        show(f"    {times}{final}; {policy.meaning}")
+        show(f"    {times_text(group.count)}{final}; {policy.meaning}")
         for each in group.examples[:EXAMPLES]:
             event = "" if each.event is None else f" event {each.event} seed {each.seed}"
             node = f" on {each.evidence.node}" if each.evidence.node else ""

@@ -142,14 +142,13 @@ def group_failures(rows: Iterable[FailureRow | None]) -> list[FailureGroup]:
 
 def cause_of(row: FailureRow) -> str:
     """A failure's message and last line of stderr with its numbers taken out, so that like causes are equal."""
-    lines = row.evidence.stderr_tail.strip().splitlines()
-    last = lines[-1].strip()[:200] if lines else ""
-    message = row.evidence.message.strip()
-    text = message if not last or last in message else f"{message}: {last}"
-    numbers = _NUMBER.findall(text)
+    evidence = row.evidence
     # An exit status or signal tells causes apart; the other numbers (events, seeds, sizes, addresses) do not.
-    kept = {str(each) for each in (row.evidence.exit_status, row.evidence.signal) if each is not None}
-    return _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", text) if numbers else text
+    kept = {str(each) for each in (evidence.exit_status, evidence.signal) if each is not None}
+    message = _NUMBER.sub(lambda found: found[0] if found[0] in kept else "N", evidence.message.strip())
+    lines = evidence.stderr_tail.strip().splitlines()
+    last = _NUMBER.sub("N", lines[-1].strip()[:200]) if lines else ""
+    return message if not last or last in message else f"{message}: {last}"
 
 
 def _within(row: FailureRow, since_us: int | None, until_us: int | None) -> FailureRow | None:

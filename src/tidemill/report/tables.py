@@ -64,6 +64,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def times_text(count: int) -> str:
+    """`once`, `1,234 times`."""
+    return "once" if count == 1 else f"{count_text(count)} times"
+
+
 def rate_text(rate: float | None) -> str:
     """Three digits: `0.123`, `12.3`, `1,230`; `-` for None."""
     if rate is None:

@@ -1,0 +1,338 @@
+"""A report as one HTML page that needs nothing else: no network, no script, light and dark, screen, phone and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+
+from tidemill import __version__, clock
+from tidemill.model.failure import POLICY
+from tidemill.report.figures import Bar, area, bars, shares
+from tidemill.report.query import FailureGroup, ReportData, Timeline
+from tidemill.report.tables import (
+    bytes_text,
+    count_text,
+    duration_text,
+    percent_text,
+    rate_text,
+    ratio,
+    times_text,
+)
+from tidemill.wire.api import AllocationRow, CampaignRow
+
+BARS_MAX = 12
+GROUPS_MAX = 30
+ALLOCATIONS_SHOWN = 50
+STATES = {
+    "COMPLETED": "good",
+    "PARTIAL": "warn",
+    "RUNNING": "main",
+    "WAITING": "idle",
+    "CANCELED": "idle",
+    "FAILED": "bad",
+}
+
+
+def page(data: ReportData) -> str:
+    """The page."""
+    style = resources.files("tidemill.report").joinpath("style.css").read_text(encoding="utf-8")
+    title = escape(data.title)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Tidemill: {title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<header><h1>{title}</h1><div class="soft">{escape(_span(data))}</div></header>
+{_facts(data)}
+{_progress(data)}
+{_campaigns(data.campaigns)}
+{_efficiency(data.campaigns)}
+{_failures(data.failures)}
+{_allocations(data.allocations)}
+{_sites(data)}
+<footer>Made by Tidemill {escape(__version__)} at {clock.utc_text(data.made_us)}. All times are UTC.</footer>
+</main>
+</body>
+</html>
+"""
+
+
+def _span(data: ReportData) -> str:
+    started = [row.first_started_us for row in data.campaigns if row.first_started_us is not None]
+    ended = [row.last_ended_us for row in data.campaigns if row.last_ended_us is not None]
+    if not started:
+        return "nothing has run yet"
+    text = f"{clock.utc_text(min(started))} to {clock.utc_text(max(ended)) if ended else 'now'}"
+    if data.since_us is not None or data.until_us is not None:
+        low = "the start" if data.since_us is None else clock.utc_text(data.since_us)
+        high = "now" if data.until_us is None else clock.utc_text(data.until_us)
+        text += f"; asked for {low} to {high}"
+    return text
+
+
+def wall_s(rows: Iterable[CampaignRow]) -> float | None:
+    """Seconds from the first start to the last end of these campaigns; None if none has ended."""
+    pairs = [
+        (row.first_started_us, row.last_ended_us)
+        for row in rows
+        if row.first_started_us is not None and row.last_ended_us is not None
+    ]
+    if not pairs:
+        return None
+    return max(0.0, (max(end for _, end in pairs) - min(start for start, _ in pairs)) / 1e6)
+
+
+def _facts(data: ReportData) -> str:
+    rows = data.campaigns
+    done, failed = sum(row.events_done for row in rows), sum(row.events_failed for row in rows)
+    seconds = wall_s(rows)
+    wall = sum(row.usage.wall_us for row in rows) / 1e6
+    cpu = sum(row.usage.user_us + row.usage.system_us for row in rows) / 1e6
+    facts = [
+        ("jobs", count_text(sum(row.jobs for row in rows)), ""),
+        ("events done", count_text(done), ""),
+        ("events failed", count_text(failed), "bad" if failed else ""),
+        ("time", duration_text(seconds), ""),
+        ("events/s", rate_text(ratio(done, seconds or 0)), ""),
+        ("slot time", duration_text(wall), ""),
+        ("CPU/wall", percent_text(ratio(cpu, wall)), ""),
+        ("peak memory", bytes_text(max((row.usage.rss_kb for row in rows), default=0) * 1024), ""),
+    ]
+    cards = "".join(
+        f'<div class="fact{" " + kind if kind else ""}"><b>{escape(value)}</b>{escape(name)}</div>'
+        for name, value, kind in facts
+    )
+    return f'<section class="facts">{cards}</section>'
+
+
+def _progress(data: ReportData) -> str:
+    states: dict[str, int] = {}
+    for row in data.campaigns:
+        for state, number in row.states.items():
+            states[state] = states.get(state, 0) + number
+    order = [state for state in STATES if states.get(state)]
+    parts = [Bar(state, states[state], count_text(states[state]), STATES[state]) for state in order]
+    keys = "".join(
+        f'<li><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="{part.kind}" width="10" height="10"/></svg>'
+        f"{part.name} {part.text}</li>"
+        for part in parts
+    )
+    drawn = shares(parts, title="jobs by state") + f'<ul class="legend">{keys}</ul>'
+    return _section("Jobs and events", drawn + (_over_time(data.timeline) if data.timeline else ""))
+
+
+def _over_time(line: Timeline) -> str:
+    total, sums = 0.0, []
+    for value in line.events:
+        total += value
+        sums.append(total)
+    note = " (newest jobs only)" if line.partial else ""
+    rates = [value / line.bin_s for value in line.events]
+    drawn = [
+        ("Events done, sum" + note, "events done over time", sums),
+        ("Events per second", "events per second over time", rates),
+        ("Jobs running at once", "jobs running over time", line.slots),
+    ]
+    figures = [
+        _figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=_short))
+        for caption, title, values in drawn
+    ]
+    told = "A job's events are spread evenly between its start and its end."
+    return "".join(figures) + f'<p class="soft">{told}</p>'
+
+
+def _campaigns(rows: Sequence[CampaignRow]) -> str:
+    heads = ["campaign", "jobs", "events", "done", "failed", "time", "events/s", "CPU/wall"]
+    cells = [
+        [
+            row.name,
+            count_text(row.jobs),
+            count_text(row.events),
+            count_text(row.events_done),
+            count_text(row.events_failed),
+            duration_text(wall_s([row])),
+            rate_text(ratio(row.events_done, wall_s([row]) or 0)),
+            percent_text(_cpu_share(row)),
+        ]
+        for row in rows
+    ]
+    return _section("Campaigns", _table(heads, cells, right=range(1, 8)))
+
+
+def _efficiency(rows: Sequence[CampaignRow]) -> str:
+    used = [row for row in rows if row.usage.wall_us > 0][:BARS_MAX]
+    if not used:
+        return ""
+    cpu = [
+        Bar(row.name, _cpu_share(row) or 0.0, percent_text(_cpu_share(row)), _grade(_cpu_share(row) or 0.0))
+        for row in used
+    ]
+    setup = [
+        Bar(
+            row.name,
+            row.usage.setup_us / row.usage.wall_us,
+            percent_text(row.usage.setup_us / row.usage.wall_us),
+            "warn",
+        )
+        for row in used
+    ]
+    body = _figure("CPU time / wall time on slots", bars(cpu, title="CPU per wall time by campaign", top=1.0))
+    if any(row.usage.setup_us for row in used):
+        body += _figure(
+            "Share of slot time spent in set-up", bars(setup, title="set-up share by campaign", top=1.0)
+        )
+    return _section("Efficiency", body)
+
+
+def _failures(groups: Sequence[FailureGroup]) -> str:
+    if not groups:
+        return _section("Failures", "<p>None.</p>")
+    by_class: dict[str, tuple[int, int]] = {}
+    for group in groups:
+        count, final = by_class.get(group.failure, (0, 0))
+        by_class[group.failure] = (count + group.count, final + group.final)
+    drawn = bars(
+        [
+            Bar(name, count, f"{count_text(count)}, {count_text(final)} final", "bad" if final else "warn")
+            for name, (count, final) in sorted(by_class.items(), key=lambda item: -item[1][0])
+        ],
+        title="failures by class",
+    )
+    body = _figure("Failures by class; final = the event used up its retries", drawn)
+    body += "".join(_group(group) for group in groups[:GROUPS_MAX])
+    if len(groups) > GROUPS_MAX:
+        body += (
+            f'<p class="soft">and {len(groups) - GROUPS_MAX} causes more: <code>tidemill errors</code></p>'
+        )
+    return _section("Failures", body)
+
+
+def _group(group: FailureGroup) -> str:
+    rows = [
+        [
+            str(each.job),
+            "-" if each.event is None else str(each.event),
+            "-" if each.seed is None else str(each.seed),
+            each.site,
+            each.evidence.node or "-",
+            each.evidence.message,
+        ]
+        for each in group.examples
+    ]
+    tail = next(
+        (each.evidence.stderr_tail.strip() for each in group.examples if each.evidence.stderr_tail.strip()),
+        "",
+    )
+    shown = "\n".join(tail.splitlines()[-12:])
+    policy = POLICY[group.failure]
+    return (
+        f"<h3>{escape(group.failure)}: {escape(group.cause)}</h3>"
+        f"<p>{times_text(group.count)}, {count_text(group.final)} final: {escape(policy.meaning)}. "
+        f'<span class="soft">Next: {_code(policy.next_step)}.</span></p>'
+        + (f"<pre>{escape(shown)}</pre>" if shown else "")
+        + "<details><summary>examples</summary>"
+        + _table(["job", "event", "seed", "site", "node", "message"], rows, right=range(3))
+        + "</details>"
+    )
+
+
+def _allocations(rows: Sequence[AllocationRow]) -> str:
+    if not rows:
+        return ""
+    known = [row for row in rows if row.slot_us > 0][:BARS_MAX]
+    occupancy = [
+        Bar(
+            row.name,
+            row.busy_us / row.slot_us,
+            percent_text(row.busy_us / row.slot_us),
+            _grade(row.busy_us / row.slot_us),
+        )
+        for row in known
+    ]
+    body = (
+        _figure(
+            "Payload time / slot time of allocations",
+            bars(occupancy, title="occupancy by allocation", top=1.0),
+        )
+        if occupancy
+        else ""
+    )
+    cells = [
+        [
+            row.name,
+            row.site,
+            row.state,
+            str(row.nodes),
+            str(row.cores),
+            clock.utc_text(row.at_us),
+            percent_text(ratio(row.busy_us, row.slot_us)),
+            row.reason or "-",
+        ]
+        for row in rows[:ALLOCATIONS_SHOWN]
+    ]
+    heads = ["allocation", "site", "state", "nodes", "cores", "last change", "occupied", "reason"]
+    more = (
+        f'<p class="soft">the newest {ALLOCATIONS_SHOWN} of {len(rows)}</p>'
+        if len(rows) > ALLOCATIONS_SHOWN
+        else ""
+    )
+    return _section("Allocations", body + _table(heads, cells, right=(3, 4, 6)) + more)
+
+
+def _sites(data: ReportData) -> str:
+    if not data.sites:
+        return ""
+    cells = [
+        [site.name, site.state, site.host, site.version, ", ".join(site.applications) or "-"]
+        for site in data.sites
+    ]
+    return _section("Sites", _table(["site", "state", "host", "version", "applications"], cells))
+
+
+def _cpu_share(row: CampaignRow) -> float | None:
+    return ratio(row.usage.user_us + row.usage.system_us, row.usage.wall_us)
+
+
+def _grade(share: float) -> str:
+    return "good" if share >= 0.8 else "warn" if share >= 0.4 else "bad"
+
+
+def _short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.3g} {unit}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _figure(caption: str, drawn: str) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{drawn}</figure>"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    numeric = set(right)
+    kinds = ["n" if k in numeric else "name" if k == 0 else "" for k in range(len(heads))]
+    head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _code(text: str) -> str:
+    """Escaped text with its backticks as code."""
+    pieces = escape(text).split("`")
+    return "".join(f"<code>{piece}</code>" if k % 2 else piece for k, piece in enumerate(pieces))
