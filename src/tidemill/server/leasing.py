@@ -1,0 +1,233 @@
+"""From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, and its ranges out.
+
+A tick reads at most a few windows of jobs per campaign, so that it costs the same at a million jobs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from tidemill.model.job import Input, JobSpec
+from tidemill.server import ending, matching
+from tidemill.server.matching import Candidate, Claim, Range
+from tidemill.server.records import ACTIVE, RUNNING, WAITING, Job, Kind, Lease, Site, free_of
+from tidemill.server.work import Work
+from tidemill.wire.api import LeaseOrder
+
+WINDOWS = (512, 8_192)  #: candidates of all campaigns together, in successive looks
+_JOB_INPUT = "job:"
+
+
+class _Queue(msgspec.Struct):
+    """What one campaign has for the site."""
+
+    campaign: int
+    shares: float
+    used_core_s: float
+    kinds: list[Kind]
+
+
+def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
+    """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it."""
+    capacity = site.capacity
+    if capacity is None or capacity.want_core_s <= 0:
+        return False
+    wanted = min(ranges_max, capacity.want_ranges_max)
+    queues = _queues(work, site, half_life_s)
+    want_core_s, more = capacity.want_core_s, False
+    for window in WINDOWS:
+        if not queues or wanted <= 0 or want_core_s <= 0:
+            break
+        claims, full = [], set()
+        for queue in queues:
+            claim, cut = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
+            claims.append(claim)
+            if cut:
+                full.add(queue.campaign)
+        match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
+        _write(work, site, match.ranges)
+        wanted -= len(match.ranges)
+        want_core_s -= match.core_s
+        used = {claim.campaign: 0.0 for claim in claims}
+        for each in match.ranges:
+            used[each.campaign] += each.core_s
+        queues = [queue for queue in queues if queue.campaign in full]
+        for queue in queues:
+            queue.used_core_s += used[queue.campaign]
+        more = bool(queues)
+    return more and want_core_s > 0
+
+
+def _queues(work: Work, site: Site, half_life_s: float) -> list[_Queue]:
+    kinds = work.memory.kinds
+    by_campaign: dict[int, dict[int, Kind]] = defaultdict(dict)
+    for number, state, _, _ in work.session.rows("counts"):
+        if state in (WAITING, RUNNING) and matching.obstacle(site, kinds[number]) is None:
+            by_campaign[kinds[number].campaign][number] = kinds[number]
+    rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
+    return [
+        _Queue(
+            campaign, shares,
+            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s),
+            list(by_campaign[campaign].values()),
+        )
+        for campaign, _, shares, used, at_us in rows
+    ]  # fmt: skip
+
+
+def _claim(work: Work, site: Site, queue: _Queue, window: int) -> tuple[Claim, bool]:
+    """The campaign's next jobs for the site, and whether there may be more behind them."""
+    jobs: list[Job] = []
+    cut = False
+    for kind in queue.kinds:
+        for place in (0, site.id):
+            rows = work.session.rows("jobs_ready", kind=kind.id, place=place, limit=window + work.leases_made)
+            cut = cut or len(rows) >= window
+            jobs += [job for job in work.adopt(rows) if job.ready]
+    if len(queue.kinds) > 1 or any(job.place for job in jobs):
+        jobs.sort(key=lambda job: (job.rank, job.id))
+    specs = work.specs(job.spec for job in jobs)
+    candidates = []
+    cost: dict[tuple[int, int], float] = {}
+    me = str(site.id)
+    for job in jobs:
+        if job.refused and me in job.refused.split() and _elsewhere(work, job):
+            continue
+        key = (job.kind, job.spec)
+        event_core_s = cost.get(key)
+        if event_core_s is None:
+            kind = work.memory.kinds[job.kind]
+            estimate = specs[job.spec].resources.event_s
+            seconds = matching.event_s(site, kind.app, estimate)
+            event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
+        free = free_of(job)
+        if free:
+            candidates.append(Candidate(job.id, job.rank, free, event_core_s))
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates), cut
+
+
+def _elsewhere(work: Work, job: Job) -> bool:
+    """Whether a site that has not refused the job could take it."""
+    if job.place:
+        return False
+    refused = set(job.refused.split())
+    kind = work.memory.kinds[job.kind]
+    return any(
+        str(site.id) not in refused and matching.obstacle(site, kind) is None for site in work.memory.sites.values()
+    )
+
+
+def _write(work: Work, site: Site, ranges: list[Range]) -> None:
+    if not ranges:
+        return
+    specs = _resolved(work, [work.jobs[each.job] for each in ranges])
+    ranges = [each for each in ranges if each.job in specs]
+    if not ranges:
+        return
+    names = dict(work.session.rows("campaign_names", ids=sorted({each.campaign for each in ranges})))
+    number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
+    ends: dict[int, None] = {}
+    for each in ranges:
+        job = work.jobs[each.job]
+        cores = matching.slot_cores(site, work.memory.kinds[job.kind])
+        spec = specs[job.id]
+        work.lease(
+            Lease(
+                job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
+                each.core_s / each.count / cores, 0,
+            )
+        )  # fmt: skip
+        work.order(
+            site.id, LeaseOrder, lease=number, job=job.id, first=each.first, count=each.count,
+            campaign=names[each.campaign], seed_base=job.seed_base, spec=None if job.told == site.id else spec,
+        )  # fmt: skip
+        number += 1
+        job.told = site.id
+        job.attempts += 1
+        work.sums[each.campaign].core_s += each.core_s
+        work.sets(job).leased.add(each.first, each.first + each.count)
+        ends[job.id] = None
+    for job_id in ends:
+        job = work.jobs[job_id]
+        _leased(work, site, job, specs[job_id])
+
+
+def _leased(work: Work, site: Site, job: Job, spec: JobSpec) -> None:
+    if job.state != RUNNING:
+        job.state = RUNNING
+        job.started_us = job.started_us or work.now_us
+    job.site = site.id
+    work.keep_sets(job)
+    job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
+    if not job.home and _has_outputs(site, spec):
+        job.home, job.place = 1, site.id
+
+
+def _has_outputs(site: Site, spec: JobSpec) -> bool:
+    if spec.keep_stdout or spec.outputs:
+        return True
+    offer = site.offers.get(spec.app or "")
+    return spec.outputs is None and offer is not None and bool(offer.outputs)
+
+
+# ---- inputs that are other jobs' outputs ------------------------------------------------------------------------
+
+
+def job_input(url: str) -> tuple[int, str] | None:
+    """Job and output of `job:ID/NAME`; None for any other URL. Raises ValueError for a wrong one."""
+    if not url.startswith(_JOB_INPUT):
+        return None
+    number, slash, name = url[len(_JOB_INPUT) :].partition("/")
+    if not number.isdecimal() or not slash or not name:
+        raise ValueError(f"`{url}` is not an input such as `job:17/events`")
+    return int(number), name
+
+
+def _resolved(work: Work, jobs: list[Job]) -> dict[int, JobSpec]:
+    """Specs as sites get them. A job whose input is not there fails, and is left out."""
+    found: dict[int, JobSpec] = {}
+    asking: dict[int, list[Job]] = defaultdict(list)
+    for job in jobs:
+        if job.id in found:
+            continue
+        spec = found[job.id] = work.spec(job)
+        for each in spec.inputs:
+            named = job_input(each.url)
+            if named is not None:
+                asking[named[0]].append(job)
+    if not asking:
+        return found
+    outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    for job_id, name, url, _, sha256 in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
+        outputs[job_id][name].append((url, sha256))
+    for job in {each.id: each for group in asking.values() for each in group}.values():
+        inputs: list[Input] = []
+        for each in found[job.id].inputs:
+            inputs += _files_of(each, outputs) or [each]
+        bad = [each.url for each in inputs if each.url.startswith(_JOB_INPUT)]
+        if bad:
+            del found[job.id]
+            text = f"input `{bad[0]}`: that job has delivered no such output"
+            job.site = job.site or job.pin
+            ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
+        else:
+            found[job.id] = msgspec.structs.replace(found[job.id], inputs=inputs)
+    return found
+
+
+def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> list[Input]:
+    """The delivered files behind an input, named as the input; several: `name-1.ext`, `name-2.ext`, ..."""
+    named = job_input(one.url)
+    if named is None:
+        return [one]
+    files = outputs[named[0]][named[1]]
+    stem, dot, ending_ = one.name.partition(".")
+    return [
+        msgspec.structs.replace(
+            one, url=url, sha256=one.sha256 or sha256 or None,
+            name=one.name if len(files) == 1 else f"{stem}-{number}{dot}{ending_}",
+        )
+        for number, (url, sha256) in enumerate(files, 1)
+    ]  # fmt: skip

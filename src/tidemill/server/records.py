@@ -1,0 +1,160 @@
+"""Rows of the store as records, and the codes of states. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.state import JobState, LeaseState
+from tidemill.wire.api import AppOffer, Capacity, Usage
+
+JOB_STATES = (
+    JobState.WAITING, JobState.RUNNING, JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED,
+)  # fmt: skip
+WAITING, RUNNING, COMPLETED, PARTIAL, FAILED, CANCELED = range(6)
+STATE_CODES = {str(state): code for code, state in enumerate(JOB_STATES)}
+LEASE_STATES = (LeaseState.ACTIVE, LeaseState.SETTLED, LeaseState.RELEASED, LeaseState.LOST)
+ACTIVE, SETTLED, RELEASED, LOST = range(4)
+REASON_MAX = 1_000
+
+
+class Job(msgspec.Struct, gc=False):
+    """A row of `jobs`; fields in the order of the query `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
+
+    id: int
+    kind: int
+    spec: int
+    state: int
+    site: int
+    pin: int
+    place: int
+    home: int
+    ready: int
+    rank: int
+    events: int
+    n_done: int
+    n_failed: int
+    n_leased: int
+    done: str
+    failed: str
+    leased: str
+    seed_base: int
+    created_us: int
+    started_us: int | None
+    ended_us: int | None
+    reason: str
+    name: str
+    blocked: int
+    attempts: int
+    refusals: int
+    refused: str
+    evidences: int
+    delivering: int
+    outputs: int
+    told: int
+    usage: str
+
+
+class Lease(msgspec.Struct, gc=False):
+    """A row of `leases`. `part`: some of it was given back, so it cannot be taken up again as a whole."""
+
+    job: int
+    lease: int
+    site: int
+    first: int
+    count: int
+    state: int
+    leased_us: int
+    ended_us: int | None
+    reason: str
+    cores: int
+    event_s: float
+    part: int
+
+    @property
+    def end(self) -> int:
+        """The event after the last."""
+        return self.first + self.count
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """Jobs that any site treats alike. 0 and '' = the application's figure; app '' = an ad-hoc command."""
+
+    id: int
+    campaign: int
+    app: str
+    cores: int
+    memory_mb: int
+    devices: dict[str, int]
+
+
+class Site(msgspec.Struct):
+    """A site in memory: its row, decoded. `capacity` None = never seen, only named by a job."""
+
+    id: int
+    name: str
+    epoch: int = 0
+    host: str = ""
+    version: str = ""
+    acked: int = 0
+    ordered: int = 0
+    seen_us: int = 0
+    lost: int = 0
+    capacity: Capacity | None = None
+    allocations: dict[str, int] = {}
+    offers: dict[str, AppOffer] = {}
+
+
+class Sets(msgspec.Struct):
+    """The interval sets of a job, parsed."""
+
+    done: IntervalSet
+    failed: IntervalSet
+    leased: IntervalSet
+
+    def undone(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Intervals neither done nor failed."""
+        gaps = self.done.missing(first, end)
+        if not self.failed:
+            return gaps
+        return [piece for gap in gaps for piece in self.failed.missing(*gap)]
+
+    def free(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Intervals neither done, failed nor leased."""
+        gaps = self.undone(first, end)
+        if not self.leased:
+            return gaps
+        return [piece for gap in gaps for piece in self.leased.missing(*gap)]
+
+
+def sets_of(job: Job) -> Sets:
+    """Parse a job's sets."""
+    return Sets(IntervalSet.parse(job.done), IntervalSet.parse(job.failed), IntervalSet.parse(job.leased))
+
+
+def free_of(job: Job) -> list[tuple[int, int]]:
+    """The intervals of a job that may be leased."""
+    if job.n_done == 0 and job.n_failed == 0 and job.n_leased == 0:
+        return [(0, job.events)]
+    return sets_of(job).free(0, job.events)
+
+
+def add_usage(text: str, usage: Usage) -> str:
+    """The stored sums of a job with one more report."""
+    new = msgspec.structs.astuple(usage)
+    if text:
+        old = [int(piece) for piece in text.split(" ")]
+        rss = max(old[5], new[5])
+        new = tuple(a + b for a, b in zip(old, new, strict=True))
+        new = (*new[:5], rss, *new[6:])
+    return "%d %d %d %d %d %d %d %d" % new
+
+
+def usage_of(text: str) -> Usage:
+    """Read what `add_usage` wrote."""
+    return Usage(**dict(zip(Usage.__struct_fields__, map(int, text.split(" ")), strict=True))) if text else Usage()
+
+
+def clean(text: str, limit: int = REASON_MAX) -> str:
+    """Bounded, and without NUL, which PostgreSQL's text cannot hold."""
+    return text[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,91 @@
+-- name: insert_campaign
+-- A new campaign.
+INSERT INTO campaigns (name, owner, shares, created_us, used_core_s, used_at_us) VALUES (:name, :owner, :shares, :now_us, :used, :now_us) RETURNING id;
+
+-- name: campaign_by_name
+-- What submitting needs to know of a campaign.
+SELECT id, events, shares FROM campaigns WHERE name = :name;
+
+-- name: campaign_shares
+-- What the fair share needs to know of campaigns.
+SELECT id, name, shares, used_core_s, used_at_us FROM campaigns WHERE id {in:ids};
+
+-- name: grow_campaign
+-- Jobs are added; `used` lifts a campaign that had nothing open to where the others stand.
+UPDATE campaigns SET jobs = jobs + :jobs, events = events + :events, shares = :shares WHERE id = :id;
+
+-- name: set_used many(id bigint, used double precision, at_us bigint)
+-- Core-seconds that a campaign has had, decayed to a time.
+UPDATE campaigns SET used_core_s = v.used, used_at_us = v.at_us FROM v WHERE campaigns.id = v.id;
+
+-- name: add_campaigns many(id bigint, done bigint, failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, started_us bigint, ended_us bigint)
+-- Add to the sums of campaigns.
+UPDATE campaigns SET events_done = campaigns.events_done + v.done, events_failed = campaigns.events_failed + v.failed, payloads = campaigns.payloads + v.payloads, wall_us = campaigns.wall_us + v.wall_us, setup_us = campaigns.setup_us + v.setup_us, user_us = campaigns.user_us + v.user_us, system_us = campaigns.system_us + v.system_us, rss_kb = CASE WHEN v.rss_kb > campaigns.rss_kb THEN v.rss_kb ELSE campaigns.rss_kb END, read_bytes = campaigns.read_bytes + v.read_bytes, write_bytes = campaigns.write_bytes + v.write_bytes, first_started_us = COALESCE(campaigns.first_started_us, v.started_us), last_ended_us = COALESCE(v.ended_us, campaigns.last_ended_us)
+FROM v WHERE campaigns.id = v.id;
+
+-- name: campaigns
+-- Campaigns, newest first.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: campaign_whole
+-- One campaign.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE name = :name;
+
+-- name: campaign_names
+-- Names of campaigns.
+SELECT id, name FROM campaigns WHERE id {in:ids};
+
+-- name: campaign_known
+-- Names to hint at.
+SELECT name FROM campaigns ORDER BY id DESC LIMIT 1000;
+
+-- name: campaign_sums
+-- Sums over all campaigns.
+SELECT COUNT(*), COALESCE(SUM(jobs), 0), COALESCE(SUM(events), 0), COALESCE(SUM(events_done), 0), COALESCE(SUM(events_failed), 0) FROM campaigns;
+
+-- name: failure_counts
+-- Failures by class of campaigns.
+SELECT campaign, class, failures FROM failure_counts WHERE campaign {in:ids};
+
+-- name: add_failure_counts many(campaign bigint, class text, failures bigint)
+-- Count failures by class.
+INSERT INTO failure_counts (campaign, class, failures) SELECT v.campaign, v.class, v.failures FROM v WHERE true
+ON CONFLICT (campaign, class) DO UPDATE SET failures = failure_counts.failures + excluded.failures;
+
+-- name: insert_failures many(job bigint, campaign bigint, first bigint, count bigint, event bigint, site bigint, final smallint, evidence bytea)
+-- Keep evidence.
+INSERT INTO failures (job, campaign, first, count, event, site, final, evidence) SELECT v.job, v.campaign, v.first, v.count, v.event, v.site, v.final, v.evidence FROM v;
+
+-- name: failures_of_job
+-- A job's failures, newest first.
+SELECT id, job, event, site, final, evidence FROM failures WHERE job = :job AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: failures_of_campaign
+-- A campaign's failures, newest first.
+SELECT id, job, event, site, final, evidence FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: failures_newest
+-- All failures, newest first.
+SELECT id, job, event, site, final, evidence FROM failures WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: seed_bases
+-- What the seeds of failed events follow from.
+SELECT id, seed_base FROM jobs WHERE id {in:ids};
+
+-- name: insert_outputs many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text)
+-- Delivered files.
+INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256 FROM v;
+
+-- name: delete_outputs many(job bigint)
+-- A job runs again from the start.
+DELETE FROM outputs WHERE job IN (SELECT v.job FROM v);
+
+-- name: outputs_of_jobs
+-- Delivered files of jobs.
+SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE job {in:ids} ORDER BY job, number;
+
+-- name: outputs_of_campaign
+-- Delivered files of a campaign; whole jobs, newest first.
+SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;

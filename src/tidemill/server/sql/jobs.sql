@@ -1,0 +1,124 @@
+-- name: insert_jobs [sqlite] many(id bigint, kind bigint, spec bigint, state smallint, site bigint, pin bigint, place bigint, ready smallint, rank bigint, events bigint, seed_base bigint, created_us bigint, ended_us bigint, reason text, name text, blocked bigint)
+-- Add jobs as they are submitted; PostgreSQL takes them by COPY.
+INSERT INTO jobs (id, kind, spec, state, site, pin, place, ready, rank, events, seed_base, created_us, ended_us, reason, name, blocked)
+VALUES (v.id, v.kind, v.spec, v.state, v.site, v.pin, v.place, v.ready, v.rank, v.events, v.seed_base, v.created_us, v.ended_us, v.reason, v.name, v.blocked);
+
+-- name: insert_jobs [postgresql]
+-- Add jobs as they are submitted.
+COPY jobs (id, kind, spec, state, site, pin, place, ready, rank, events, seed_base, created_us, ended_us, reason, name, blocked) FROM STDIN;
+
+-- name: jobs_by_id
+-- Whole rows, in the order of records.Job.
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage
+FROM jobs WHERE id {in:ids};
+
+-- name: jobs_ready
+-- The next jobs to lease of one kind and place, by priority, then age: a scan of the head of an index.
+SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage
+FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place ORDER BY rank, id LIMIT :limit;
+
+-- name: ready_exists
+-- Whether any site or this one may lease a job of the kind.
+SELECT 1 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place LIMIT 1;
+
+-- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text)
+-- Write back everything of a job that can change.
+UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage
+FROM v WHERE jobs.id = v.id;
+
+-- name: jobs_newest
+-- Newest jobs before an id: the page without filters.
+SELECT id FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_newest_in
+-- Newest jobs of one kind, state and site: one leg of a filtered page.
+SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_newest_named
+-- Newest jobs of a name.
+SELECT id, kind, state, site FROM jobs WHERE name = :name AND name <> '' AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_oldest_in
+-- Oldest job of one kind, state and site.
+SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site ORDER BY id LIMIT 1;
+
+-- name: jobs_after_in
+-- Jobs of one kind, state and site after an id, ascending: for what touches a whole campaign piece by piece.
+SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: states_by_id
+-- State and reason of jobs that others come after.
+SELECT id, state, reason FROM jobs WHERE id {in:ids};
+
+-- name: insert_specs many(id bigint, hash bytea, body bytea)
+-- Keep specs by the hash of their text.
+INSERT INTO specs (id, hash, body) SELECT v.id, v.hash, v.body FROM v;
+
+-- name: specs_by_hash
+-- Which of these specs are there already.
+SELECT hash, id FROM specs WHERE hash = :hash;
+
+-- name: specs_top
+-- The highest number of a spec.
+SELECT COALESCE(MAX(id), 0) FROM specs;
+
+-- name: specs_by_id
+-- Texts of specs.
+SELECT id, body FROM specs WHERE id {in:ids};
+
+-- name: insert_kind
+-- A kind of jobs not seen before.
+INSERT INTO kinds (campaign, app, cores, memory_mb, devices) VALUES (:campaign, :app, :cores, :memory_mb, :devices) RETURNING id;
+
+-- name: kinds
+-- All kinds.
+SELECT id, campaign, app, cores, memory_mb, devices FROM kinds;
+
+-- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
+-- Change the counters of jobs.
+INSERT INTO counts (kind, state, site, jobs) SELECT v.kind, v.state, v.site, v.jobs FROM v WHERE true
+ON CONFLICT (kind, state, site) DO UPDATE SET jobs = counts.jobs + excluded.jobs;
+
+-- name: counts
+-- All counters that count something.
+SELECT kind, state, site, jobs FROM counts WHERE jobs > 0;
+
+-- name: insert_deps many(job bigint, on_job bigint, on_campaign bigint, upto bigint)
+-- What jobs wait for.
+INSERT INTO deps (job, on_job, on_campaign, upto) SELECT v.job, v.on_job, v.on_campaign, v.upto FROM v;
+
+-- name: deps_on_jobs
+-- Who waits for these jobs.
+SELECT job, on_job, on_campaign, upto FROM deps WHERE on_job {in:ids} AND on_job > 0;
+
+-- name: deps_on_campaign
+-- Who waits for jobs of a campaign.
+SELECT job, on_job, on_campaign, upto FROM deps WHERE on_campaign = :campaign;
+
+-- name: deps_of
+-- What a job still waits for.
+SELECT job, on_job, on_campaign, upto FROM deps WHERE job = :job;
+
+-- name: deps_any
+-- Whether anything waits for anything.
+SELECT 1 FROM deps LIMIT 1;
+
+-- name: delete_deps many(job bigint, on_job bigint, on_campaign bigint)
+-- Dependencies that are over.
+DELETE FROM deps WHERE job IN (SELECT v.job FROM v WHERE v.on_job = deps.on_job AND v.on_campaign = deps.on_campaign);
+
+-- name: submit_by_key
+-- What was answered to this key.
+SELECT digest, campaign, first_job, count FROM submits WHERE key = :key;
+
+-- name: insert_submit
+-- Remember what is answered to a key.
+INSERT INTO submits (key, digest, campaign, first_job, count) VALUES (:key, :digest, :campaign, :first_job, :count);
+
+-- name: take_numbers
+-- Take numbers from a counter; returns the first after them.
+UPDATE meta SET value = value + :count WHERE name = :name RETURNING value;
+
+-- name: number
+-- Where a counter stands.
+SELECT value FROM meta WHERE name = :name;

@@ -1,0 +1,114 @@
+-- name: sites
+-- All sites.
+SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers FROM sites ORDER BY id;
+
+-- name: insert_site
+-- A site not seen before.
+INSERT INTO sites (name) VALUES (:name) RETURNING id;
+
+-- name: update_site
+-- What a sync told of a site, and how far both directions are.
+UPDATE sites SET epoch = :epoch, host = :host, version = :version, acked = :acked, ordered = :ordered, seen_us = :seen_us, lost = :lost, capacity = :capacity, allocations = :allocations WHERE id = :id;
+
+-- name: update_offers
+-- The applications that a site offers have changed.
+UPDATE sites SET offers = :offers WHERE id = :id;
+
+-- name: insert_leases many(job bigint, lease bigint, site bigint, first bigint, count bigint, state smallint, leased_us bigint, cores bigint, event_s double precision)
+-- Hand out ranges.
+INSERT INTO leases (job, lease, site, first, count, state, leased_us, cores, event_s) SELECT v.job, v.lease, v.site, v.first, v.count, v.state, v.leased_us, v.cores, v.event_s FROM v;
+
+-- name: update_leases many(job bigint, lease bigint, state smallint, ended_us bigint, reason text, part smallint)
+-- Leases that ended or came back.
+UPDATE leases SET state = v.state, ended_us = v.ended_us, reason = v.reason, part = v.part FROM v WHERE leases.job = v.job AND leases.lease = v.lease;
+
+-- name: leases_of_jobs
+-- All leases of jobs, in the order of records.Lease.
+SELECT job, lease, site, first, count, state, leased_us, ended_us, reason, cores, event_s, part FROM leases WHERE job {in:ids};
+
+-- name: leases_of_job
+-- The latest leases of a job, newest first.
+SELECT job, lease, site, first, count, state, leased_us, ended_us, reason, cores, event_s, part FROM leases WHERE job = :job ORDER BY lease DESC LIMIT :limit;
+
+-- name: leases_of_site
+-- Leases of a site in one state whose jobs have not ended. Scans running jobs: for a site that is lost or returns.
+SELECT leases.job, leases.lease FROM jobs JOIN leases ON leases.job = jobs.id
+WHERE jobs.kind = :kind AND jobs.state IN (0, 1) AND leases.site = :site AND leases.state = :state;
+
+-- name: homes_of_site
+-- Jobs that have not ended and whose outputs lie at a site.
+SELECT id FROM jobs WHERE kind = :kind AND state IN (0, 1) AND place = :site AND home = 1;
+
+-- name: leased_events
+-- Events that are leased, by site of the latest lease. Scans running jobs only.
+SELECT site, SUM(n_leased) FROM jobs WHERE kind = :kind AND state = 1 GROUP BY site;
+
+-- name: insert_orders
+-- A batch of orders.
+INSERT INTO orders (site, first, last, body) VALUES (:site, :first, :last, :body);
+
+-- name: orders_of
+-- Orders that a site has not acknowledged.
+SELECT first, last, body FROM orders WHERE site = :site ORDER BY first;
+
+-- name: delete_orders
+-- Orders that are durable at the site.
+DELETE FROM orders WHERE site = :site AND last <= :have;
+
+-- name: delete_all_orders
+-- Before the rest is written anew.
+DELETE FROM orders WHERE site = :site;
+
+-- name: upsert_allocations many(site bigint, name text, batch_id text, state text, nodes bigint, cores bigint, at_us bigint, reason text, busy_us bigint, slot_us bigint)
+-- The latest state of allocations.
+INSERT INTO allocations (site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us) SELECT v.site, v.name, v.batch_id, v.state, v.nodes, v.cores, v.at_us, v.reason, v.busy_us, v.slot_us FROM v WHERE true
+ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, state = excluded.state, nodes = excluded.nodes, cores = excluded.cores, at_us = excluded.at_us, reason = excluded.reason, busy_us = excluded.busy_us, slot_us = excluded.slot_us;
+
+-- name: allocations_of
+-- A site's allocations, newest first.
+SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT :limit;
+
+-- name: prune_allocations
+-- Keep the newest allocations of a site only.
+DELETE FROM allocations WHERE site = :site AND at_us < (SELECT at_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT 1 OFFSET :kept);
+
+-- name: insert_log_request
+-- Somebody wants to read a payload's output.
+INSERT INTO log_requests (job, event, site) VALUES (:job, :event, :site) RETURNING id;
+
+-- name: answer_log_request
+-- The site has sent it.
+UPDATE log_requests SET answered = 1, found = :found, stdout = :stdout, stderr = :stderr WHERE id = :id AND site = :site;
+
+-- name: log_request
+-- What has come.
+SELECT answered, found, stdout, stderr FROM log_requests WHERE id = :id;
+
+-- name: prune_log_requests
+-- Old ones are gone.
+DELETE FROM log_requests WHERE id < :before;
+
+-- name: insert_lost_results many(site bigint, job bigint, done text)
+-- Results that are lost unless their site returns.
+INSERT INTO lost_results (site, job, done) SELECT v.site, v.job, v.done FROM v WHERE true
+ON CONFLICT (site, job) DO UPDATE SET done = excluded.done;
+
+-- name: lost_results
+-- What a returning site may still have.
+SELECT job, done FROM lost_results WHERE site = :site;
+
+-- name: delete_lost_results
+-- It is decided.
+DELETE FROM lost_results WHERE site = :site;
+
+-- name: insert_changes
+-- A batch of state changes.
+INSERT INTO changes (first, last, body) VALUES (:first, :last, :body);
+
+-- name: changes_after
+-- Batches with changes after a number.
+SELECT first, last, body FROM changes WHERE last > :after ORDER BY first LIMIT :limit;
+
+-- name: prune_changes
+-- The feed is bounded.
+DELETE FROM changes WHERE last < :before;
