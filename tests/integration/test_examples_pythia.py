@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.examples import APPLICATIONS, HERE, try_ranges
 from tidemill.examples.digest import digests
-from tidemill.examples.hepmc_merge.merge import merge, read_events
+from tidemill.examples.hepmc_merge.merge import find_parts, merge, read_events
 from tidemill.examples.try_ranges import Outcome, Trial
 
 pytest.importorskip("pythia8mc", reason="needs `tidemill[examples]`")
@@ -63,7 +63,7 @@ def test_an_event_depends_on_its_seed_alone(tmp_path: Path, params: dict[str, ob
 
 def test_parts_become_one_file_with_all_events_and_one_cross_section(tmp_path: Path) -> None:
     whole = generate(tmp_path, Trial(events=30, size=7, params={"process": "zmumu"}))
-    summary = merge(tmp_path, tmp_path / "merged")
+    summary = merge(find_parts(tmp_path), tmp_path / "merged")
     assert summary["events"] == 30
     assert dict(digests(tmp_path / "merged")) == whole
     cross_sections = {event.cross_section() for event in read_events(tmp_path / "merged")}
@@ -75,11 +75,28 @@ def test_parts_become_one_file_with_all_events_and_one_cross_section(tmp_path: P
     )  # Z and photon to any fermions above 60 GeV is restricted to muons: about 1.5 nb
 
 
+@pytest.mark.parametrize("process", ["zmumu", "minbias", "hardqcd"])
+@pytest.mark.parametrize("record", ["final", "full"])
+def test_readers_understand_the_events_and_nothing_is_lost(tmp_path: Path, process: str, record: str) -> None:
+    import pyhepmc
+
+    generate(tmp_path, Trial(events=5, size=5, first=40, params={"process": process, "record": record}))
+    with pyhepmc.open(tmp_path / "part-000000") as file:
+        events = list(file)
+    assert [event.event_number for event in events] == [40, 41, 42, 43, 44]
+    for event in events:
+        final = event.numpy.particles.status == 1
+        assert event.numpy.particles.e[final].sum() == pytest.approx(13000.0, rel=1e-6)
+        assert event.numpy.particles.pz[final].sum() == pytest.approx(0.0, abs=1e-2)
+        assert [beam.pid for beam in event.beams] == [2212, 2212]
+        assert all(vertex.particles_in and vertex.particles_out for vertex in event.vertices)
+
+
 def test_analysis_finds_the_z_in_the_merged_file(tmp_path: Path) -> None:
     uproot = pytest.importorskip("uproot", reason="needs `tidemill[examples]`")
     pytest.importorskip("hist", reason="needs `tidemill[examples]`")
     generate(tmp_path, Trial(events=40, size=20, params={"process": "zmumu"}))
-    merge(tmp_path, tmp_path / "merged")
+    merge(find_parts(tmp_path), tmp_path / "merged")
     command = [sys.executable, str(HERE / APPLICATIONS["zpeak"]), str(tmp_path / "merged"), "--bins", "50"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,6 +13,7 @@ from tidemill.errors import ConfigError
 from tidemill.examples import APPLICATIONS, HERE, install
 from tidemill.model.application import Application, Mode
 from tidemill.model.job import OutputKind
+from tidemill.site.applications import load_application
 
 
 def digest_of(path: Path) -> str:
@@ -86,3 +87,9 @@ def test_paths_with_quotes_survive(tmp_path: Path) -> None:
     python.write_bytes(b"#!/bin/sh\n")
     install(tmp_path / "apps", python=str(python))
     assert load(tmp_path / "apps")["pi"].executable == str(python)
+
+
+def test_a_site_accepts_every_example(tmp_path: Path) -> None:
+    install(tmp_path)
+    approved = [load_application(path) for path in sorted(tmp_path.glob("*.toml"))]
+    assert [each.app.name for each in approved] == sorted(APPLICATIONS)

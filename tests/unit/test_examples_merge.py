@@ -43,7 +43,7 @@ def test_parts_are_joined_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     write_part(tmp_path, 0, 0, 5)
     write_part(tmp_path, 1_000_000, 8, 2)
     (tmp_path / "other").write_text("not a part")
-    summary = merge(tmp_path, tmp_path / "merged")
+    summary = merge(find_parts(tmp_path), tmp_path / "merged")
     assert [event.number for event in read_events(tmp_path / "merged")] == list(range(10))
     assert (summary["parts"], summary["events"], summary["first"], summary["last"]) == (3, 10, 0, 9)
     assert [path.name for path in find_parts(tmp_path)][-1] == "part-1000000"
@@ -55,14 +55,14 @@ def test_failed_events_leave_gaps_and_empty_parts_are_no_error(tmp_path: Path) -
     write_part(tmp_path, 0, 0, 0)
     write_part(tmp_path, 1, 3, 2)
     write_part(tmp_path, 2, 9, 1)
-    assert merge(tmp_path, tmp_path / "merged")["events"] == 3
+    assert merge(find_parts(tmp_path), tmp_path / "merged")["events"] == 3
     assert [event.number for event in read_events(tmp_path / "merged")] == [3, 4, 9]
 
 
 def test_cross_section_is_that_of_all_events_weighted(tmp_path: Path) -> None:
     write_part(tmp_path, 0, 0, 3, "100.0 4.0 3 30")
     write_part(tmp_path, 1, 3, 1, "200.0 12.0 1 10")
-    summary = merge(tmp_path, tmp_path / "merged")
+    summary = merge(find_parts(tmp_path), tmp_path / "merged")
     assert summary["cross_section_pb"] == pytest.approx(125.0)
     assert summary["cross_section_error_pb"] == pytest.approx((12.0**2 + 12.0**2) ** 0.5 / 4)
     told = {event.cross_section() for event in read_events(tmp_path / "merged")}
@@ -72,7 +72,7 @@ def test_cross_section_is_that_of_all_events_weighted(tmp_path: Path) -> None:
 def test_without_a_cross_section_in_every_part_none_is_made_up(tmp_path: Path) -> None:
     write_part(tmp_path, 0, 0, 1, "100.0 4.0 3 30")
     write_part(tmp_path, 1, 1, 1)
-    assert merge(tmp_path, tmp_path / "merged")["cross_section_pb"] is None
+    assert merge(find_parts(tmp_path), tmp_path / "merged")["cross_section_pb"] is None
     assert [event.cross_section() is None for event in read_events(tmp_path / "merged")] == [False, True]
 
 
@@ -80,8 +80,8 @@ def test_compressed_parts_make_a_compressed_result_with_the_same_bytes_each_time
     for number in (0, 1):
         path = write_part(tmp_path, number, number, 1)
         path.write_bytes(gzip.compress(path.read_bytes()))
-    merge(tmp_path, tmp_path / "one")
-    merge(tmp_path, tmp_path / "two")
+    merge(find_parts(tmp_path), tmp_path / "one")
+    merge(find_parts(tmp_path), tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert [event.number for event in read_events(tmp_path / "one")] == [0, 1]
 
@@ -103,7 +103,7 @@ def test_a_bad_part_is_named_and_nothing_is_written(tmp_path: Path, damage: obje
     path = write_part(tmp_path, 1, 5, 3)
     path.write_text(damage(path.read_text()))
     with pytest.raises(BadFile, match=r"part-000001") as caught:
-        merge(tmp_path, tmp_path / "merged")
+        merge(find_parts(tmp_path), tmp_path / "merged")
     assert message in str(caught.value)
     assert not (tmp_path / "merged").exists()
 
@@ -112,7 +112,7 @@ def test_a_compressed_part_that_is_cut_off_is_named(tmp_path: Path) -> None:
     path = write_part(tmp_path, 0, 0, 5)
     path.write_bytes(gzip.compress(path.read_bytes())[:-20])
     with pytest.raises(BadFile, match=r"part-000000`: its compressed data are corrupt or end early"):
-        merge(tmp_path, tmp_path / "merged")
+        merge(find_parts(tmp_path), tmp_path / "merged")
 
 
 def test_digest_ignores_cross_section_and_header_and_nothing_else(tmp_path: Path) -> None:

@@ -135,8 +135,10 @@ class Summary:
 
 
 def find_parts(directory: Path) -> list[Path]:
-    """The parts in the order of their numbers."""
+    """The parts in the order of their numbers. Raises BadFile if there is none."""
     numbered = [(int(match[1]), path) for path in directory.iterdir() if (match := PART.fullmatch(path.name))]
+    if not numbered:
+        raise BadFile(f"no file named `part-000000` or so in `{directory}`")
     return [path for _, path in sorted(numbered)]
 
 
@@ -196,11 +198,8 @@ def write(parts: list[Summary], out: BinaryIO) -> int:
     return count
 
 
-def merge(directory: Path, merged: Path) -> dict[str, object]:
-    """Join the parts in `directory` into `merged`; what was joined. Raises BadFile."""
-    paths = find_parts(directory)
-    if not paths:
-        raise BadFile(f"no file named `part-000000` or so in `{directory}`")
+def merge(paths: list[Path], merged: Path) -> dict[str, object]:
+    """Join the parts into `merged`, in the order given; what was joined. Raises BadFile."""
     parts = [summarise(path) for path in paths]
     check_order(parts)
     expected = sum(part.events for part in parts)
@@ -232,11 +231,13 @@ def merge(directory: Path, merged: Path) -> dict[str, object]:
 def main() -> int:
     """Exit status 0 and one line of JSON, or 1 and what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", nargs="?", type=Path, default=Path())
-    parser.add_argument("merged", nargs="?", type=Path, default=Path("merged"))
+    parser.add_argument(
+        "parts", nargs="*", type=Path, help="in the order of their events; none: `part-*` here"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=Path("merged"))
     options = parser.parse_args()
     try:
-        print(json.dumps(merge(options.directory, options.merged)))
+        print(json.dumps(merge(options.parts or find_parts(Path()), options.output)))
     except (BadFile, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

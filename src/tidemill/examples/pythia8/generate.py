@@ -93,7 +93,6 @@ def full_record(record: Any) -> Any:
     event = pyhepmc.GenEvent(pyhepmc.Units.GEV, pyhepmc.Units.MM)
     particles = [None, *(_particle(record[k], record[k].statusHepMC()) for k in range(1, record.size()))]
     end_of: dict[int, Any] = {}
-    vertices = []
     for k in range(3, record.size()):
         mothers = [mother for mother in record[k].motherList() if mother > 0]
         if not mothers:
@@ -102,14 +101,12 @@ def full_record(record: Any) -> Any:
         if vertex is None:
             at = record[k]
             vertex = pyhepmc.GenVertex(pyhepmc.FourVector(at.xProd(), at.yProd(), at.zProd(), at.tProd()))
-            vertices.append(vertex)
             for mother in mothers:
                 if mother not in end_of:
                     end_of[mother] = vertex
                     vertex.add_particle_in(particles[mother])
         vertex.add_particle_out(particles[k])
-    for vertex in vertices:
-        event.add_vertex(vertex)
+    event.add_tree(particles[1:3])  # in topological order, which Pythia's record is not: readers insist on it
     return event
 
 
