@@ -126,7 +126,11 @@ def end_orphans() -> None:
     """TERM, then KILL whatever is left of our descendants. Only those that are our children: others have parents."""
     deadline = clock.monotonic_s() + LEFT_S
     asked: set[int] = set()
-    while left := reap():
+    while True:
+        reap()
+        left = _children()
+        if not left:
+            return
         late = clock.monotonic_s() > deadline
         for pid in left:
             if late or pid not in asked:
@@ -135,25 +139,21 @@ def end_orphans() -> None:
         clock.sleep_s(0.02)
 
 
-def reap(keep: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """Our child processes that still live, zombies reaped; `keep`: children that others wait for."""
-    living = []
-    for pid in _children():
-        if keep(pid):
-            continue
+def reap(keep: Callable[[int], bool] = lambda pid: False) -> None:
+    """Take the status of children that have ended, except those that others wait for (`keep`)."""
+    while True:
         try:
-            done, _ = os.waitpid(pid, os.WNOHANG)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            continue
-        if done == 0:
-            living.append(pid)
-    return living
+            return
+        if found is None or keep(found.si_pid):
+            return  # a kept one hides those behind it until its owner has looked: the next round gets them
+        os.waitpid(found.si_pid, 0)
 
 
 def _children() -> list[int]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
     try:
-        return [int(word) for word in path.read_text().split()]
+        return [int(word) for word in Path("/proc/thread-self/children").read_text().split()]
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
         return [pid for pid in _processes() if _parent(pid) == os.getpid()]
 

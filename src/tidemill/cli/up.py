@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 40.0  #: how long `--stop` waits
+LOCK_TRIES = 10
 DEATHS_MAX = 5  #: a child that dies so often before it ever answered is given up
 SITE_NAME = "local"
 MARK = "# Written by `tidemill up`, again at each start. Remove this line to make the file yours."
@@ -108,14 +109,14 @@ def start_detached(
 
 def stop_up(home: Path) -> bool:
     """Stop the `tidemill up` of this home and wait for its end; False if none runs. Raises SiteError."""
-    from tidemill.client.home import read_up, started_ticks
+    from tidemill.client.home import read_up, up_runs
 
     up = read_up(home)
     if up is None:
         return False
     os.kill(up.pid, signal.SIGTERM)
     deadline = clock.monotonic_s() + STOP_S
-    while started_ticks(up.pid) == up.started_ticks:
+    while up_runs(home):
         if clock.monotonic_s() > deadline:
             raise SiteError(f"process {up.pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
         clock.sleep_s(0.02)
@@ -280,12 +281,11 @@ def _answers(home: Path) -> bool:
 def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFile:
     import msgspec
 
-    from tidemill.client.home import UpFile, started_ticks
+    from tidemill.client.home import UpFile
 
     up = UpFile(
         version=__version__,
         pid=os.getpid(),
-        started_ticks=started_ticks(os.getpid()) or 0,
         address=f"unix:{home}/server/api.sock",
         site_dir=str(home / "site"),
         server_pid=children[0].pid,
@@ -308,13 +308,17 @@ def _locked(home: Path) -> Iterator[None]:
 
     refuse_network(home)
     with (home / "up.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another `tidemill up` is starting or running in `{home}`",
-                hint=f"stop it: {_stop_words(home)}",
-            ) from None
+        for attempt in range(LOCK_TRIES):  # one who only asks whether we run holds the lock for an instant
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt == LOCK_TRIES - 1:
+                    raise ConfigError(
+                        f"another `tidemill up` is starting or running in `{home}`",
+                        hint=f"stop it: {_stop_words(home)}",
+                    ) from None
+                clock.sleep_s(0.02)
         yield
 
 

@@ -9,6 +9,7 @@ $TIDEMILL_HOME (default ~/.local/state/tidemill, 0700)
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -29,7 +30,6 @@ class UpFile(msgspec.Struct, kw_only=True):
 
     version: str
     pid: int
-    started_ticks: int  #: field 22 of /proc/PID/stat: tells this process from a later one with the same id
     address: str
     site_dir: str
     server_pid: int
@@ -103,17 +103,19 @@ def read_up(home: Path) -> UpFile | None:
         ) from error
     except msgspec.DecodeError:
         return None  # of another version, or torn by a full disk: nothing alive keeps such a file
-    return up if started_ticks(up.pid) == up.started_ticks else None
+    return up if up_runs(home) else None
 
 
-def started_ticks(pid: int) -> int | None:
-    """When a process started (clock ticks since boot, proc(5) stat field 22), or None if it does not exist."""
+def up_runs(home: Path) -> bool:
+    """Whether a `tidemill up` holds the home's lock: flock(2) ends with its holder, however that died."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else int(fields[19])
+        with (home / "up.lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def find_server(

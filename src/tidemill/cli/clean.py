@@ -1,0 +1,76 @@
+"""`tidemill clean`: removes what dead processes have left in your home. Never touches results or running things."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.terminal import say, show, show_json
+from tidemill.errors import SiteError
+from tidemill.report.tables import bytes_text
+
+
+def define(parser: Parser) -> None:
+    """Options of `clean`."""
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+
+
+def run(args: Namespace) -> int:
+    """Remove leftovers."""
+    from tidemill.client.home import home_dir
+
+    found = sorted(leftovers(home_dir(args.home)))
+    sizes = [_size(path) for path in found]
+    if not args.dry_run:
+        for path in found:
+            _remove(path)
+    if args.json:
+        show_json([{"path": str(path), "size_bytes": size} for path, size in zip(found, sizes, strict=True)])
+        return 0
+    for path, size in zip(found, sizes, strict=True):
+        show(f"{path}  {bytes_text(size)}")
+    verb = "would remove" if args.dry_run else "removed"
+    say(f"{verb} {len(found)} leftovers, {bytes_text(sum(sizes))}")
+    return 0
+
+
+def leftovers(home: Path) -> Iterator[Path]:
+    """Scratch directories of executors that are gone, logs that were moved aside, files of an `up` that is gone."""
+    from tidemill.client.home import up_runs
+
+    for path in home.glob("executor/*-*"):
+        pid = path.name.partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            yield path
+    yield from home.glob("*.log.1")
+    if not up_runs(home):
+        for name in ("up.json", ".up.json.tmp"):
+            if (home / name).exists():
+                yield home / name
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.lstat().st_size
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise SiteError(f"failed to remove `{path}`: {error.strerror}") from error
+
+
+COMMANDS = {"clean": Command(define, run, "tidemill clean --dry-run", talks=False)}

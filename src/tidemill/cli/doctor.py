@@ -1,0 +1,216 @@
+"""`tidemill doctor`: looks at this machine, this installation and your home for what will not work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemill import __version__
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.terminal import show, show_json
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.report.tables import bytes_text
+
+FREE_BYTES_MIN = 1_000_000_000
+MEMORY_BYTES_MIN = 1_000_000_000
+FILES_MIN = 10_000
+OPEN_FILES_MIN = 1024
+SOCKET_PATH_MAX = 107  # unix(7): 108 bytes with the closing zero
+TIMEOUT_S = 20
+
+# Run in a process of its own: the namespaces that a slot is made of. CLONE_NEWUSER, NEWNS, NEWPID of <linux/sched.h>.
+_NAMESPACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+flags = 0x00020000 | 0x20000000 | (0 if os.geteuid() == 0 else 0x10000000)
+sys.exit(ctypes.get_errno() if libc.unshare(flags) else 0)
+"""
+
+
+class Finding(NamedTuple):
+    """What was looked at: `ok`, `warn` (works, but less well) or `fail`."""
+
+    check: str
+    state: str
+    found: str
+    hint: str = ""
+
+
+def define(parser: Parser) -> None:
+    """Options of `doctor`: only the common ones."""
+
+
+def run(args: Namespace) -> int:
+    """Print findings; exit code 2 if something will not work."""
+    findings = list(examine(args))
+    failed = any(each.state == "fail" for each in findings)
+    if args.json:
+        show_json([each._asdict() for each in findings])
+        return 2 if failed else 0
+    for each in findings:
+        show(f"{each.state:<5} {each.check:<13} {each.found}")
+        if each.hint:
+            show(f"      hint: {each.hint}")
+    return 2 if failed else 0
+
+
+def examine(args: Namespace) -> Iterator[Finding]:
+    """All findings, in the order of what depends on what."""
+    from tidemill.client.home import home_dir
+
+    yield Finding("tidemill", "ok", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
+    yield _binary()
+    yield _namespaces()
+    yield from _machine()
+    home = home_dir(args.home)
+    yield from _home(home)
+    yield _server(args)
+    yield _examples()
+
+
+def _binary() -> Finding:
+    from tidemill.node.binary import find_binary
+
+    try:
+        path = find_binary()
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except ConfigError as error:
+        return Finding("node binary", "fail", error.message, error.hint or "")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(
+            "node binary", "fail", f"`{path}` does not run: {error}", "is it built for this machine?"
+        )
+    if done.returncode != 0:
+        why = done.stderr.strip() or f"exit status {done.returncode}"
+        return Finding(
+            "node binary", "fail", f"`{path}` does not run: {why}", "install `tidemill-node` again"
+        )
+    told = done.stdout.strip()
+    if __version__ not in told:
+        return Finding(
+            "node binary",
+            "warn",
+            f"{path}: `{told}`, tidemill is {__version__}",
+            "install both of the same version",
+        )
+    return Finding("node binary", "ok", f"{path}: {told}")
+
+
+def _namespaces() -> Finding:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _NAMESPACES], capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode == 0:
+        return Finding("namespaces", "ok", "payloads get their own processes, /tmp and home directory")
+    return Finding(
+        "namespaces",
+        "warn",
+        f"the kernel gives you none: {os.strerror(done.returncode)}",
+        "payloads run, but see each other; ask for user namespaces (sysctl user.max_user_namespaces)",
+    )
+
+
+def _machine() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    yield Finding("cores", "ok", f"{cores} for us, of {os.cpu_count()}")
+    available = _available_bytes()
+    state = "ok" if available >= MEMORY_BYTES_MIN else "warn"
+    yield Finding(
+        "memory", state, f"{bytes_text(available)} available", "" if state == "ok" else "jobs may be killed"
+    )
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if 0 <= files < OPEN_FILES_MIN:
+        yield Finding(
+            "open files", "warn", f"limit {files}", f"ulimit -Hn should be {OPEN_FILES_MIN} or more"
+        )
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _home(home: Path) -> Iterator[Finding]:
+    from tidemill.server.mounts import file_system, refuse_network
+
+    exists = home.exists()
+    try:
+        refuse_network(home)
+        yield Finding("home", "ok", f"{home} on {file_system(home) or 'a file system of unknown kind'}"
+                      + ("" if exists else ", not there yet"))  # fmt: skip
+    except ConfigError:
+        yield Finding(
+            "home", "fail", f"{home} is on a network file system (`{file_system(home)}`)",
+            "set $TIDEMILL_HOME to a directory on a local disk",
+        )  # fmt: skip
+    if exists and home.stat().st_mode & 0o077:
+        yield Finding("home", "fail", f"{home} is open to other users", f"chmod 0700 {home}")
+    nearest = next(path for path in (home, *home.parents) if path.exists())
+    if not os.access(nearest, os.W_OK):
+        yield Finding(
+            "home", "fail", f"{nearest} cannot be written by you", "set $TIDEMILL_HOME to another directory"
+        )
+    free = shutil.disk_usage(nearest).free
+    inodes = os.statvfs(nearest)
+    state = "ok" if free >= FREE_BYTES_MIN else "warn"
+    yield Finding(
+        "disk", state, f"{bytes_text(free)} free at {nearest}", "" if state == "ok" else "free some"
+    )
+    if inodes.f_files and inodes.f_favail < FILES_MIN:
+        yield Finding("disk", "warn", f"room for {inodes.f_favail} files at {nearest}", "remove some")
+    socket = home / "server" / "api.sock"
+    if len(os.fsencode(socket)) > SOCKET_PATH_MAX:
+        yield Finding(
+            "home", "warn", f"the path of `{socket}` is longer than sockets allow", "use a shorter --home"
+        )
+
+
+def _server(args: Namespace) -> Finding:
+    from tidemill.client.client import Client
+    from tidemill.client.home import find_server
+
+    place = find_server(home=args.home)
+    if place is None:
+        return Finding(
+            "server", "ok", "none is named and none runs", "`tidemill up` or `tidemill run` starts one"
+        )
+    try:
+        client = Client(place.address, secret_file=place.secret_file, retry_s=0)
+        health, sites = client.health(), client.sites()
+    except TidemillError as error:
+        return Finding("server", "fail", error.message, error.hint or "")
+    listed = ", ".join(f"{site.name} {site.state}" for site in sites) or "no site"
+    state = "ok" if health.status == "ok" and any(site.state == "UP" for site in sites) else "warn"
+    return Finding(
+        "server", state, f"{place.address} ({health.database}, {health.version}): {health.status}; {listed}"
+    )
+
+
+def _examples() -> Finding:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("pythia8mc", "uproot", "hist", "pyhepmc") if find_spec(name) is None]
+    if not missing:
+        return Finding("examples", "ok", "Pythia and the analysis are installed")
+    return Finding(
+        "examples",
+        "warn",
+        f"not installed: {', '.join(missing)}",
+        "`pip install 'tidemill[examples]'` for quickstart",
+    )
+
+
+COMMANDS = {"doctor": Command(define, run, "tidemill doctor --json", talks=False)}

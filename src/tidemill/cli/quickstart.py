@@ -1,0 +1,204 @@
+"""`tidemill quickstart`: the main job on this machine - server, site, a campaign of real events, report - in a minute."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser, count
+from tidemill.cli.terminal import hint, say, show_json
+from tidemill.errors import ConfigError, SiteError
+from tidemill.report.tables import bytes_text, count_text, duration_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client
+    from tidemill.model.job import JobSpec
+    from tidemill.report.query import ReportData
+
+EVENTS = 3000
+JOBS = 3  #: generation jobs; each is followed by an analysis of its events
+CAMPAIGN = "quickstart"
+NEEDED = ("pythia8mc", "pyhepmc", "uproot", "hist", "numpy")
+READY_S = 30.0
+
+
+def define(parser: Parser) -> None:
+    """Options of `quickstart`."""
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("tidemill-quickstart"),
+        metavar="DIR",
+        help="outputs and report go there (default: ./tidemill-quickstart)",
+    )
+    parser.add_argument(
+        "--events",
+        type=count,
+        default=EVENTS,
+        metavar="N",
+        help=f"collisions to generate (default: {EVENTS})",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the state in DIR/home: `tidemill up --home DIR/home` goes on with it",
+    )
+
+
+def run(args: Namespace) -> int:
+    """Run the campaign and tell how it went."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the example needs packages that are not installed: {', '.join(missing)}",
+            hint="pip install 'tidemill[examples]'; without them try `tidemill run --events 20 -- echo event {event}`",
+        )
+    place = args.dir.absolute()
+    started_s = clock.monotonic_s()
+    with _home(place, keep=args.keep) as home:
+        client = _start(home)
+        say(f"a server and a site run on this machine ({duration_text(clock.monotonic_s() - started_s)})")
+        failed = _campaign(client, place, events=args.events, quiet=args.json)
+        data = _report(client, place)
+    took = clock.monotonic_s() - started_s
+    if args.json:
+        show_json(
+            {
+                "report": str(place / "report.html"),
+                "outputs": str(place / "out"),
+                "data": data,
+                "took_s": took,
+            }
+        )
+    else:
+        _tell(data, place, took=took, kept=args.keep)
+    return 1 if failed else 0
+
+
+@contextmanager
+def _home(place: Path, *, keep: bool) -> Iterator[Path]:
+    """A home of this run alone; what was started there has ended when the block ends, whatever happened."""
+    from tidemill.cli.up import stop_up
+    from tidemill.client.home import make_home
+
+    if shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free < 500_000_000:
+        raise SiteError(
+            f"less than 500 MB are free at `{place}`", hint="name another place with --dir", transient=False
+        )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"failed to create `{place}`: {error.strerror}", hint="name another with --dir"
+        ) from error
+    home = place / "home" if keep else Path(tempfile.mkdtemp(prefix="tidemill-"))
+    make_home(home)
+    try:
+        yield home
+    finally:
+        stop_up(home)
+        if not keep:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _start(home: Path) -> Client:
+    from tidemill import examples
+    from tidemill.cli.up import start_detached
+    from tidemill.client.client import Client
+
+    wanted = set(examples.install(home / "site" / "apps"))
+    (home / "site").chmod(0o700)
+    up = start_detached(home, tied=True)
+    client = Client(up.address)
+    deadline = clock.monotonic_s() + READY_S
+    while missing := wanted - {each.app.name for each in client.applications()}:
+        if clock.monotonic_s() > deadline:
+            raise SiteError(
+                f"the site does not offer: {', '.join(sorted(missing))}", hint=f"see {home}/site.log"
+            )
+        clock.sleep_s(0.05)
+    return client
+
+
+def _campaign(client: Client, place: Path, *, events: int, quiet: bool) -> bool:
+    """Submit, follow; whether a job failed."""
+    from tidemill.cli.progress import Progress
+    from tidemill.client.client import Submission, new_campaign
+
+    campaign = new_campaign(CAMPAIGN)
+    jobs = min(JOBS, events)
+    sizes = [events // jobs + (1 if k < events % jobs else 0) for k in range(jobs)]
+    output = str(place / "out")
+    generated = client.submit(
+        [_generate(k, size, output) for k, size in enumerate(sizes, start=1)], campaign=campaign
+    )
+    analysed = client.submit(
+        [_analyse(k, job, output) for k, job in enumerate(generated.jobs, start=1)], campaign=campaign
+    )
+    say(f"{jobs} jobs generate {count_text(events)} collisions with Pythia 8, {jobs} more analyse them")
+    sent = Submission(campaign=campaign, jobs=generated.jobs + analysed.jobs, repeated=False)
+    try:
+        with Progress(what="quickstart", quiet=quiet) as progress:
+            rows = client.wait(sent, on_progress=progress)
+    except KeyboardInterrupt:
+        client.cancel(campaign=campaign, reason="interrupted by Ctrl-C")
+        raise
+    for row in rows:
+        if row.state != "COMPLETED":
+            say(f"job {row.id} ({row.name}) is {row.state}: {row.reason}")
+    return any(row.state != "COMPLETED" for row in rows)
+
+
+def _generate(number: int, events: int, output: str) -> JobSpec:
+    from tidemill.model.job import JobSpec
+
+    return JobSpec(
+        app="pythia8", name=f"zmumu-{number}", events=events, params={"process": "zmumu"}, output_dir=output
+    )
+
+
+def _analyse(number: int, job: int, output: str) -> JobSpec:
+    from tidemill.model.job import Input, JobSpec
+
+    inputs = [Input(name="events", url=f"job:{job}/events")]
+    return JobSpec(app="zpeak", name=f"zpeak-{number}", inputs=inputs, after=[job], output_dir=output)
+
+
+def _report(client: Client, place: Path) -> ReportData:
+    from tidemill.cli.report import write_html
+    from tidemill.report.query import gather
+
+    data = gather(client)
+    write_html(place / "report.html", data)
+    return data
+
+
+def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
+    from tidemill.cli.report import print_tables
+
+    print_tables(data)
+    say("")
+    for path in sorted((place / "out").rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            say(f"    {_short(path)}  {bytes_text(path.stat().st_size)}")
+    say(f"report: {_short(place / 'report.html')}")
+    if kept:
+        say(f"state:  {_short(place / 'home')}")
+    say(f"all of it in {duration_text(took)}; everything that was started has ended")
+    hint(
+        "next: `tidemill run --events 20 -- echo event {event}`, or `tidemill up` to keep a server and a site"
+    )
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+COMMANDS = {"quickstart": Command(define, run, "tidemill quickstart --events 10000", talks=False)}
