@@ -1,8 +1,8 @@
 """A test payload that fails on chosen events, in range mode and in command mode.
 
 Range mode: parameters `bad` ("3,17"), `how` and `work_ms`. Command mode: poison.py FIRST COUNT SEED BAD HOW [OUTPUT].
-`how`: `report` (range mode: `failed`, command mode: as `exit`), `exit` (status 3), `kill` (SIGKILL to itself), `segv`, `hang`,
-`memory` (allocates without end), `noise` (prints without end), `orphans` (leaves children behind, and succeeds).
+`how`: `report` (range mode: `failed`, command mode: as `exit`), `exit` (status 3), `kill` (SIGKILL to itself), `segv`,
+`hang`, `memory` (allocates without end), `noise` (prints without end), `orphans` (leaves children behind, and succeeds).
 Output: one line `EVENT SEED` per event, in `lines.txt`.
 """
 
@@ -13,40 +13,47 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 LINE = b"x" * 1023 + b"\n"
 OUTPUT = "lines.txt"
 
 
-def misbehave(event: int, how: str) -> None:
-    """Do what a bad event does. Returns only for `orphans`."""
-    print(f"poison: event {event}: {how}", file=sys.stderr, flush=True)
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if how == "segv":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if how == "hang":
-        while True:
-            time.sleep(1)
-    if how == "memory":
-        held = []
-        while True:
-            held.append(bytearray(os.urandom(1 << 20)))
-    if how == "noise":
-        while True:
-            sys.stdout.buffer.write(LINE)
-    if how == "orphans":
-        for _ in range(3):
-            subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        return
-    sys.exit(3)
+def exhaust() -> None:
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)))
+
+
+def shout() -> None:
+    while True:
+        sys.stdout.buffer.write(LINE)
+
+
+def leave_orphans() -> None:
+    for _ in range(3):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+
+WAYS: dict[str, Callable[[], object]] = {
+    "report": lambda: sys.exit(3),
+    "exit": lambda: sys.exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "hang": lambda: time.sleep(1e6),
+    "memory": exhaust,
+    "noise": shout,
+    "orphans": leave_orphans,
+}
 
 
 def work(event: int, seed: int, *, bad: set[int], how: str) -> str:
     """The line of an event."""
     if event in bad:
-        misbehave(event, how)
+        sys.stderr.write(f"poison: event {event}: {how}\n")
+        sys.stderr.flush()
+        WAYS[how]()
     return f"{event} {seed}\n"
 
 
@@ -68,7 +75,8 @@ def ranges() -> None:
     parameters = tidemill.params()
     bad, how = parse(str(parameters.get("bad", ""))), str(parameters.get("how", "report"))
     for r in tidemill.ranges():
-        start, lines = r.first, []
+        start = r.first
+        lines: list[str] = []
         for event in r.events():
             time.sleep(float(parameters.get("work_ms", 0)) / 1000)
             if how == "report" and event in bad:
