@@ -54,7 +54,7 @@ def _lease(tally: Tally, order: api.LeaseOrder) -> None:
     _forgive(job, order.first, end)
     kept = job.done.within(order.first, end)
     new = job.open.missing(order.first, end)
-    job.open.add(order.first, end)
+    tally.open_up(job, order.first, end)
     if kept:
         has_outputs = bool(job.parts)
         for first, last in kept:
@@ -74,7 +74,7 @@ def _supersede(tally: Tally, job: s.Job, held: list[tuple[int, int]]) -> None:
     for first, end in held:
         tally.settle(job, first, end)
     for first, end in held:
-        job.open.add(first, end)
+        tally.open_up(job, first, end)
 
 
 def _unknown(tally: Tally, order: api.LeaseOrder) -> None:

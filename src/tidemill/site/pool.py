@@ -16,7 +16,7 @@ from tidemill.site import state as s
 from tidemill.site.orders import apply_replied
 from tidemill.site.results import BatchOfRecords
 from tidemill.site.tally import Tally
-from tidemill.wire.api import AllocationReport, DeliveredReport, LogReport, ReleaseReport
+from tidemill.wire.api import AllocationReport, DeliveredReport, LogReport
 
 
 class Pool:
@@ -71,9 +71,14 @@ class Pool:
         jobs, backlog = self.state.jobs, self.tally.backlog
         for grant in entry.grants:
             job = jobs[grant.job]
-            piece = job.ready.pop(0)
-            if piece.first != grant.first or piece.count != grant.count:
+            piece = job.ready[0]
+            if piece.first != grant.first or piece.count < grant.count:
                 raise ProtocolError(f"grant {grant.grant} is not the next piece of job {job.id}")
+            if piece.count == grant.count:
+                del job.ready[0]
+            else:
+                rest = piece.count - grant.count
+                job.ready[0] = s.Piece(grant.first + grant.count, rest, piece.chunk_max)
             job.grants[grant.grant] = s.GrantState(
                 entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
             )
@@ -171,10 +176,11 @@ class Pool:
             campaign=entry.campaign,
             seed_base=0,
             spec=entry.spec,
-            open=IntervalSet([(0, 1)]),
+            open=IntervalSet(),
             done=IntervalSet(),
         )
         self.state.jobs[job.id] = job
+        self.tally.open_up(job, 0, 1)
         self.tally.make_ready(job, [s.Piece(0, 1)])
 
     def _delivered(self, entry: s.Delivered) -> None:
@@ -185,27 +191,26 @@ class Pool:
             self.tally.drop_parts(entry.job)
 
     def _damaged(self, entry: s.Damaged) -> None:
-        self.state.deliveries.pop(entry.job, None)
+        """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
         self.tally.drop_steps(entry.job)
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
-        end = entry.first + entry.count
-        job.done.remove(entry.first, end)
-        job.parts = [
-            part for part in job.parts if part.first >= end or part.first + part.count <= entry.first
-        ]
-        self.tally.report(
-            ReleaseReport(
-                n=0,
-                lease=0,
-                job=entry.job,
-                first=entry.first,
-                count=entry.count,
-                reason=entry.evidence.message,
-                evidence=entry.evidence,
-            )
-        )
+        job.repairs += 1
+        first, end = entry.first, entry.first + entry.count
+        kept: list[s.Part] = []
+        for part in job.parts:
+            last = part.first + part.count
+            if part.first >= end or last <= first:
+                kept.append(part)
+            else:
+                first, end = min(first, part.first), max(end, last)
+        job.parts = kept
+        lost = job.open.missing(first, end)
+        for at, until in lost:
+            job.done.remove(at, until)
+            self.tally.open_up(job, at, until)
+        self.tally.make_ready(job, [s.Piece(at, until - at) for at, until in lost])
 
     def _fetched(self, entry: s.Fetched) -> None:
         self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]

@@ -70,7 +70,7 @@ class BatchOfRecords:
             taken = self._plain[job.id] = (job, IntervalSet(), Usage())
         undone = job.open.within(first, end)
         for at, until in undone:
-            job.open.remove(at, until)
+            self._tally.close(job, at, until)
             job.done.add(at, until)
             taken[1].add(at, until)
         if undone:
@@ -241,9 +241,7 @@ class BatchOfRecords:
         )
 
     def _measure(self, job: s.Job, record: node.Done) -> None:
-        app = job.spec.app
-        if app is None or job.id >= s.STEP_BASE:
-            app = "command"
+        app = job.spec.app or ""
         rate = self._tally.state.rates.get(app)
         if rate is None:
             rate = self._tally.state.rates[app] = s.Rate()

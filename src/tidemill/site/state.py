@@ -73,6 +73,7 @@ class Job(msgspec.Struct, kw_only=True):
     returned_by: str = ""  #: the last of them
     reported: int = 0  #: failures reported as evidence
     parts: list[Part] = []
+    repairs: int = 0  #: times that kept outputs turned out to be lost
 
 
 class Fleet(msgspec.Struct, kw_only=True):
@@ -242,12 +243,12 @@ class Delivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=True):
 
 
 class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
-    """Kept outputs of these events cannot be read: they are undone, and the delivery waits for a new order."""
+    """Kept outputs of these events cannot be read: they are run again before the job is delivered."""
 
     job: int
     first: int
     count: int
-    evidence: Evidence
+    reason: str
 
 
 class Fetched(msgspec.Struct, tag_field="e", tag="fetched", kw_only=True):

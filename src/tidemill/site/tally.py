@@ -9,11 +9,27 @@ from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, 
 
 
 class Tally:
-    """A state with its index of jobs that have something to grant, in order of arrival."""
+    """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
+    `load`, the number of open events by application and cores of a slot (0 = the application's)."""
 
     def __init__(self, state: s.SiteState) -> None:
         self.state = state
         self.backlog: dict[int, None] = {job.id: None for job in state.jobs.values() if job.ready}
+        self.load: dict[tuple[str, int], int] = {}
+        for job in state.jobs.values():
+            self._weigh(job, len(job.open))
+
+    def open_up(self, job: s.Job, first: int, end: int) -> None:
+        """These events are to be run here."""
+        self._weigh(job, job.open.add(first, end))
+
+    def close(self, job: s.Job, first: int, end: int) -> None:
+        """These events are no longer to be run here."""
+        self._weigh(job, -job.open.remove(first, end))
+
+    def _weigh(self, job: s.Job, events: int) -> None:
+        key = (job.spec.app or "", job.spec.resources.cores or 0)
+        self.load[key] = self.load.get(key, 0) + events
 
     def report(self, report: Report) -> None:
         """Number a report and keep it until the server acknowledges it."""
@@ -36,7 +52,7 @@ class Tally:
 
     def settle(self, job: s.Job, first: int, end: int) -> list[tuple[int, int, int]]:
         """Take events that are open out of their leases; the pieces (lease, first, count) to report on."""
-        job.open.remove(first, end)
+        self.close(job, first, end)
         pieces: list[tuple[int, int, int]] = []
         at = first
         while at < end:
@@ -105,6 +121,7 @@ class Tally:
         if job is None:
             return
         self.backlog.pop(job_id, None)
+        self._weigh(job, -len(job.open))
         self.state.leases_open -= len(job.leases)
         self.forget_grants(job, cancel=True)
 
@@ -128,6 +145,7 @@ class Tally:
 
     def end_step(self, job: s.Job, evidence: Evidence) -> None:
         """A step failed for good, and with it the delivery that needs it: the agent tells, see `Delivered`."""
+        self._weigh(job, -len(job.open))
         job.open = IntervalSet()
         job.ready.clear()
         self.backlog.pop(job.id, None)

@@ -111,7 +111,7 @@ class FileTransfer:
 
     def _confined(self, path: str, file: BinaryIO) -> None:
         """The open file is the one that was judged: nobody exchanged a link in between."""
-        opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        opened = str(Path(f"/proc/self/fd/{file.fileno()}").readlink())
         if opened != path:
             self.confine(Path(opened))
 

@@ -1,0 +1,331 @@
+"""Kept parts become the files a job owes: joined, verified, durable, and only then visible under their names.
+
+    each     one part: the file itself; more: a plain tar, members in event order
+    concat   the parts' bytes in event order
+    merge    the file that the merge step made
+
+Beside them stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums, seeds
+and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.model.seed import seed
+from tidemill.node.bundle import TarWriter, read_chunks
+from tidemill.node.files import read_bounded, sync_directory, write_durable
+from tidemill.site.state import Part
+from tidemill.transfer.file import local_path
+from tidemill.wire.api import OutputRow
+from tidemill.wire.node import OutputRef
+
+MANIFESTS = ".tidemill"
+MANIFEST_BYTES_MAX = 1 << 30
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a thread needs to deliver a job. `parts`: by event; `merged`: output -> the part its merge step made."""
+
+    job: int
+    campaign: str
+    seed_base: int
+    spec: JobSpec
+    app_digest: str
+    outputs: list[Output]
+    parts: list[Part]
+    merged: dict[str, tuple[str, OutputRef]]
+    done: str
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Events `first..first+count-1` in a delivered file; `seed` is the first one's."""
+
+    first: int
+    count: int
+    seed: int
+    name: str
+    sha256: str
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivered file; `members` in its order."""
+
+    output: str
+    kind: str
+    file: str
+    size_bytes: int
+    sha256: str
+    members: list[Member]
+
+
+class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`.tidemill/JOB.json`."""
+
+    job: int
+    campaign: str
+    name: str
+    app: str
+    app_digest: str
+    events: int
+    done: str
+    failed: str
+    files: list[File]
+
+
+class DamagedError(SiteError):
+    """Kept outputs of some events are gone or damaged: those events have to run again."""
+
+    def __init__(self, message: str, first: int, count: int) -> None:
+        super().__init__(message, transient=False)
+        self.first = first
+        self.count = count
+
+
+class Deliverer:
+    """Delivers below `base` (jobs that name no place) and below the data roots."""
+
+    def __init__(self, fleets: Path, base: Path, *, roots: list[Path], template: str) -> None:
+        self._fleets = fleets
+        self._base = base
+        self._roots = [Path(os.path.realpath(root)) for root in [base, *roots]]
+        self._template = template
+        try:
+            template.format(campaign="c", job=1, name="n", output="o")
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"`output_name` is `{template}`, in which {error} is wrong",
+                hint="it may hold `{campaign}`, `{job}`, `{name}` and `{output}`",
+            ) from error
+
+    def deliver(self, delivery: Delivery) -> list[OutputRow]:
+        """Put all outputs of a job in place; repeating it changes nothing.
+
+        Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written.
+        """
+        check_complete(delivery)
+        made: list[tuple[Path, Path, File]] = []
+        try:
+            for output in delivery.outputs:
+                built = self._build(delivery, output)
+                if built is not None:
+                    made.append(built)
+            known = self._claim(delivery, made)
+            for temporary, target, _ in made:
+                _publish(temporary, target, known[target])
+            for directory in {target.parent for _, target, _ in made}:
+                sync_directory(directory)
+        except OSError as error:
+            raise SiteError(f"failed to deliver outputs of job {delivery.job}: {error.strerror}") from error
+        finally:
+            for temporary, _, _ in made:
+                temporary.unlink(missing_ok=True)
+        return [
+            OutputRow(name=file.output, url=target.as_uri(), size_bytes=file.size_bytes, sha256=file.sha256)
+            for _, target, file in made
+        ]
+
+    def _build(self, delivery: Delivery, output: Output) -> tuple[Path, Path, File] | None:
+        """Write an output under a temporary name; None where no event left one."""
+        refs = list(_refs(delivery, output.name))
+        merged = delivery.merged.get(output.name)
+        if not refs and merged is None:
+            return None
+        is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
+        target = self._target(delivery, output, is_tar=is_tar)
+        self._make_directory(target.parent)
+        temporary = target.with_name(f".{target.name}.{delivery.job}.part")
+        if is_tar:
+            self._write_tar(temporary, output, refs)
+        else:
+            whole = [(delivery.parts[0], merged[1])] if merged is not None else refs
+            fleet = merged[0] if merged is not None else None
+            self._write_joined(temporary, whole, fleet)
+        size, digest = _measure(temporary)
+        members = [
+            Member(
+                first=part.first,
+                count=part.count,
+                seed=seed(delivery.seed_base, part.first),
+                name=_member_name(output, part) if is_tar else "",
+                sha256=ref.sha256,
+            )
+            for part, ref in refs
+        ]
+        file = File(
+            output=output.name,
+            kind=output.kind.value,
+            file=target.name,
+            size_bytes=size,
+            sha256=digest,
+            members=members,
+        )
+        return temporary, target, file
+
+    def _write_joined(self, path: Path, refs: list[tuple[Part, OutputRef]], fleet: str | None) -> None:
+        with path.open("wb") as file:
+            for part, ref in refs:
+                for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
+                    file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write_tar(self, path: Path, output: Output, refs: list[tuple[Part, OutputRef]]) -> None:
+        archive = TarWriter(path)
+        try:
+            for part, ref in refs:
+                try:
+                    archive.add_member(_member_name(output, part), self._fleets / part.fleet / "bundle", ref)
+                except (ProtocolError, SiteError) as error:
+                    raise DamagedError(error.message, part.first, part.count) from error
+        except BaseException:
+            archive.abandon()
+            raise
+        archive.close()
+
+    def _target(self, delivery: Delivery, output: Output, *, is_tar: bool) -> Path:
+        ending = (
+            ".tar" if is_tar else "".join(Path(output.path.replace("{", "").replace("}", "")).suffixes[-2:])
+        )
+        if output.url is not None:
+            path = local_path(output.url)
+            if not output.url.endswith("/"):
+                return self._confine(path)
+            name = f"{delivery.job}-{output.name}"
+        else:
+            directory = delivery.spec.output_dir
+            path = self._base if directory is None else local_path(directory)
+            name = self._template.format(
+                campaign=delivery.campaign,
+                job=delivery.job,
+                name=delivery.spec.name or str(delivery.job),
+                output=output.name,
+            )
+        return self._confine(path / (name if name.endswith(ending) else name + ending))
+
+    def _confine(self, path: Path) -> Path:
+        real = Path(os.path.realpath(path.parent)) / path.name
+        if path.name in ("", ".", "..") or not any(real.is_relative_to(root) for root in self._roots):
+            raise JobError(
+                f"output `{path}` lies outside this site's data roots",
+                hint="data roots: " + ", ".join(f"`{root}`" for root in self._roots),
+            )
+        return real
+
+    def _make_directory(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
+
+    def _claim(self, delivery: Delivery, made: list[tuple[Path, Path, File]]) -> dict[Path, set[str | None]]:
+        """Write the manifests, after a look that nothing foreign stands where the files go.
+
+        Returns the checksums that each file may have now: its own, and that of our earlier delivery.
+        """
+        known: dict[Path, set[str | None]] = {}
+        folders: dict[Path, list[File]] = {}
+        for _, target, file in made:
+            folders.setdefault(target.parent, []).append(file)
+        for folder, files in folders.items():
+            path = folder / MANIFESTS / f"{delivery.job}.json"
+            before = _read_manifest(path)
+            ours = {each.file: each.sha256 for each in before.files} if before else {}
+            for file in files:
+                known[folder / file.file] = {file.sha256, ours.get(file.file)}
+                _check_ours(folder / file.file, known[folder / file.file])
+            self._make_directory(path.parent)
+            spec = delivery.spec
+            failed = IntervalSet([(0, spec.events)])
+            for first, end in IntervalSet.parse(delivery.done):
+                failed.remove(first, end)
+            manifest = JobManifest(
+                job=delivery.job,
+                campaign=delivery.campaign,
+                name=spec.name or "",
+                app=spec.app or "command",
+                app_digest=delivery.app_digest,
+                events=spec.events,
+                done=delivery.done,
+                failed=str(failed),
+                files=files,
+            )
+            write_durable(path, msgspec.json.encode(manifest), mode=0o644)
+        return known
+
+
+def check_complete(delivery: Delivery) -> None:
+    """Raise DamagedError for the first events of `done` that no kept part covers."""
+    kept = IntervalSet((part.first, part.first + part.count) for part in delivery.parts)
+    for first, end in IntervalSet.parse(delivery.done):
+        for at, until in kept.missing(first, end):
+            raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
+
+
+def _refs(delivery: Delivery, name: str) -> Iterator[tuple[Part, OutputRef]]:
+    for part in delivery.parts:
+        for ref in part.outputs:
+            if ref.name == name:
+                yield part, ref
+
+
+def _verified(bundle: Path, part: Part, ref: OutputRef) -> Iterator[bytes]:
+    try:
+        yield from read_chunks(bundle, ref)
+    except (ProtocolError, SiteError) as error:
+        raise DamagedError(error.message, part.first, part.count) from error
+
+
+def _member_name(output: Output, part: Part) -> str:
+    plain = Path(output.path.replace("{", "").replace("}", "")).name
+    stem, dot, suffix = plain.partition(".")
+    last = part.first + part.count - 1
+    events = f"{part.first:09}" if part.count == 1 else f"{part.first:09}-{last:09}"
+    return f"{stem}-{events}{dot}{suffix}"
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.seek(0, os.SEEK_END), digest
+
+
+def _check_ours(path: Path, known: set[str | None]) -> None:
+    if not path.exists():
+        return
+    _, digest = _measure(path)
+    if digest not in known:
+        raise JobError(
+            f"`{path}` exists already and is not this job's",
+            hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
+        )
+
+
+def _publish(temporary: Path, target: Path, known: set[str | None]) -> None:
+    """Give the file its name, never over a foreign one that has appeared meanwhile."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        _check_ours(target, known)
+        temporary.rename(target)
+    except OSError:  # a file system without hard links
+        _check_ours(target, known)
+        temporary.rename(target)
+
+
+def _read_manifest(path: Path) -> JobManifest | None:
+    content = read_bounded(path, MANIFEST_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=JobManifest)
+    except msgspec.DecodeError:
+        return None  # not ours: the files it claims are then foreign, too

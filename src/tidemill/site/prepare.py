@@ -1,0 +1,276 @@
+"""From a job's specification to what a fleet needs: a program, argument templates, inputs. Bad jobs are refused here.
+
+Resolves applications and validates parameters; knows no lease and no lead. About 20 us per job of a known kind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from tidemill.config import SiteConfig
+from tidemill.errors import JobError, did_you_mean
+from tidemill.model.application import (
+    DEFAULT_CORES,
+    DEFAULT_EVENT_S,
+    DEFAULT_MEMORY_MB,
+    DEFAULT_SCRATCH_MB,
+    Application,
+    Mode,
+    Parameter,
+)
+from tidemill.model.job import JobSpec, Output, OutputKind, Resources
+from tidemill.site import state as s
+from tidemill.site.applications import Applications, Approved, adhoc, check_value
+from tidemill.site.templates import INPUTS, MANY_EVENTS, Template
+from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
+
+CHUNK_MAX = 1_000_000
+"""Events per range where nothing else limits them."""
+
+PROGRAMS_MAX = 10_000
+STDOUT = "stdout"
+T = TypeVar("T")
+_encode = msgspec.json.encode
+
+
+class NodeShape(msgspec.Struct, frozen=True):
+    """What the widest slot of the site can have."""
+
+    cores: int
+    memory_mb: int
+    devices: dict[str, int]
+
+
+class Preparer:
+    """Turns jobs into definitions for fleets. Programs are numbered for the life of the agent."""
+
+    def __init__(self, config: SiteConfig, applications: Applications, shape: NodeShape) -> None:
+        self._config = config
+        self._applications = applications
+        self._shape = shape
+        self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
+        self._arguments: dict[str, _Arguments] = {}
+        self._checked: set[str] = set()
+        self._next_program = 1
+
+    def begin(self) -> None:
+        """A new tick: digests are looked at again when an application is next used."""
+        self._checked.clear()
+
+    def program(self, spec: JobSpec, measured_s: float | None) -> Program:
+        """The program of a job. Raises JobError (class `dispatch`)."""
+        name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
+        shape = _encode(spec.command) if spec.app is None else b""
+        key = (name, "", _encode(spec.resources), shape + _encode(spec.outputs), spec.keep_stdout)
+        if spec.app is not None and spec.app not in self._checked:
+            self._refresh(spec.app)
+        known = self._programs.get(key)
+        if known is not None:
+            return known
+        if len(self._programs) >= PROGRAMS_MAX:
+            self._programs.clear()
+        program = self._make(spec, self._approved(spec), measured_s)
+        self._programs[key] = program
+        self._next_program += 1
+        return program
+
+    def job(self, job: s.Job, program: Program, inputs: list[InputDef]) -> JobDef:
+        """The job's definition for a fleet. Raises JobError (class `dispatch`)."""
+        spec = job.spec
+        if spec.app is None:
+            approved = self._approved(spec)
+            argv = [template.fill({}) for template in approved.templates]
+            params = "{}"
+        else:
+            arguments = self._arguments.get(spec.app)
+            if arguments is None:
+                arguments = self._arguments[spec.app] = _Arguments(self._approved(spec))
+            argv, params = arguments.fill(spec.params, inputs)
+            if spec.env and not self._config.allow_adhoc:
+                raise JobError(
+                    f"environment variable `{min(spec.env)}`: this site lets no job set any for approved applications",
+                    hint="use the application's parameters",
+                )
+        return JobDef(
+            job=job.id,
+            program=program.program,
+            argv=argv,
+            env=spec.env,
+            params=params,
+            seed_base=job.seed_base,
+            events=spec.events,
+            inputs=inputs,
+        )
+
+    def outputs(self, spec: JobSpec) -> list[Output]:
+        """The outputs of a job, stdout included where it is kept. Raises JobError."""
+        outputs = spec.outputs
+        if outputs is None:
+            outputs = [] if spec.app is None else self._approved(spec).app.outputs
+        if spec.keep_stdout:
+            outputs = [*outputs, Output(name=STDOUT, path=STDOUT, kind=OutputKind.EACH)]
+        return outputs
+
+    def digest(self, spec: JobSpec) -> str:
+        """Digest of the job's application, for the manifest of its outputs."""
+        if spec.app is None:
+            return ""
+        approved = self._applications.by_name.get(spec.app)
+        return approved.files.get(approved.app.executable, "") if approved else ""
+
+    def _refresh(self, name: str) -> None:
+        """Look at the application's files; after a change of the application forget what was made of it."""
+        approved = self._applications.get(name)
+        self._checked.add(name)
+        arguments = self._arguments.get(name)
+        if arguments is not None and arguments.approved is not approved:
+            del self._arguments[name]
+            for key in [key for key in self._programs if key[0] == name]:
+                del self._programs[key]
+
+    def _approved(self, spec: JobSpec) -> Approved:
+        if spec.app is not None:
+            return self._applications.get(spec.app)
+        if not self._config.allow_adhoc:
+            raise JobError(
+                "this site runs approved applications only, no commands",
+                hint=did_you_mean("", self._applications.by_name),
+            )
+        return adhoc(spec.command or [], path=os.environ.get("PATH"))
+
+    def _make(self, spec: JobSpec, approved: Approved, measured_s: float | None) -> Program:
+        app, asked = approved.app, spec.resources
+        cores = _first(asked.cores, app.resources.cores, DEFAULT_CORES)
+        memory_mb = _first(
+            asked.memory_mb, app.resources.memory_mb, min(DEFAULT_MEMORY_MB, self._memory_share(cores))
+        )
+        devices = _devices(asked, app.resources)
+        self._check_fits(cores, memory_mb, devices)
+        timeout_s = asked.timeout_s or app.resources.timeout_s
+        scratch_mb = _first(asked.scratch_mb, app.resources.scratch_mb, DEFAULT_SCRATCH_MB)
+        event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
+        return Program(
+            program=self._next_program,
+            app=spec.app or "command",
+            version=app.version,
+            executable=app.executable,
+            mode=app.mode.value,
+            env=_environment(app),
+            cores=cores,
+            memory_mb=memory_mb,
+            devices=devices,
+            scratch_mb=scratch_mb,
+            event_s=event_s,
+            chunk_max=_chunk_max(app, approved.templates),
+            range_s=app.range_s,
+            timeout_s=None if timeout_s is None else float(timeout_s),
+            looping_s=None if app.looping_s is None else float(app.looping_s),
+            ready_timeout_s=float(app.ready_timeout_s),
+            log_bytes_max=app.log_bytes_max,
+            outputs=[OutputDef(name=each.name, path=each.path) for each in self._files(spec)],
+            stdout_output=spec.keep_stdout,
+            batch_commands=app.batch_commands,
+        )
+
+    def _files(self, spec: JobSpec) -> list[Output]:
+        files = [each for each in self.outputs(spec) if not (spec.keep_stdout and each.path == STDOUT)]
+        for each in files:
+            if each.path.startswith("/") or ".." in each.path.split("/") or not each.path:
+                raise JobError(f"path `{each.path}` of output `{each.name}` leaves the work directory")
+        return files
+
+    def _memory_share(self, cores: int) -> int:
+        return max(1, self._shape.memory_mb * cores // max(1, self._shape.cores))
+
+    def _check_fits(self, cores: int, memory_mb: int, devices: Mapping[str, int]) -> None:
+        shape = self._shape
+        for what, wanted, there in [
+            ("cores", cores, shape.cores),
+            ("MB of memory", memory_mb, shape.memory_mb),
+            *((kind, number, shape.devices.get(kind, 0)) for kind, number in devices.items()),
+        ]:
+            if wanted > there:
+                raise JobError(f"a slot of {wanted} {what} is asked for, a node of this site has {there}")
+
+
+class _Arguments:
+    """The argument templates of one application, and what its parameters make of them."""
+
+    def __init__(self, approved: Approved) -> None:
+        self.approved = approved
+        app = approved.app
+        self._parameters: dict[str, Parameter] = app.parameters
+        self._script = (
+            [] if app.script is None else [Template([(app.script.replace("{", "{{"), None)]).fill({})]
+        )
+        self._templates = approved.templates
+        self._is_fixed = not any(
+            name in app.parameters for each in approved.templates for name in each.names()
+        )
+        self._has_inputs = any(INPUTS in each.names() for each in approved.templates)
+        self._fixed: list[str] | None = None
+
+    def fill(
+        self, given: Mapping[str, str | int | float | bool], inputs: list[InputDef]
+    ) -> tuple[list[str], str]:
+        """The arguments, and the parameters as JSON. Raises JobError naming the parameter that is wrong."""
+        if not given and not self._parameters and self._fixed is not None:
+            return self._fixed, "{}"
+        values = self._values(given)
+        texts = {name: _text(value) for name, value in values.items()}
+        argv = [*self._script]
+        for template in self._templates:
+            if self._has_inputs and template.names() == [INPUTS]:
+                argv += ["{input." + each.name + "}" for each in inputs]
+            else:
+                argv.append(template.fill(texts))
+        if self._is_fixed and not self._has_inputs:
+            self._fixed = argv
+        return argv, _encode(values).decode()
+
+    def _values(self, given: Mapping[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        values: dict[str, str | int | float | bool] = {}
+        for name in given:
+            if name not in self._parameters:
+                raise JobError(
+                    f"application `{self.approved.app.name}` has no parameter `{name}`",
+                    hint=did_you_mean(name, self._parameters),
+                )
+        for name, parameter in self._parameters.items():
+            value = given.get(name, parameter.default)
+            if value is None:
+                raise JobError(
+                    f"application `{self.approved.app.name}` needs parameter `{name}`",
+                    hint=parameter.help or None,
+                )
+            values[name] = check_value(name, parameter, value)
+        return values
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _chunk_max(app: Application, templates: list[Template]) -> int:
+    if app.events_per_range_max is not None:
+        return app.events_per_range_max
+    takes_many = app.mode is Mode.RANGE or any(MANY_EVENTS & set(each.names()) for each in templates)
+    return CHUNK_MAX if takes_many else 1
+
+
+def _environment(app: Application) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
+    return {**passed, **app.environment}
+
+
+def _devices(asked: Resources, own: Resources) -> dict[str, int]:
+    return {kind: n for kind, n in {**(own.devices or {}), **(asked.devices or {})}.items() if n}
+
+
+def _first(*values: T | None) -> T:
+    """The first that is given; the last always is."""
+    return next(value for value in values if value is not None)

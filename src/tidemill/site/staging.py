@@ -1,0 +1,162 @@
+"""Inputs of jobs, copied into `SITE/stage` before their events are granted.
+
+    SITE/stage/files/KEY      one copy of each version of a file, whoever needs it
+    SITE/stage/JOB/NAME       a shared input (hard link to a copy)
+    SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
+    SITE/stage/JOB/NAME.lines the text of an `each` input: line k belongs to event k
+
+Works in the agent's helper threads; everything it does can be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from tidemill.config import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.node.bundle import copy_member
+from tidemill.node.files import sync_directory
+from tidemill.site.state import Part
+from tidemill.transfer.file import FileTransfer, is_location
+from tidemill.wire.node import InputDef
+
+LINES_BYTES_MAX = 1 << 30
+
+
+class Stage:
+    """The stage of one site. Thread-safe."""
+
+    def __init__(self, directory: Path, config: SiteConfig, roots: list[Path]) -> None:
+        self._directory = directory
+        self._files = directory / "files"
+        self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._transfer = FileTransfer(roots, size_max=config.stage_file_bytes_max)
+        self._bytes_max = config.stage_bytes_max
+        self._bytes = sum(
+            path.stat().st_size for path in self._files.iterdir() if not path.name.startswith(".")
+        )
+        self._lock = threading.Lock()
+
+    def stage(self, job: int, spec: JobSpec, events: list[tuple[int, int]]) -> list[InputDef]:
+        """Have the inputs of these events in place. Raises SiteError, which becomes the job's `stage_in` failure."""
+        directory = self._directory / str(job)
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            return [
+                self._shared(directory, each)
+                if each.kind is InputKind.SHARED
+                else self._each(directory, each, events)
+                for each in spec.inputs
+            ]
+        except OSError as error:
+            raise SiteError(
+                f"failed to stage inputs of job {job} in `{directory}`: {error.strerror}"
+            ) from error
+
+    def stage_parts(self, job: int, parts: list[Part], output: str, fleets: Path) -> list[InputDef]:
+        """The kept parts of an output as inputs `part-000000`, ... of a merge step, in event order, verified."""
+        directory = self._directory / str(job)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        inputs: list[InputDef] = []
+        for part in parts:
+            for ref in part.outputs:
+                if ref.name != output:
+                    continue
+                name = f"part-{len(inputs):06}"
+                path = directory / name
+                temporary = directory / f".{name}.tmp"
+                with temporary.open("wb") as file:
+                    copy_member(fleets / part.fleet / "bundle", ref, file)
+                temporary.rename(path)
+                inputs.append(_definition(name, "shared", path=path, sha256=ref.sha256))
+        sync_directory(directory)
+        return inputs
+
+    def clean(self, job: int) -> None:
+        """Remove a job's inputs, and copies that nobody needs any more. Raises SiteError."""
+        try:
+            shutil.rmtree(self._directory / str(job))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
+        with self._lock:
+            for path in self._files.iterdir():
+                status = path.stat()
+                if status.st_nlink == 1 and not path.name.startswith("."):
+                    path.unlink()
+                    self._bytes -= status.st_size
+
+    def _shared(self, directory: Path, one: Input) -> InputDef:
+        path = directory / one.name
+        self._fetch(one.url, path, one.sha256)
+        return _definition(one.name, "shared", path=path, sha256=one.sha256)
+
+    def _each(self, directory: Path, one: Input, events: list[tuple[int, int]]) -> InputDef:
+        lines_path = directory / f"{one.name}.lines"
+        self._fetch(one.url, lines_path, one.sha256)
+        if lines_path.stat().st_size > LINES_BYTES_MAX:
+            raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
+        lines = lines_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        folder = directory / f"{one.name}.d"
+        has_files = any(is_location(line.strip()) for line in lines[:1000])
+        if has_files:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for first, end in events:
+            if end > len(lines):
+                raise SiteError(
+                    f"`{one.url}` has {len(lines)} lines, event {max(first, len(lines))} has none",
+                    hint="an `each` input needs one line for each event, empty ones included",
+                    transient=False,
+                )
+            for event in range(first, end) if has_files else ():
+                line = lines[event].strip()
+                if is_location(line):
+                    self._fetch(line, folder / str(event), None)
+        return _definition(one.name, "each", path=folder if has_files else None, lines=lines_path)
+
+    def _fetch(self, url: str, path: Path, sha256: str | None) -> None:
+        if path.exists():
+            return
+        source = self._transfer.look(url)
+        key = hashlib.sha256(f"{source.path}\0{source.version}\0{sha256}".encode()).hexdigest()
+        copy = self._files / key
+        with self._lock:
+            if not copy.exists():
+                self._room(source.size_bytes, url)
+                temporary = self._files / f".{key}.tmp"
+                temporary.unlink(missing_ok=True)
+                fetched = self._transfer.fetch(source, temporary, sha256=sha256)
+                temporary.chmod(0o400)
+                temporary.rename(copy)
+                self._bytes += fetched.size_bytes
+            temporary = path.with_name(f".{path.name}.link")
+            temporary.unlink(missing_ok=True)
+            os.link(copy, temporary)
+            temporary.rename(path)
+
+    def _room(self, size: int, url: str) -> None:
+        if self._bytes + size > self._bytes_max:
+            raise SiteError(
+                f"failed to stage `{url}`: {size} bytes more than the {self._bytes} that are staged exceed this "
+                f"site's {self._bytes_max}",
+                hint="wait until other jobs end, or raise `stage_bytes_max`",
+            )
+
+
+def _definition(
+    name: str, kind: str, *, path: Path | None, lines: Path | None = None, sha256: str | None = None
+) -> InputDef:
+    return InputDef(
+        name=name,
+        kind=kind,
+        path=None if path is None else str(path),
+        lines=None if lines is None else str(lines),
+        first=0,
+        sha256=None if sha256 is None else sha256.removeprefix("sha256:").lower(),
+    )
