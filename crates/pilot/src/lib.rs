@@ -1,1 +1,53 @@
-//! placeholder
+//! `tidemill-node run`: the pilot of one node.
+//!
+//! It asks the fleet's lead for work, binds it to slots, brings outputs into its bundle, records what happened, and
+//! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
+//! the fleet directory and the lead are all it sees.
+
+mod binding;
+mod bundle;
+mod error;
+mod facts;
+mod keeper;
+mod lead_process;
+mod leaving;
+mod link;
+mod options;
+mod piece;
+mod pilot;
+mod place;
+mod records;
+mod results;
+mod start;
+mod system;
+mod tar;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use tidemill_wire::log;
+
+/// Run a pilot with the arguments that follow `tidemill-node run`; the exit code.
+pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
+    match options::parse(args) {
+        Ok(options) if options.help => {
+            // a closed stdout needs no message
+            let _ = std::io::stdout().write_all(options::USAGE.as_bytes());
+            0
+        }
+        Ok(options) => match start::start(&options).and_then(pilot::Pilot::run) {
+            Ok(code) => code,
+            Err(error) => {
+                pilot::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
+                error.exit_code()
+            }
+        },
+        Err(error) => {
+            let _ = write!(
+                std::io::stderr(),
+                "error: {error}\nhint: `tidemill-node run --help` lists the options\n"
+            );
+            error.exit_code()
+        }
+    }
+}

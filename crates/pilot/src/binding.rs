@@ -1,0 +1,357 @@
+//! Which work runs on which slot. Pure: takes what happened, gives what to do; starts nothing itself.
+//!
+//! Work is queued by shape (what a slot must offer). Slots of a shape share its queue; each has so much at hand that it
+//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`.
+
+mod answers;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use tidemill_wire::{Grant, JobDef, Program, Work};
+
+use crate::piece::{KnownProgram, Piece, Shape};
+use crate::place::{Room, Share};
+
+/// Work that a slot has at hand: at least so many seconds, or two runs.
+const AT_HAND_S: f64 = 0.25;
+const RUNS_MAX: usize = 512;
+/// A slot that knows so many jobs besides those that it has work of forgets them.
+const SPARE_JOBS_MAX: usize = 128;
+/// After so long the oldest piece of work gets room before younger ones of other shapes.
+const STARVED_US: u64 = 10_000_000;
+
+struct Queued {
+    piece: Piece,
+    program: u64,
+    since_us: u64,
+}
+
+/// What the pilot has to do, in this order.
+#[derive(Debug)]
+pub enum Action {
+    Create { slot: u32, shape: Shape, share: Share },
+    Destroy { slot: u32 },
+    TellProgram { slot: u32, program: u64 },
+    TellJob { slot: u32, job: u64 },
+    Run { slot: u32, ticket: u64, piece: Piece },
+    Forget { slot: u32, job: u64 },
+}
+
+struct SlotState {
+    shape: Shape,
+    share: Share,
+    tickets: BTreeSet<u64>,
+    at_hand_s: f64,
+    programs: HashSet<u64>,
+    jobs: HashSet<u64>,
+}
+
+struct Ticket {
+    slot: u32,
+    piece: Piece,
+    event_s: f64,
+    /// Half-open, ascending: events that the slot has not answered for.
+    left: Vec<(u64, u64)>,
+}
+
+/// Queue, slots and work at slots.
+pub struct Binding {
+    programs: HashMap<u64, KnownProgram>,
+    jobs: HashMap<u64, JobDef>,
+    queues: BTreeMap<Shape, VecDeque<Queued>>,
+    queued_events: BTreeMap<Shape, u64>,
+    program_events: HashMap<u64, u64>,
+    slots: BTreeMap<u32, SlotState>,
+    tickets: HashMap<u64, Ticket>,
+    room: Room,
+    next_ticket: u64,
+    next_slot: u32,
+    /// Work with outputs stays in the queue (the bundle's disk is full).
+    pub hold_outputs: bool,
+}
+
+impl Binding {
+    pub fn new(room: Room) -> Self {
+        Binding {
+            programs: HashMap::new(),
+            jobs: HashMap::new(),
+            queues: BTreeMap::new(),
+            queued_events: BTreeMap::new(),
+            program_events: HashMap::new(),
+            slots: BTreeMap::new(),
+            tickets: HashMap::new(),
+            room,
+            next_ticket: 1,
+            next_slot: 0,
+            hold_outputs: false,
+        }
+    }
+
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    pub fn program(&self, program: u64) -> Option<&Program> {
+        self.programs.get(&program).map(|known| &known.program)
+    }
+
+    pub fn job(&self, job: u64) -> Option<&JobDef> {
+        self.jobs.get(&job)
+    }
+
+    /// Queue work. What is told again (by another connection) replaces what was told before. Pieces that this node can
+    /// never run, or of jobs that nobody has told, come back with the reason.
+    pub fn take_work(&mut self, work: Work, now_us: u64) -> Vec<(Piece, &'static str)> {
+        for program in work.programs {
+            let number = program.program;
+            let known = KnownProgram::new(program, self.programs.get(&number));
+            self.programs.insert(number, known);
+        }
+        for job in work.jobs {
+            self.jobs.insert(job.job, job);
+        }
+        let mut refused = Vec::new();
+        for Grant {
+            grant,
+            job,
+            first,
+            count,
+            chunk_max,
+        } in work.grants
+        {
+            let piece = Piece {
+                grant,
+                job,
+                first,
+                count,
+                chunk_max,
+            };
+            let program = self.jobs.get(&job).map(|def| def.program);
+            let Some((program, known)) = program.and_then(|p| Some((p, self.programs.get(&p)?))) else {
+                refused.push((piece, "no_fit"));
+                continue;
+            };
+            let shape = known.shape.clone();
+            if !self
+                .room
+                .could_ever_hold(shape.cores, shape.memory_mb, &shape.devices)
+            {
+                refused.push((piece, "no_fit"));
+                continue;
+            }
+            *self.queued_events.entry(shape.clone()).or_default() += count;
+            *self.program_events.entry(program).or_default() += count;
+            self.queues.entry(shape).or_default().push_back(Queued {
+                piece,
+                program,
+                since_us: now_us,
+            });
+        }
+        refused
+    }
+
+    /// Everything that slots should be told now. Call after each change.
+    pub fn decide(&mut self, now_us: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let starved = self.starved(now_us);
+        let shapes: Vec<Shape> = self.queues.keys().cloned().collect();
+        for shape in &shapes {
+            if starved.as_ref().map_or(true, |first| first == shape) && self.has_open_work(shape) {
+                self.make_slots(shape, starved.is_some(), &mut actions);
+            }
+        }
+        for shape in &shapes {
+            if starved.as_ref().map_or(true, |first| first == shape) {
+                self.feed(shape, &mut actions);
+            }
+        }
+        actions
+    }
+
+    /// The shape whose oldest work has waited too long for room, if any.
+    fn starved(&self, now_us: u64) -> Option<Shape> {
+        self.queues
+            .iter()
+            .filter(|(shape, _)| {
+                !self.slots.values().any(|slot| slot.shape == **shape) && self.has_open_work(shape)
+            })
+            .filter_map(|(shape, queue)| Some((queue.front()?.since_us, shape)))
+            .filter(|(since_us, _)| now_us.saturating_sub(*since_us) > STARVED_US)
+            .min_by_key(|(since_us, _)| *since_us)
+            .map(|(_, shape)| shape.clone())
+    }
+
+    fn is_held(&self, queued: &Queued) -> bool {
+        self.hold_outputs
+            && self
+                .programs
+                .get(&queued.program)
+                .is_some_and(KnownProgram::keeps_outputs)
+    }
+
+    fn has_open_work(&self, shape: &Shape) -> bool {
+        self.queues
+            .get(shape)
+            .is_some_and(|queue| queue.iter().any(|queued| !self.is_held(queued)))
+    }
+
+    /// Create slots while there is work for another one and room, taking the room of idle slots of other shapes.
+    fn make_slots(&mut self, shape: &Shape, starved: bool, actions: &mut Vec<Action>) {
+        loop {
+            let queued = self.queued_events.get(shape).copied().unwrap_or(0);
+            let idle = self
+                .slots
+                .values()
+                .filter(|slot| slot.shape == *shape && slot.tickets.is_empty())
+                .count() as u64;
+            if queued <= idle {
+                return;
+            }
+            if let Some(share) = self.room.take(shape.cores, shape.memory_mb, &shape.devices) {
+                let slot = self.next_slot;
+                self.next_slot += 1;
+                actions.push(Action::Create {
+                    slot,
+                    shape: shape.clone(),
+                    share: share.clone(),
+                });
+                self.slots.insert(
+                    slot,
+                    SlotState {
+                        shape: shape.clone(),
+                        share,
+                        tickets: BTreeSet::new(),
+                        at_hand_s: 0.0,
+                        programs: HashSet::new(),
+                        jobs: HashSet::new(),
+                    },
+                );
+            } else if !self.clear_room(shape, starved, actions) {
+                return;
+            }
+        }
+    }
+
+    /// Destroy idle slots of shapes without work (of any shape for one that is starved), if that makes the wanted one
+    /// fit.
+    fn clear_room(&mut self, shape: &Shape, starved: bool, actions: &mut Vec<Action>) -> bool {
+        let victims: Vec<u32> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.shape != *shape && slot.tickets.is_empty())
+            .filter(|(_, slot)| starved || self.queued_events.get(&slot.shape).copied().unwrap_or(0) == 0)
+            .map(|(&slot, _)| slot)
+            .collect();
+        let mut trial = self.room.clone();
+        for (count, slot) in victims.iter().enumerate() {
+            trial.give_back(self.slots[slot].share.clone());
+            if trial
+                .clone()
+                .take(shape.cores, shape.memory_mb, &shape.devices)
+                .is_some()
+            {
+                for &slot in &victims[..=count] {
+                    actions.push(Action::Destroy { slot });
+                    self.remove_slot(slot);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Give queued work to the slots of a shape, the one with the least at hand first.
+    fn feed(&mut self, shape: &Shape, actions: &mut Vec<Action>) {
+        loop {
+            let Some(position) = self.queues.get(shape).and_then(|queue| {
+                if self.hold_outputs {
+                    queue.iter().position(|q| !self.is_held(q))
+                } else {
+                    (!queue.is_empty()).then_some(0)
+                }
+            }) else {
+                return;
+            };
+            let mine = self.slots.iter().filter(|(_, slot)| slot.shape == *shape);
+            let count = mine.clone().count() as u64;
+            let least = mine.min_by(|(_, a), (_, b)| {
+                (!a.tickets.is_empty(), a.at_hand_s)
+                    .partial_cmp(&(!b.tickets.is_empty(), b.at_hand_s))
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            });
+            let Some((&slot, state)) = least else { return };
+            let queued = self.queued_events.get(shape).copied().unwrap_or(0);
+            let wants = state.tickets.is_empty()
+                || (state.tickets.len() < RUNS_MAX && state.at_hand_s < AT_HAND_S)
+                || (state.tickets.len() < 2 && queued > count);
+            if !wants {
+                return;
+            }
+            self.give(shape, position, slot, queued.div_ceil(2 * count.max(1)), actions);
+        }
+    }
+
+    /// Move at most `fair` events of the queue's piece at `position` to a slot.
+    fn give(&mut self, shape: &Shape, position: usize, slot: u32, fair: u64, actions: &mut Vec<Action>) {
+        let Some(queue) = self.queues.get_mut(shape) else {
+            return;
+        };
+        let Some(queued) = queue.get_mut(position) else {
+            return;
+        };
+        let Some(known) = self.programs.get(&queued.program) else {
+            return;
+        };
+        let at_hand = (AT_HAND_S / known.event_s).ceil() as u64;
+        let count = known
+            .per_payload(queued.piece.chunk_max)
+            .max(at_hand)
+            .min(fair.max(1))
+            .min(queued.piece.count);
+        let piece = Piece {
+            count,
+            ..queued.piece.clone()
+        };
+        queued.piece.first += count;
+        queued.piece.count -= count;
+        let program = queued.program;
+        if queued.piece.count == 0 {
+            queue.remove(position);
+        }
+        for total in self
+            .queued_events
+            .get_mut(shape)
+            .into_iter()
+            .chain(self.program_events.get_mut(&program))
+        {
+            *total -= count;
+        }
+        let Some(state) = self.slots.get_mut(&slot) else {
+            return;
+        };
+        if state.programs.insert(program) {
+            actions.push(Action::TellProgram { slot, program });
+        }
+        if state.jobs.insert(piece.job) {
+            actions.push(Action::TellJob { slot, job: piece.job });
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        state.tickets.insert(ticket);
+        state.at_hand_s += count as f64 * known.event_s;
+        let left = vec![(piece.first, piece.first + count)];
+        self.tickets.insert(
+            ticket,
+            Ticket {
+                slot,
+                piece: piece.clone(),
+                event_s: known.event_s,
+                left,
+            },
+        );
+        actions.push(Action::Run { slot, ticket, piece });
+    }
+}
+
+#[cfg(test)]
+mod tests;

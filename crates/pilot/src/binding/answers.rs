@@ -1,0 +1,214 @@
+//! What slots have answered for, what is lost with them, and what is held.
+
+use std::collections::HashSet;
+
+use tidemill_wire::Grant;
+
+use super::{Action, Binding, SlotState, Ticket, SPARE_JOBS_MAX};
+use crate::piece::Piece;
+
+impl Binding {
+    /// Events that a slot has answered for; the piece that they belong to, None if they were not its to answer for.
+    pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<Piece> {
+        let known = self.tickets.get_mut(&ticket).filter(|known| known.slot == slot)?;
+        let end = first.checked_add(count)?;
+        let place = known
+            .left
+            .iter()
+            .position(|&(from, to)| from <= first && end <= to && count > 0)?;
+        let (from, to) = known.left[place];
+        let rest = [(from, first), (end, to)].into_iter().filter(|(a, b)| a < b);
+        known.left.splice(place..=place, rest);
+        let piece = Piece {
+            first,
+            count,
+            ..known.piece.clone()
+        };
+        let at_hand_s = count as f64 * known.event_s;
+        let ended = known.left.is_empty();
+        if let Some(state) = self.slots.get_mut(&slot) {
+            state.at_hand_s = (state.at_hand_s - at_hand_s).max(0.0);
+            if ended {
+                state.tickets.remove(&ticket);
+            }
+        }
+        if ended {
+            self.tickets.remove(&ticket);
+        }
+        Some(piece)
+    }
+
+    /// Learn from a measurement: payload seconds of so many events of a job.
+    pub fn measure(&mut self, job: u64, events: u64, wall_s: f64) {
+        let program = self.jobs.get(&job).map(|def| def.program);
+        let Some(known) = program.and_then(|program| self.programs.get_mut(&program)) else {
+            return;
+        };
+        known.measure(events, wall_s);
+    }
+
+    /// A slot is gone: what it had not answered for, the oldest first. Its room is free again.
+    pub fn lose_slot(&mut self, slot: u32) -> Vec<Piece> {
+        let tickets = self
+            .slots
+            .get(&slot)
+            .map(|state| state.tickets.clone())
+            .unwrap_or_default();
+        let mut lost = Vec::new();
+        for ticket in tickets {
+            if let Some(known) = self.tickets.remove(&ticket) {
+                lost.extend(pieces_left(&known));
+            }
+        }
+        self.remove_slot(slot);
+        lost
+    }
+
+    pub(super) fn remove_slot(&mut self, slot: u32) {
+        if let Some(state) = self.slots.remove(&slot) {
+            self.room.give_back(state.share);
+        }
+    }
+
+    /// Take all queued work out.
+    pub fn drain_queue(&mut self) -> Vec<Piece> {
+        self.queued_events.clear();
+        self.program_events.clear();
+        std::mem::take(&mut self.queues)
+            .into_values()
+            .flatten()
+            .map(|queued| queued.piece)
+            .collect()
+    }
+
+    /// Drop queued work of jobs; the slots that have work of one of them.
+    pub fn cancel(&mut self, jobs: &[u64]) -> Vec<(u32, u64)> {
+        for (shape, queue) in &mut self.queues {
+            queue.retain(|queued| {
+                let keep = !jobs.contains(&queued.piece.job);
+                if let Some(total) = self.program_events.get_mut(&queued.program).filter(|_| !keep) {
+                    *total -= queued.piece.count;
+                }
+                keep
+            });
+            let left = queue.iter().map(|queued| queued.piece.count).sum();
+            self.queued_events.insert(shape.clone(), left);
+        }
+        let mut told = Vec::new();
+        for (&slot, state) in &self.slots {
+            told.extend(
+                state
+                    .jobs
+                    .iter()
+                    .filter(|job| jobs.contains(job))
+                    .map(|&job| (slot, job)),
+            );
+        }
+        told
+    }
+
+    /// Jobs that slots may forget: those without work anywhere here, of slots that know many or are idle.
+    pub fn forget(&mut self, idle_only: bool) -> Vec<Action> {
+        let is_due = |state: &SlotState| {
+            if idle_only {
+                state.tickets.is_empty() && !state.jobs.is_empty()
+            } else {
+                state.jobs.len() > 2 * state.tickets.len() + SPARE_JOBS_MAX
+            }
+        };
+        if !self.slots.values().any(is_due) {
+            return Vec::new();
+        }
+        let busy: HashSet<(u32, u64)> = self
+            .tickets
+            .values()
+            .map(|known| (known.slot, known.piece.job))
+            .collect();
+        let queued: HashSet<u64> = self
+            .queues
+            .values()
+            .flatten()
+            .map(|queued| queued.piece.job)
+            .collect();
+        let mut actions = Vec::new();
+        for (&slot, state) in self.slots.iter_mut().filter(|(_, state)| is_due(state)) {
+            state.jobs.retain(|job| {
+                let keep = busy.contains(&(slot, *job)) || queued.contains(job);
+                if !keep {
+                    actions.push(Action::Forget { slot, job: *job });
+                }
+                keep
+            });
+        }
+        actions
+    }
+
+    /// Forget a job's definition unless there is work of it; slots that know it keep it until `forget`.
+    pub fn drop_job(&mut self, job: u64) {
+        let needed = self.tickets.values().any(|known| known.piece.job == job)
+            || self
+                .queues
+                .values()
+                .flatten()
+                .any(|queued| queued.piece.job == job);
+        if !needed {
+            self.jobs.remove(&job);
+        }
+    }
+
+    /// Whether anything is queued or at a slot.
+    pub fn work_left(&self) -> bool {
+        !self.tickets.is_empty() || self.queued_events.values().any(|&count| count > 0)
+    }
+
+    /// Whether slots still have to answer.
+    pub fn at_slots(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
+    /// Whether no slot has work.
+    pub fn is_waiting(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    /// Seconds of work per core of the node, queued and at slots.
+    pub fn queued_s(&self) -> f64 {
+        let cores = self.room.whole().0.max(1) as f64;
+        let waiting: f64 = self
+            .program_events
+            .iter()
+            .filter_map(|(program, &events)| {
+                let known = self.programs.get(program)?;
+                Some(events as f64 * known.event_s * known.shape.cores as f64)
+            })
+            .sum();
+        let at_slots: f64 = self
+            .slots
+            .values()
+            .map(|slot| slot.at_hand_s * slot.shape.cores as f64)
+            .sum();
+        (waiting + at_slots) / cores
+    }
+
+    /// All work that has no record yet, as grants: queued and at slots.
+    pub fn held(&self) -> Vec<Grant> {
+        let waiting = self.queues.values().flatten().map(|queued| queued.piece.clone());
+        let at_slots = self.tickets.values().flat_map(pieces_left);
+        let mut held: Vec<Grant> = waiting.chain(at_slots).map(|piece| piece.grant()).collect();
+        held.sort_by_key(|grant| (grant.grant, grant.first));
+        held
+    }
+
+    pub fn slot_ids(&self) -> Vec<u32> {
+        self.slots.keys().copied().collect()
+    }
+}
+
+fn pieces_left(ticket: &Ticket) -> Vec<Piece> {
+    let piece = |&(first, end): &(u64, u64)| Piece {
+        first,
+        count: end - first,
+        ..ticket.piece.clone()
+    };
+    ticket.left.iter().map(piece).collect()
+}

@@ -1,0 +1,82 @@
+//! Errors of this crate: what was attempted, on what; the exit code that goes with it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a pilot cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PilotError {
+    #[error("failed to {operation} `{}`", path.display())]
+    File {
+        operation: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to {operation}")]
+    System {
+        operation: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("failed to read `{}` as {what}", path.display())]
+    Json {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("`{}` has format {found}, this version reads {known}", path.display())]
+    Format { path: PathBuf, found: u64, known: u64 },
+    #[error("environment variable {name} is `{value}`, expected {expected}")]
+    Variable {
+        name: &'static str,
+        value: String,
+        expected: &'static str,
+    },
+    #[error("{message}")]
+    Usage { message: String },
+    #[error(transparent)]
+    Wire(#[from] tidemill_wire::WireError),
+    #[error("the lead was not understood: {message}")]
+    Lead { message: String },
+    #[error("failed to start a slot: {message}")]
+    Slot { message: String },
+    #[error("failed to take over output `{name}`: {message}")]
+    Output { name: String, message: String },
+}
+
+impl PilotError {
+    /// For `map_err` after an operation on a file.
+    pub fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| PilotError::File {
+            operation,
+            path,
+            source,
+        }
+    }
+
+    /// For `map_err` after another system call.
+    pub fn system(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| PilotError::System { operation, source }
+    }
+
+    /// 2 usage or configuration, 3 site or network: the table of the command line.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            PilotError::Usage { .. } | PilotError::Variable { .. } | PilotError::Format { .. } => 2,
+            _ => 3,
+        }
+    }
+
+    /// Whether the file system is full or the quota is used up.
+    pub fn is_full(&self) -> bool {
+        let number = match self {
+            PilotError::File { source, .. } | PilotError::System { source, .. } => source.raw_os_error(),
+            PilotError::Wire(error) => error.os_error(),
+            _ => None,
+        };
+        matches!(number, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+    }
+}

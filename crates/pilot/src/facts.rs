@@ -1,0 +1,223 @@
+//! What a batch system or launcher tells a process through its environment. Pure.
+//!
+//! Sources: sbatch(1) and srun(1) "OUTPUT ENVIRONMENT VARIABLES" (Slurm 22.05); PMI-1/2 and MPICH (PMI_RANK); Open MPI
+//! FAQ "environment variables" (OMPI_COMM_WORLD_RANK); PMIx (PMIX_RANK); HPE PALS mpiexec(1) (PALS_RANKID); Cray ALPS
+//! aprun(1) (ALPS_APP_PE).
+
+use std::collections::BTreeMap;
+
+use crate::error::PilotError;
+
+pub type Environ = BTreeMap<String, String>;
+
+/// Kind under which GPUs are asked for and given.
+pub const GPU: &str = "gpu";
+
+/// The first that is set counts: ours, then the launcher that started this very process, then the batch system.
+const RANKS: [&str; 7] = [
+    "TIDEMILL_RANK",
+    "PALS_RANKID",
+    "ALPS_APP_PE",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+];
+
+/// What the environment says of this node's share of the allocation; None = it does not say.
+#[derive(Debug, Default, PartialEq)]
+pub struct Facts {
+    pub rank: u64,
+    pub node: Option<String>,
+    pub ends_at_s: Option<u64>,
+    pub cores: Option<u64>,
+    pub memory_mb: Option<u64>,
+    pub devices: BTreeMap<String, Vec<u32>>,
+    /// What was there and could not be used.
+    pub notes: Vec<String>,
+}
+
+/// Read the facts. An error names the variable that holds what nobody can mean.
+pub fn read(environ: &Environ) -> Result<Facts, PilotError> {
+    let mut notes = Vec::new();
+    let rank = RANKS
+        .iter()
+        .find_map(|&name| number(environ, name).transpose())
+        .transpose()?
+        .unwrap_or(0);
+    let cores = number(environ, "SLURM_CPUS_ON_NODE")?;
+    let memory_mb = match number(environ, "SLURM_MEM_PER_NODE")? {
+        Some(0) | None => match (number(environ, "SLURM_MEM_PER_CPU")?, cores) {
+            (Some(each), Some(count)) if each > 0 => Some(each * count),
+            _ => None,
+        },
+        some => some,
+    };
+    Ok(Facts {
+        rank,
+        node: ["SLURMD_NODENAME", "TIDEMILL_NODE_NAME"]
+            .iter()
+            .find_map(|&name| text(environ, name)),
+        ends_at_s: number(environ, "SLURM_JOB_END_TIME")?,
+        cores,
+        memory_mb,
+        devices: devices(environ, &mut notes)?,
+        notes,
+    })
+}
+
+/// Devices by index. A mask by UUID cannot be split by index: such devices are not used, and a note says so.
+fn devices(environ: &Environ, notes: &mut Vec<String>) -> Result<BTreeMap<String, Vec<u32>>, PilotError> {
+    let mut found = BTreeMap::new();
+    for name in ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
+        let Some(value) = environ.get(name) else { continue };
+        match indices(value) {
+            Some(list) if list.is_empty() => return Ok(found),
+            Some(list) => {
+                found.insert(GPU.to_owned(), list);
+                return Ok(found);
+            }
+            None => {
+                notes.push(format!(
+                    "{name}={value} names no indices: these devices are not used"
+                ));
+                return Ok(found);
+            }
+        }
+    }
+    if let Some(count) = number(environ, "SLURM_GPUS_ON_NODE")? {
+        if count > 0 {
+            found.insert(GPU.to_owned(), (0..count.min(1024) as u32).collect());
+        }
+    }
+    Ok(found)
+}
+
+/// `0,2,3`; the CUDA library stops at the first -1 (CUDA C Programming Guide, "CUDA Environment Variables").
+fn indices(value: &str) -> Option<Vec<u32>> {
+    let mut list = Vec::new();
+    for piece in value.split(',').map(str::trim) {
+        if piece.is_empty() || piece == "-1" || piece == "NoDevFiles" {
+            break;
+        }
+        let index = piece.parse().ok()?;
+        if !list.contains(&index) {
+            list.push(index);
+        }
+    }
+    Some(list)
+}
+
+fn text(environ: &Environ, name: &str) -> Option<String> {
+    environ.get(name).filter(|value| !value.is_empty()).cloned()
+}
+
+fn number(environ: &Environ, name: &'static str) -> Result<Option<u64>, PilotError> {
+    let Some(value) = text(environ, name) else {
+        return Ok(None);
+    };
+    match value.trim().parse() {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(_) => Err(PilotError::Variable {
+            name,
+            value,
+            expected: "a whole number",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environ(pairs: &[(&str, &str)]) -> Environ {
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn nothing_set_is_rank_0_of_a_plain_machine() {
+        assert_eq!(read(&Environ::new()).unwrap(), Facts::default());
+    }
+
+    #[test]
+    fn slurm_tells_rank_node_end_cores_and_memory() {
+        let facts = read(&environ(&[
+            ("SLURM_PROCID", "7"),
+            ("SLURM_NODEID", "3"),
+            ("SLURMD_NODENAME", "nid00007"),
+            ("SLURM_JOB_END_TIME", "1795215901"),
+            ("SLURM_CPUS_ON_NODE", "64"),
+            ("SLURM_MEM_PER_CPU", "2000"),
+        ]))
+        .unwrap();
+        assert_eq!(
+            (facts.rank, facts.cores, facts.memory_mb),
+            (7, Some(64), Some(128_000))
+        );
+        assert_eq!(facts.node.as_deref(), Some("nid00007"));
+        assert_eq!(facts.ends_at_s, Some(1_795_215_901));
+    }
+
+    #[test]
+    fn the_launcher_that_started_this_process_counts_more_than_the_batch_system() {
+        for name in [
+            "PMI_RANK",
+            "PMIX_RANK",
+            "OMPI_COMM_WORLD_RANK",
+            "PALS_RANKID",
+            "ALPS_APP_PE",
+            "TIDEMILL_RANK",
+        ] {
+            let facts = read(&environ(&[("SLURM_PROCID", "0"), (name, "5")])).unwrap();
+            assert_eq!(facts.rank, 5, "{name}");
+        }
+    }
+
+    #[test]
+    fn all_memory_of_a_slurm_node_is_no_limit() {
+        assert_eq!(
+            read(&environ(&[("SLURM_MEM_PER_NODE", "0")])).unwrap().memory_mb,
+            None
+        );
+        assert_eq!(
+            read(&environ(&[("SLURM_MEM_PER_NODE", "4096")]))
+                .unwrap()
+                .memory_mb,
+            Some(4096)
+        );
+    }
+
+    #[test]
+    fn a_rank_that_is_no_number_is_named() {
+        let error = read(&environ(&[("PMI_RANK", "one")])).unwrap_err();
+        assert!(error.to_string().contains("PMI_RANK is `one`"), "{error}");
+    }
+
+    #[test]
+    fn devices_are_the_visible_ones() {
+        let gpus = |pairs: &[(&str, &str)]| {
+            read(&environ(pairs))
+                .unwrap()
+                .devices
+                .remove(GPU)
+                .unwrap_or_default()
+        };
+        assert_eq!(
+            gpus(&[("CUDA_VISIBLE_DEVICES", "2,3"), ("SLURM_GPUS_ON_NODE", "4")]),
+            [2, 3]
+        );
+        assert_eq!(gpus(&[("ROCR_VISIBLE_DEVICES", "0, 1,1")]), [0, 1]);
+        assert_eq!(gpus(&[("SLURM_GPUS_ON_NODE", "2")]), [0, 1]);
+        assert_eq!(
+            gpus(&[("CUDA_VISIBLE_DEVICES", ""), ("SLURM_GPUS_ON_NODE", "2")]),
+            [0u32; 0]
+        );
+        assert_eq!(gpus(&[("CUDA_VISIBLE_DEVICES", "NoDevFiles")]), [0u32; 0]);
+        assert_eq!(gpus(&[("CUDA_VISIBLE_DEVICES", "0,-1,1")]), [0]);
+        let facts = read(&environ(&[("CUDA_VISIBLE_DEVICES", "GPU-8932f937")])).unwrap();
+        assert!(facts.devices.is_empty() && facts.notes[0].contains("GPU-8932f937"));
+    }
+}

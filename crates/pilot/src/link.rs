@@ -1,0 +1,336 @@
+//! The connection to the lead: found through lead.json, proved with the fleet's secret, made again when it breaks.
+//!
+//! Knows messages, not what they mean for the work.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tidemill_wire::{
+    handshake, log, Challenge, Fill, Grant, Hello, LeadAddress, LeadMessage, LineBuffer, OutBuffer,
+};
+use tidemill_wire::{PilotMessage, Welcome, FORMAT, LINE_BYTES_MAX};
+
+use crate::error::PilotError;
+
+const BACKOFF_MIN_US: u64 = 50_000;
+const BACKOFF_MAX_US: u64 = 5_000_000;
+/// A connection attempt blocks the pilot's loop; its slots go on meanwhile.
+const CONNECT_WAIT: Duration = Duration::from_millis(500);
+const HANDSHAKE_US_MAX: u64 = 5_000_000;
+/// Before the peer has proved that it is the lead.
+const GREETING_BYTES_MAX: usize = 4096;
+/// Bytes on their way to the lead, above which no more records are handed to the connection.
+pub const OUT_BYTES_MAX: usize = 1 << 20;
+
+/// Who we are, for Hello.
+pub struct Identity {
+    pub pilot: String,
+    pub allocation: String,
+    pub rank: u64,
+    pub node: String,
+    pub secret: String,
+}
+
+/// What happened on the connection.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// The lead is proved; say what we hold and resend what it does not have.
+    Up {
+        acked: u64,
+    },
+    Message(LeadMessage),
+    Lost {
+        cause: String,
+    },
+}
+
+enum State {
+    Away,
+    /// Connected; waits for Challenge, then (with our nonce) for Welcome.
+    Greeting {
+        stream: TcpStream,
+        since_us: u64,
+        nonces: Option<(String, String)>,
+    },
+    Up {
+        stream: TcpStream,
+    },
+}
+
+/// One lead at a time.
+pub struct Link {
+    address_path: PathBuf,
+    identity: Identity,
+    state: State,
+    lines: LineBuffer,
+    out: OutBuffer,
+    retry_at_us: u64,
+    backoff_us: u64,
+    jitter: u64,
+    pub last_heard_us: u64,
+    pub last_sent_us: u64,
+    last_cause: String,
+}
+
+impl Link {
+    pub fn new(fleet: &Path, identity: Identity, now_us: u64) -> Self {
+        let jitter = identity.pilot.bytes().fold(now_us | 1, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        Link {
+            address_path: fleet.join("lead.json"),
+            identity,
+            state: State::Away,
+            lines: LineBuffer::new(GREETING_BYTES_MAX),
+            out: OutBuffer::default(),
+            retry_at_us: now_us,
+            backoff_us: BACKOFF_MIN_US,
+            jitter,
+            last_heard_us: now_us,
+            last_sent_us: now_us,
+            last_cause: String::new(),
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    /// To be polled for reading, and for writing while `wants_write`.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            State::Away => None,
+            State::Greeting { stream, .. } | State::Up { stream } => Some(stream.as_fd()),
+        }
+    }
+
+    pub fn wants_write(&self) -> bool {
+        self.out.pending() > 0
+    }
+
+    /// When `advance` should be called at the latest.
+    pub fn due_us(&self) -> Option<u64> {
+        match &self.state {
+            State::Away => Some(self.retry_at_us),
+            State::Greeting { since_us, .. } => Some(since_us + HANDSHAKE_US_MAX),
+            State::Up { .. } => None,
+        }
+    }
+
+    /// Read what is there, connect if it is time; `held` is asked for when a Hello is due.
+    pub fn advance(&mut self, now_us: u64, held: &dyn Fn() -> Vec<Grant>) -> Vec<LinkEvent> {
+        let mut events = Vec::new();
+        if matches!(self.state, State::Away) && now_us >= self.retry_at_us {
+            if let Err(error) = self.connect(now_us) {
+                self.lose(now_us, &log::cause(&error), &mut events);
+            }
+        }
+        if !matches!(self.state, State::Away) {
+            if let Err(error) = self.read(now_us, held, &mut events) {
+                self.lose(now_us, &log::cause(&error), &mut events);
+            }
+        }
+        if let State::Greeting { since_us, .. } = &self.state {
+            if now_us > since_us + HANDSHAKE_US_MAX {
+                self.lose(now_us, "no answer to the greeting", &mut events);
+            }
+        }
+        events
+    }
+
+    /// Queue a message for the lead; dropped while there is no connection.
+    pub fn send(&mut self, message: &PilotMessage, now_us: u64) -> Result<(), PilotError> {
+        if self.is_up() {
+            self.out.push(message)?;
+            self.last_sent_us = now_us;
+        }
+        Ok(())
+    }
+
+    /// The buffer for framed records, if the connection can take some now.
+    pub fn records_buffer(&mut self, now_us: u64) -> Option<&mut Vec<u8>> {
+        if !self.is_up() || self.out.pending() >= OUT_BYTES_MAX {
+            return None;
+        }
+        self.last_sent_us = now_us;
+        Some(self.out.buffer())
+    }
+
+    /// Write what the socket takes.
+    pub fn flush(&mut self, now_us: u64) -> Vec<LinkEvent> {
+        let mut events = Vec::new();
+        let result = match &mut self.state {
+            State::Away => return events,
+            State::Greeting { stream, .. } | State::Up { stream } => self.out.flush(stream),
+        };
+        if let Err(error) = result {
+            self.lose(now_us, &error.to_string(), &mut events);
+        }
+        events
+    }
+
+    /// Give this connection up (the lead seems not to know what we know); a new one is made at once.
+    pub fn reset(&mut self, now_us: u64, cause: &str) -> Vec<LinkEvent> {
+        let mut events = Vec::new();
+        self.lose(now_us, cause, &mut events);
+        events
+    }
+
+    fn connect(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let path = &self.address_path;
+        let text = std::fs::read(path).map_err(PilotError::file("read", path))?;
+        let address: LeadAddress = serde_json::from_slice(&text).map_err(|source| PilotError::Json {
+            what: "the lead's address",
+            path: path.clone(),
+            source,
+        })?;
+        if address.format > FORMAT {
+            return Err(PilotError::Format {
+                path: path.clone(),
+                found: address.format,
+                known: FORMAT,
+            });
+        }
+        let wrong = |message: String| PilotError::Lead { message };
+        let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
+        // the agent and the lead write numeric addresses: a static binary resolves no names of site services
+        let socket = (address.host.as_str(), port)
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut list| list.next())
+            .ok_or_else(|| wrong(format!("its host is `{}`, no address", address.host)))?;
+        let stream = TcpStream::connect_timeout(&socket, CONNECT_WAIT)
+            .map_err(PilotError::system("connect to the lead"))?;
+        stream
+            .set_nonblocking(true)
+            .map_err(PilotError::system("make the connection nonblocking"))?;
+        stream
+            .set_nodelay(true)
+            .map_err(PilotError::system("set TCP_NODELAY"))?;
+        self.lines = LineBuffer::new(GREETING_BYTES_MAX);
+        self.out = OutBuffer::default();
+        self.state = State::Greeting {
+            stream,
+            since_us: now_us,
+            nonces: None,
+        };
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        now_us: u64,
+        held: &dyn Fn() -> Vec<Grant>,
+        events: &mut Vec<LinkEvent>,
+    ) -> Result<(), PilotError> {
+        loop {
+            let fill = match &mut self.state {
+                State::Away => return Ok(()),
+                State::Greeting { stream, .. } | State::Up { stream } => self.lines.fill(stream),
+            };
+            let fill = fill.map_err(|error| PilotError::Lead {
+                message: log::cause(&error),
+            })?;
+            let mut count = 0;
+            while let Some(line) = self.lines.next_line() {
+                count += 1;
+                let message: LeadMessage =
+                    serde_json::from_slice(line).map_err(|error| PilotError::Lead {
+                        message: format!(
+                            "{error}: `{}`",
+                            String::from_utf8_lossy(&line[..line.len().min(120)])
+                        ),
+                    })?;
+                self.last_heard_us = now_us;
+                if let Some(event) = self.understand(message, now_us, held)? {
+                    events.push(event);
+                }
+            }
+            match fill {
+                Fill::Closed => {
+                    return Err(PilotError::Lead {
+                        message: "it closed the connection".into(),
+                    })
+                }
+                Fill::Open(0) => return Ok(()),
+                // a lead that sends without end must not keep us from our slots
+                Fill::Open(_) if count > 0 || events.len() > 64 => return Ok(()),
+                Fill::Open(_) => {}
+            }
+        }
+    }
+
+    fn understand(
+        &mut self,
+        message: LeadMessage,
+        now_us: u64,
+        held: &dyn Fn() -> Vec<Grant>,
+    ) -> Result<Option<LinkEvent>, PilotError> {
+        let who = &self.identity;
+        match (&mut self.state, message) {
+            (State::Greeting { nonces, .. }, LeadMessage::Challenge(Challenge { nonce, .. }))
+                if nonces.is_none() =>
+            {
+                let mine = handshake::nonce()?;
+                let hello = Hello {
+                    pilot: who.pilot.clone(),
+                    allocation: who.allocation.clone(),
+                    rank: who.rank,
+                    node: who.node.clone(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    proof: handshake::pilot_proof(&who.secret, &nonce, &mine, &who.pilot),
+                    nonce: mine.clone(),
+                    held: held(),
+                };
+                *nonces = Some((nonce, mine));
+                self.out.push(&PilotMessage::Hello(hello))?;
+                self.last_sent_us = now_us;
+                Ok(None)
+            }
+            (
+                State::Greeting {
+                    nonces: Some((theirs, mine)),
+                    ..
+                },
+                LeadMessage::Welcome(Welcome { proof, acked }),
+            ) => {
+                if !handshake::lead_is_known(&who.secret, theirs, mine, &who.pilot, &proof) {
+                    return Err(PilotError::Lead {
+                        message: "it does not know the fleet's secret".into(),
+                    });
+                }
+                if let State::Greeting { stream, .. } = std::mem::replace(&mut self.state, State::Away) {
+                    self.state = State::Up { stream };
+                }
+                self.lines.set_limit(LINE_BYTES_MAX);
+                self.backoff_us = BACKOFF_MIN_US;
+                self.last_cause.clear();
+                Ok(Some(LinkEvent::Up { acked }))
+            }
+            (State::Up { .. }, message) => Ok(Some(LinkEvent::Message(message))),
+            (_, message) => Err(PilotError::Lead {
+                message: format!("{message:?} instead of a greeting"),
+            }),
+        }
+    }
+
+    fn lose(&mut self, now_us: u64, cause: &str, events: &mut Vec<LinkEvent>) {
+        self.state = State::Away;
+        self.lines = LineBuffer::new(GREETING_BYTES_MAX);
+        self.out = OutBuffer::default();
+        // xorshift: pilots that lost one lead at one moment do not come back at one moment
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 7;
+        self.jitter ^= self.jitter << 17;
+        self.retry_at_us = now_us + self.backoff_us / 2 + self.jitter % (self.backoff_us / 2 + 1);
+        self.backoff_us = (self.backoff_us * 2).min(BACKOFF_MAX_US);
+        if self.last_cause != cause {
+            cause.clone_into(&mut self.last_cause);
+            events.push(LinkEvent::Lost {
+                cause: cause.to_owned(),
+            });
+        }
+    }
+}

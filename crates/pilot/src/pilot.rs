@@ -1,0 +1,454 @@
+//! The pilot of one node: one thread, one poll loop over signals, the lead and the slots.
+//!
+//! This file holds the state and the loop; what slots tell is in `results`, how it ends in `leaving`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+
+use tidemill_slot::{Isolation, Slot};
+use tidemill_sys::fd::{self, Poll};
+use tidemill_sys::time::monotonic_us;
+use tidemill_wire::log::Log;
+use tidemill_wire::{Ask, Beat, LeadMessage, Manifest, PilotMessage, Record, Returned, Settings};
+
+use crate::binding::Binding;
+use crate::error::PilotError;
+use crate::keeper::Keeper;
+use crate::lead_process::{LeadProcess, WATCH_US};
+use crate::leaving::{Phase, Reason};
+use crate::link::{Link, LinkEvent, OUT_BYTES_MAX};
+use crate::piece::Piece;
+use crate::records::{Records, UNSAFE_BYTES_MAX};
+use crate::system::{self, Notice, Signals};
+
+pub const LOG: Log = Log::new("pilot");
+/// A STOP file is looked for so often; a lead that is there looks for it too.
+const STOP_US: u64 = 5_000_000;
+/// Records that no lead has acknowledged for so long go to the own journal.
+const AWAY_US: u64 = 10_000_000;
+const SAVE_AGAIN_US: u64 = 1_000_000;
+/// A standing Ask is replaced at most so often.
+const ASK_AGAIN_US: u64 = 100_000;
+/// Jobs that idle slots still know are forgotten after so long without work.
+const FORGET_US: u64 = 2_000_000;
+
+/// What does not change after the start.
+pub struct Post {
+    pub fleet: PathBuf,
+    pub manifest: Manifest,
+    pub isolation: Isolation,
+    /// Monotonic; when the batch system ends us.
+    pub ends_us: Option<u64>,
+    /// Monotonic; no payload runs after this.
+    pub deadline_us: Option<u64>,
+}
+
+impl Post {
+    pub fn settings(&self) -> &Settings {
+        &self.manifest.settings
+    }
+}
+
+/// What occupancy is worked out from; wall clock.
+#[derive(Default)]
+pub struct Tally {
+    pub busy_us: u64,
+    pub first_us: Option<u64>,
+    pub last_us: u64,
+    /// Slots' lives: made, ended.
+    pub lives: Vec<(u64, u64)>,
+    pub made_us: HashMap<u32, u64>,
+}
+
+pub struct Pilot {
+    pub(crate) post: Post,
+    pub(crate) binding: Binding,
+    pub(crate) slots: BTreeMap<u32, Slot>,
+    pub(crate) records: Records,
+    pub(crate) link: Link,
+    pub(crate) keeper: Keeper,
+    pub(crate) lead_process: Option<LeadProcess>,
+    pub(crate) phase: Phase,
+    pub(crate) tally: Tally,
+    pub(crate) signals: Signals,
+    pub(crate) canceled: HashSet<u64>,
+    /// Deaths of slots, and starts that failed, since the last Done.
+    pub(crate) slot_deaths: u32,
+    /// Events kept per job that is not over here, to know when its definition can go.
+    pub(crate) settled: HashMap<u64, u64>,
+    /// When the oldest record that waits to be sent came.
+    pub(crate) flush_since_us: Option<u64>,
+    asked: Option<(f64, u64)>,
+    worked_us: u64,
+    safe_us: u64,
+    saved_us: u64,
+    stop_checked_us: u64,
+    pub(crate) forgot: bool,
+    pub(crate) slot_ready: bool,
+}
+
+/// What a pilot is made of at its start.
+pub struct Parts {
+    pub post: Post,
+    pub binding: Binding,
+    pub records: Records,
+    pub link: Link,
+    pub keeper: Keeper,
+    pub lead_process: Option<LeadProcess>,
+    pub signals: Signals,
+}
+
+impl Pilot {
+    pub fn new(parts: Parts) -> Self {
+        let now_us = monotonic_us();
+        let Parts {
+            post,
+            binding,
+            records,
+            link,
+            keeper,
+            lead_process,
+            signals,
+        } = parts;
+        Pilot {
+            post,
+            binding,
+            slots: BTreeMap::new(),
+            records,
+            link,
+            keeper,
+            lead_process,
+            phase: Phase::Working,
+            tally: Tally::default(),
+            signals,
+            canceled: HashSet::new(),
+            slot_deaths: 0,
+            settled: HashMap::new(),
+            flush_since_us: Some(now_us),
+            asked: None,
+            worked_us: now_us,
+            safe_us: now_us,
+            saved_us: 0,
+            stop_checked_us: now_us,
+            forgot: true,
+            slot_ready: true,
+        }
+    }
+
+    /// Run until it is time to leave; the exit code.
+    pub fn run(mut self) -> Result<i32, PilotError> {
+        while !self.is_over(monotonic_us()) {
+            self.turn()?;
+        }
+        self.end()
+    }
+
+    fn turn(&mut self) -> Result<(), PilotError> {
+        self.wait()?;
+        let now_us = monotonic_us();
+        if let Some(notice) = self.signals.take() {
+            self.obey(notice, now_us)?;
+        }
+        self.hear_slots(now_us)?;
+        self.talk(now_us)?;
+        self.watch(now_us)?;
+        let slot_of = |slot: u32| self.slots.get(&slot);
+        let kept = self.keeper.retry(slot_of, now_us);
+        self.tell_kept(kept, now_us)?;
+        let idle = self.binding.is_waiting();
+        let kept = self.keeper.sync_if_due(now_us, idle);
+        self.tell_kept(kept, now_us)?;
+        self.bind(now_us)?;
+        self.hand_over(now_us)
+    }
+
+    /// Sleep until something happens or is due.
+    fn wait(&mut self) -> Result<(), PilotError> {
+        let mut polls = vec![Poll::new(self.signals.fd(), fd::READABLE)];
+        if let Some(lead) = self.link.fd() {
+            let events = if self.link.wants_write() {
+                fd::READABLE | fd::WRITABLE
+            } else {
+                fd::READABLE
+            };
+            polls.push(Poll::new(lead, events));
+        }
+        for slot in self.slots.values() {
+            let events = if slot.wants_write() {
+                fd::READABLE | fd::WRITABLE
+            } else {
+                fd::READABLE
+            };
+            polls.push(Poll::new(slot.fd(), events));
+        }
+        let now_us = monotonic_us();
+        let wait_us = self.due_us(now_us).saturating_sub(now_us);
+        fd::poll(&mut polls, Some(wait_us)).map_err(|error| PilotError::system("poll")(error.source))?;
+        Ok(())
+    }
+
+    fn due_us(&self, now_us: u64) -> u64 {
+        let settings = self.post.settings();
+        let beat_us = self.link.last_sent_us + beat_us(settings);
+        let due = [
+            Some(self.stop_checked_us + STOP_US),
+            self.link.due_us(),
+            self.keeper.due_us(),
+            self.phase.due_us(),
+            self.phase.ends_us(
+                self.post.deadline_us,
+                self.link.last_heard_us + seconds_us(settings.dead_after_s),
+            ),
+            self.link.is_up().then_some(beat_us),
+            self.flush_since_us
+                .map(|since_us| since_us + settings.record_flush_ms * 1000),
+            self.lead_process.as_ref().map(|_| now_us + WATCH_US),
+            (!self.records.all_safe()).then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
+            self.idle_since_us()
+                .map(|since_us| since_us + seconds_us(settings.idle_s)),
+            (!self.forgot && self.binding.is_waiting()).then_some(self.worked_us + FORGET_US),
+        ];
+        due.into_iter().flatten().min().unwrap_or(now_us).max(now_us)
+    }
+
+    fn obey(&mut self, notice: Notice, now_us: u64) -> Result<(), PilotError> {
+        LOG.info("pilot.signalled", &[("notice", &format!("{notice:?}"))]);
+        match notice {
+            Notice::Yield => self.stop_now(Reason::Yield, now_us),
+            Notice::Finish => self.drain(Reason::Walltime, "walltime is near", now_us),
+        }
+    }
+
+    /// Read and connect; do what the lead says.
+    fn talk(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let (binding, keeper) = (&self.binding, &self.keeper);
+        let held = || {
+            let mut held = binding.held();
+            held.extend(keeper.held());
+            held
+        };
+        for event in self.link.advance(now_us, &held) {
+            match event {
+                LinkEvent::Up { acked } => {
+                    LOG.info("lead.joined", &[("acked", &acked)]);
+                    self.asked = None;
+                    self.safe_us = now_us;
+                    self.records.reconnected(acked);
+                }
+                LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
+                LinkEvent::Message(message) => self.follow(message, now_us)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, message: LeadMessage, now_us: u64) -> Result<(), PilotError> {
+        match message {
+            LeadMessage::Work(work) => {
+                self.asked = None;
+                let unknown = work.grants.iter().any(|grant| {
+                    self.binding.job(grant.job).is_none() && !work.jobs.iter().any(|job| job.job == grant.job)
+                });
+                for (piece, reason) in self.binding.take_work(work, now_us) {
+                    self.give_back(&piece, reason, now_us)?;
+                }
+                if unknown {
+                    // definitions are told once per connection, and ours were dropped: a new one brings them again
+                    self.link.reset(now_us, "it gave work of a job that was not told");
+                }
+                if !matches!(self.phase, Phase::Working) {
+                    self.return_queue(now_us)?;
+                }
+            }
+            LeadMessage::Ack(ack) => {
+                self.records.acknowledge(ack.acked);
+                self.safe_us = now_us;
+            }
+            LeadMessage::Cancel(cancel) => {
+                LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
+                self.canceled.extend(&cancel.jobs);
+                for (slot, job) in self.binding.cancel(&cancel.jobs) {
+                    self.tell(slot, &tidemill_slot::ToSlot::CancelJob { job }, now_us)?;
+                }
+            }
+            LeadMessage::Drain(drain) => self.drain(Reason::Drain, &drain.reason, now_us)?,
+            LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Look at what changes with time only.
+    fn watch(&mut self, now_us: u64) -> Result<(), PilotError> {
+        if let Some(lead) = &mut self.lead_process {
+            lead.watch(now_us);
+        }
+        if self.binding.work_left() || self.keeper.has_unkept() {
+            self.worked_us = now_us;
+            self.forgot = false;
+        } else if !self.forgot && now_us >= self.worked_us + FORGET_US {
+            self.forgot = true;
+            let actions = self.binding.forget(true);
+            self.act(actions, now_us)?;
+        }
+        if now_us >= self.stop_checked_us + STOP_US {
+            self.stop_checked_us = now_us;
+            if self.post.fleet.join("STOP").exists() {
+                self.drain(Reason::Stop, "a STOP file is in the fleet directory", now_us)?;
+            }
+        }
+        if self.post.deadline_us.is_some_and(|at_us| now_us >= at_us) {
+            self.stop_now(Reason::Walltime, now_us)?;
+        }
+        let settings = self.post.settings();
+        if now_us >= self.link.last_heard_us + seconds_us(settings.dead_after_s) {
+            self.drain(Reason::DeadLead, "the lead has been silent", now_us)?;
+        } else if self
+            .idle_since_us()
+            .is_some_and(|since_us| now_us >= since_us + seconds_us(settings.idle_s))
+        {
+            self.drain(Reason::Idle, "", now_us)?;
+        }
+        Ok(())
+    }
+
+    /// Since when there has been nothing to do although there is a lead to ask.
+    fn idle_since_us(&self) -> Option<u64> {
+        let idle = self.link.is_up() && !self.binding.work_left() && !self.keeper.has_unkept();
+        (idle && matches!(self.phase, Phase::Working)).then_some(self.worked_us)
+    }
+
+    /// Bring work to slots.
+    fn bind(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let ready = matches!(self.phase, Phase::Working) && self.records.unsafe_bytes() < UNSAFE_BYTES_MAX;
+        if !ready {
+            return Ok(());
+        }
+        self.binding.hold_outputs = self.keeper.holds(now_us);
+        let actions = self.binding.decide(now_us);
+        let busy = !actions.is_empty();
+        self.act(actions, now_us)?;
+        if busy {
+            let actions = self.binding.forget(false);
+            self.act(actions, now_us)?;
+        }
+        Ok(())
+    }
+
+    /// Records to the lead or to the own journal; then what we could take.
+    fn hand_over(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let flush_us = self.post.settings().record_flush_ms * 1000;
+        let due = self
+            .flush_since_us
+            .is_some_and(|since_us| now_us >= since_us + flush_us);
+        if due || (self.flush_since_us.is_some() && self.binding.is_waiting()) {
+            self.records.seal()?;
+            self.flush_since_us = None;
+        }
+        if self.flush_since_us.is_none() && self.records.has_unsent() {
+            if let Some(buffer) = self.link.records_buffer(now_us) {
+                self.records.write_unsent(buffer, OUT_BYTES_MAX);
+            }
+        }
+        if self.records.all_safe() {
+            self.safe_us = now_us;
+        } else if now_us >= self.safe_us + AWAY_US && now_us >= self.saved_us + SAVE_AGAIN_US {
+            self.saved_us = now_us;
+            self.save(now_us)?;
+        }
+        self.ask(now_us)?;
+        if self.link.is_up() && now_us >= self.link.last_sent_us + beat_us(self.post.settings()) {
+            self.link.send(
+                &PilotMessage::Beat(Beat {
+                    at_us: tidemill_wire::log::now_us(),
+                }),
+                now_us,
+            )?;
+        }
+        for event in self.link.flush(now_us) {
+            if let LinkEvent::Lost { cause } = event {
+                LOG.warning("lead.lost", &[("cause", &cause)]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Write what is not safe to the own journal; a failure is told and tried again.
+    pub(crate) fn save(&mut self, now_us: u64) -> Result<bool, PilotError> {
+        self.records.seal()?;
+        match self.records.save() {
+            Ok(()) => {
+                self.safe_us = now_us;
+                LOG.info(
+                    "records.saved",
+                    &[("journal", &self.records.journal_path().display().to_string())],
+                );
+                Ok(true)
+            }
+            Err(error) => {
+                LOG.warning("records.unsafe", &[("cause", &tidemill_wire::log::cause(&error))]);
+                Ok(false)
+            }
+        }
+    }
+
+    fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let working = matches!(self.phase, Phase::Working) && self.link.is_up() && self.slot_ready;
+        if !working || self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX {
+            return Ok(());
+        }
+        let queued_s = self.binding.queued_s();
+        let wanted = match self.asked {
+            None => queued_s <= self.post.settings().queue_s / 2.0,
+            // the lead works with what we said last: say it again when it is far from the truth
+            Some((told_s, at_us)) => queued_s < told_s / 2.0 && now_us >= at_us + ASK_AGAIN_US,
+        };
+        if !wanted {
+            return Ok(());
+        }
+        self.asked = Some((queued_s, now_us));
+        let ask = Ask {
+            cores: self.binding.room().whole().0,
+            memory_mb: self.binding.room().whole().1,
+            devices: system::device_counts(self.binding.room()),
+            remaining_s: self
+                .post
+                .deadline_us
+                .map(|at_us| at_us.saturating_sub(now_us) as f64 / 1e6),
+            queued_s,
+        };
+        self.link.send(&PilotMessage::Ask(ask), now_us)
+    }
+
+    /// Record that events go back to the lead.
+    pub(crate) fn give_back(&mut self, piece: &Piece, reason: &str, now_us: u64) -> Result<(), PilotError> {
+        if self.canceled.contains(&piece.job) {
+            return Ok(());
+        }
+        self.add(
+            Record::Returned(Returned {
+                p: String::new(),
+                s: 0,
+                grant: piece.grant,
+                job: piece.job,
+                first: piece.first,
+                count: piece.count,
+                reason: reason.to_owned(),
+            }),
+            now_us,
+        )
+    }
+
+    pub(crate) fn add(&mut self, record: Record, now_us: u64) -> Result<(), PilotError> {
+        self.flush_since_us.get_or_insert(now_us);
+        self.records.add(record)
+    }
+}
+
+/// A sign of life is due when nothing else was sent for a third of `dead_after_s`, at most 10 s.
+fn beat_us(settings: &Settings) -> u64 {
+    seconds_us((settings.dead_after_s / 3.0).min(10.0))
+}
+
+pub fn seconds_us(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1e6) as u64
+}
