@@ -8,6 +8,8 @@ mod files;
 mod handout;
 mod intervals;
 mod ledger;
+#[cfg(test)]
+mod ledger_tests;
 mod pace;
 mod protocol;
 mod record;
