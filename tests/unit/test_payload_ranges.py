@@ -158,7 +158,6 @@ import tidemill_payload as tidemill
 assert tidemill.params() == {"mass": 91.2, "name": "Z"}
 assert open(tidemill.inputs["my-file.txt"]).read() == "in"
 assert open(tidemill.inputs["cards"]).read() == "cards"
-assert "none" not in tidemill.inputs
 tidemill.log("two\\n\\nlines")
 tidemill.beat()
 for r in tidemill.ranges():

@@ -37,6 +37,8 @@ IDLE_DEATHS_MAX = 3  # forked mode: so many payload copies in a row may die befo
 KEPT = "tidemill-kept"  # directory of outputs that the pilot has not taken yet
 REAP_MS = 1000  # forked mode: dead copies whose pipe somebody holds open are found after this time
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
+_Whole = Optional[int]
+_Outputs = Optional[Mapping[str, str]]
 _ROOT = os.getcwd()  # the work directory: outputs are named relative to it
 
 
@@ -65,31 +67,23 @@ class Range(object):
         """The seed of an event: it depends on the job and the event alone, never on how ranges are cut."""
         return self.seed + (event - self.first)
 
-    def done(
-        self,
-        first: Optional[int] = None,
-        count: Optional[int] = None,
-        outputs: Optional[Mapping[str, str]] = None,
-    ) -> None:
+    def done(self, first: _Whole = None, count: _Whole = None, outputs: _Outputs = None) -> None:
         """Report events as done: the whole rest of the range, or `count` events from `first`.
 
         `outputs`: name -> path of the closed file that holds these events' output. It is moved away for the pilot, so
         that the next range may write a file of the same name. Raises Error if an event is settled already or a file is
         missing.
         """
-        if (first is None) != (count is None):
-            raise Error("`done` takes both `first` and `count`, or neither")
+        pieces = list(self._open)
         if first is not None and count is not None:
             pieces = [(first, first + count)]
-        else:
-            pieces = list(self._open)
-            if not pieces:
-                raise Error("every event of %s is settled already" % self)
-            if outputs and len(pieces) > 1:
-                raise Error(
-                    "events %s of %s are left: a file cannot belong to pieces; report each piece with its own file: "
-                    "`r.done(first, count, outputs)`" % (_intervals(pieces), self)
-                )
+        elif first is not None or count is not None:
+            raise Error("`done` takes both `first` and `count`, or neither")
+        elif not pieces:
+            raise Error("every event of %s is settled already" % self)
+        elif outputs and len(pieces) > 1:
+            left = "events %s of %s are left" % (_intervals(pieces), self)
+            raise Error(left + ": a file cannot belong to pieces; use `r.done(first, count, outputs)`")
         for name, path in (outputs or {}).items():
             _check_output(name, path)
         for low, end in pieces:
@@ -111,9 +105,8 @@ class Range(object):
         with self._link.lock:
             for k, (low, high) in enumerate(self._open):
                 if low <= first < end <= high:
-                    self._open[k : k + 1] = [
-                        piece for piece in ((low, first), (end, high)) if piece[0] < piece[1]
-                    ]
+                    pieces = [(low, first), (end, high)]
+                    self._open[k : k + 1] = [piece for piece in pieces if piece[0] < piece[1]]
                     return
         raise Error("events %s are not unsettled events of %s" % (_intervals([(first, end)]), self))
 
@@ -126,9 +119,6 @@ class Range(object):
     def __str__(self) -> str:
         return "the range of events %s" % _intervals([(self.first, self.first + self.count)])
 
-    def __repr__(self) -> str:
-        return "Range(first=%d, count=%d, seed=%d)" % (self.first, self.count, self.seed)
-
 
 def _intervals(pieces: List[Tuple[int, int]]) -> str:
     return ",".join("%d-%d" % (low, end - 1) if end > low + 1 else "%d" % low for low, end in pieces)
@@ -139,6 +129,10 @@ def _one_line(message: str) -> str:
     return data[:MESSAGE_BYTES_MAX].decode("utf-8", "ignore")
 
 
+def _relative(path: str) -> str:
+    return os.path.relpath(os.path.abspath(path), _ROOT)
+
+
 def _check_output(name: str, path: str) -> None:
     if not _NAME.match(name):
         raise Error("`%s` is not a name of an output: letters, digits and `._+-`, at most 100" % name)
@@ -146,10 +140,6 @@ def _check_output(name: str, path: str) -> None:
         raise Error("output `%s`: `%s` is not below the work directory `%s`" % (name, path, _ROOT))
     if os.path.islink(path) or not os.path.isfile(path):
         raise Error("output `%s`: `%s` is not a regular file" % (name, path))
-
-
-def _relative(path: str) -> str:
-    return os.path.relpath(os.path.abspath(path), _ROOT)
 
 
 def _encode_path(path: str) -> str:
@@ -187,7 +177,7 @@ class _Link(object):
     def ready(self) -> None:
         """Set-up is over."""
 
-    def ranges(self, size: Optional[int], limit: Optional[int]) -> Iterator[Range]:
+    def ranges(self, size: _Whole, limit: _Whole) -> Iterator[Range]:
         """The events of the environment, cut into pieces of `size`."""
         first, count = _environment_int("TIDEMILL_FIRST", 0), _environment_int("TIDEMILL_COUNT", 1)
         seed = _environment_int("TIDEMILL_SEED", 1 + first)
@@ -203,17 +193,24 @@ class _Link(object):
 class _Channel(_Link):
     """The line protocol over two file descriptors."""
 
-    def __init__(self, in_fd: int, out_fd: int, prefetch: int = PREFETCH) -> None:
+    def __init__(
+        self, in_fd: int, out_fd: int, prefetch: int = PREFETCH, position: Optional[mmap.mmap] = None
+    ) -> None:
         _Link.__init__(self)
         self.in_fd, self.out_fd = in_fd, out_fd
         self._prefetch = prefetch
+        self._position = position  # a forked copy's: shared with its parent
+        self._is_ready = position is not None
         self._lines = _Lines()
         self._waiting: Deque[str] = collections.deque()
-        self._is_ready = False
         self._ended = False
         self._asked = 0  # requests without an answer
         self._may_ask = 0  # further requests that a limit leaves
         self._next = "next"
+
+    def at(self, event: int) -> None:
+        if self._position is not None:
+            self._position[:8] = struct.pack("q", event)
 
     def settled(self) -> List[str]:
         return self._ask(self._prefetch - self._asked)
@@ -240,33 +237,23 @@ class _Channel(_Link):
             self._is_ready = True
             self.send(["ready"])
 
-    def ranges(self, size: Optional[int], limit: Optional[int]) -> Iterator[Range]:
+    def ranges(self, size: _Whole, limit: _Whole) -> Iterator[Range]:
         """Ranges until the pilot says `end` or `limit` ranges were taken."""
+        self.ready()
         self._next = "next" if size is None else "next %d" % size
         self._may_ask = sys.maxsize if limit is None else limit
-        first_lines = [] if self._is_ready else ["ready"]
-        self._is_ready = True
-        self.send(first_lines + self._ask(self._prefetch))
+        self.send(self._ask(self._prefetch))
         while self._asked and not self._ended:
-            r = self._take()
-            if r is None:
+            while not self._waiting:
+                self._waiting.extend(self._lines.read(self.in_fd))
+            line = self._waiting.popleft()
+            if line == "end":
+                self._ended = True
                 return
+            self._asked -= 1
+            r = Range(*_parse_range(line), link=self)
             yield r
             _check_settled(r)
-
-    def _take(self) -> Optional[Range]:
-        while not self._waiting:
-            data = os.read(self.in_fd, 65536)
-            if not data:
-                raise Error("the pilot closed the protocol without `end`")
-            self._waiting.extend(self._lines.feed(data))
-        line = self._waiting.popleft()
-        if line == "end":
-            self._ended = True
-            return None
-        self._asked -= 1
-        first, count, seed = _parse_range(line)
-        return Range(first, count, seed, self)
 
 
 class _Lines(object):
@@ -275,7 +262,11 @@ class _Lines(object):
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> List[str]:
+    def read(self, fd: int) -> List[str]:
+        """The lines that came to an end with what can be read now; waits for something. Raises Error at the end."""
+        data = os.read(fd, 65536)
+        if not data:
+            raise Error("the pilot closed the protocol without `end`")
         parts = (self._rest + data).split(b"\n")
         self._rest = parts.pop()
         if len(self._rest) > LINE_BYTES_MAX:
@@ -292,10 +283,8 @@ def _parse_range(line: str) -> Tuple[int, int, int]:
 
 def _check_settled(r: Range) -> None:
     if r.unsettled():
-        raise Error(
-            "events %s of %s were left without `done` or `failed`: report them before taking the next range"
-            % (_intervals(r.unsettled()), r)
-        )
+        left = "events %s of %s were left without `done` or `failed`" % (_intervals(r.unsettled()), r)
+        raise Error(left + ": report them before taking the next range")
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -315,19 +304,18 @@ def _environment_int(name: str, default: int) -> int:
         raise Error("environment variable %s is `%s`, not a whole number" % (name, text)) from None
 
 
+_Work = Callable[[Range], None]
 _link: Optional[_Link] = None
 
 
 def _the_link() -> _Link:
     global _link
-    if _link is None:
-        if "TIDEMILL_IN" in os.environ:
-            fds = [_environment_int("TIDEMILL_IN", 3), _environment_int("TIDEMILL_OUT", 4)]
-            for fd in fds:
-                os.set_inheritable(fd, False)  # programs that this one starts must not hold the protocol open
-            _link = _Channel(fds[0], fds[1])
-        else:
-            _link = _Link()
+    if _link is None and "TIDEMILL_IN" in os.environ:
+        fds = [_environment_int("TIDEMILL_IN", 3), _environment_int("TIDEMILL_OUT", 4)]
+        for fd in fds:
+            os.set_inheritable(fd, False)  # programs that this one starts must not hold the protocol open
+        _link = _Channel(fds[0], fds[1])
+    _link = _link or _Link()
     return _link
 
 
@@ -339,7 +327,7 @@ def ready() -> None:
     _the_link().ready()
 
 
-def ranges(size: Optional[int] = None, limit: Optional[int] = None) -> Iterator[Range]:
+def ranges(size: _Whole = None, limit: _Whole = None) -> Iterator[Range]:
     """Iterate over the ranges that the pilot gives, until there is no more work.
 
     `size`: at most so many events each; None = the pilot chooses, aiming at the application's range_s. `limit`: end
@@ -383,12 +371,6 @@ class _Inputs(object):
             return path
         raise Error("no input `%s`: %s is not set and there is no file `%s`" % (name, upper, path))
 
-    def __contains__(self, name: str) -> bool:
-        try:
-            return bool(self[name])
-        except Error:
-            return False
-
 
 inputs = _Inputs()
 
@@ -397,10 +379,7 @@ inputs = _Inputs()
 
 
 def forked(
-    work: Callable[[Range], None],
-    cores: Optional[int] = None,
-    setup: Optional[Callable[[], None]] = None,
-    size: Optional[int] = None,
+    work: _Work, cores: _Whole = None, setup: Optional[Callable[[], None]] = None, size: _Whole = None
 ) -> None:
     """Initialise once, then fork one copy of this process per core, which share their memory pages.
 
@@ -412,12 +391,10 @@ def forked(
         setup()
     link = _the_link()
     if isinstance(link, _Channel):
-        count = cores or _environment_int("TIDEMILL_CORES", 0) or len(os.sched_getaffinity(0))
         gc.collect()
-        if hasattr(
-            gc, "freeze"
-        ):  # 3.7: the collector does not touch, and so does not copy, pages of the parent
+        if hasattr(gc, "freeze"):  # 3.7: the collector leaves the parent's pages alone, so they stay shared
             gc.freeze()
+        count = cores or _environment_int("TIDEMILL_CORES", 0) or len(os.sched_getaffinity(0))
         _Parent(link, work, size).run(count)
     else:
         for r in link.ranges(size, None):
@@ -428,48 +405,31 @@ class _Copy(object):
     """What the parent knows of one forked copy."""
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.pid = 0
-        self.in_fd = self.out_fd = -1
+        self.directory = os.path.join(_ROOT, "copy-%06d" % number)
+        self.pid = self.in_fd = self.out_fd = -1
         self.lines = _Lines()
         self.range: Optional[Range] = None
         self.position = mmap.mmap(
             -1, 8
         )  # the copy writes the event it is at: survives any death, costs no call
-        self.message = ""
-
-
-class _CopyChannel(_Channel):
-    """A copy's way to its parent: the same protocol, and where it is in shared memory."""
-
-    def __init__(self, in_fd: int, out_fd: int, position: mmap.mmap) -> None:
-        _Channel.__init__(self, in_fd, out_fd, prefetch=1)
-        self._is_ready = True
-        self._position = position
-
-    def at(self, event: int) -> None:
-        self._position[:8] = struct.pack("q", event)
+        self.message = ""  # its last words
 
 
 class _Parent(object):
     """Shares one pilot's protocol between forked copies."""
 
-    def __init__(self, pilot: _Channel, work: Callable[[Range], None], size: Optional[int]) -> None:
-        self._pilot = pilot
-        self._work = work
-        self._size = size
-        self._ask_line = "next" if size is None else "next %d" % size
-        self._copies: Dict[int, _Copy] = {}
+    def __init__(self, pilot: _Channel, work: _Work, size: _Whole) -> None:
+        self._pilot, self._work, self._size = pilot, work, size
+        self._copies: Dict[int, _Copy] = {}  # by the descriptor that they are heard on
         self._waiting: Deque[_Copy] = collections.deque()
         self._stock: Deque[Tuple[int, int, int]] = collections.deque()
-        self._asked = 0
+        self._asked = self._made = self._idle_deaths = 0
         self._ended = False
-        self._made = 0
-        self._idle_deaths = 0
         self._lines = _Lines()
         self._poll = select.poll()
 
     def run(self, count: int) -> None:
+        """Go on until the pilot said `end` and every copy has left."""
         self._pilot.ready()
         self._poll.register(self._pilot.in_fd, select.POLLIN)
         try:
@@ -486,42 +446,35 @@ class _Parent(object):
     def _hand_out(self) -> None:
         while self._stock and self._waiting:
             copy = self._waiting.popleft()
-            first, count, seed = self._stock.popleft()
-            copy.range = Range(first, count, seed, self._pilot)
+            copy.range = Range(*self._stock[0], link=self._pilot)
             copy.position[:8] = struct.pack("q", -1)
-            self._tell(copy, "range %d %d %d" % (first, count, seed))
-        if self._ended:
-            if not self._stock and all(copy.range is None for copy in self._copies.values()):
-                while self._waiting:
-                    self._tell(self._waiting.popleft(), "end")
-            return
-        spare = len(self._waiting) + 1 - len(self._stock) - self._asked
-        if spare > 0:
-            self._asked += spare
-            self._pilot.send([self._ask_line] * spare)
+            self._tell(copy, "range %d %d %d" % self._stock.popleft())
+        if self._ended and not self._stock and all(copy.range is None for copy in self._copies.values()):
+            while self._waiting:
+                self._tell(self._waiting.popleft(), "end")
+        wanted = len(self._waiting) + 1 - len(self._stock) - self._asked
+        if wanted > 0 and not self._ended:
+            self._asked += wanted
+            self._pilot.send(["next" if self._size is None else "next %d" % self._size] * wanted)
 
     def _tell(self, copy: _Copy, line: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # it died: the end of its other pipe tells
             os.write(copy.in_fd, (line + "\n").encode("ascii"))
 
     def _listen(self) -> None:
-        ready_fds = [fd for fd, _ in self._poll.poll(REAP_MS)]
-        for fd in ready_fds:
+        events = self._poll.poll(REAP_MS)
+        for fd, _ in events:
             if fd == self._pilot.in_fd:
                 self._hear_pilot()
-            elif fd in self._copies:
-                self._hear_copy(self._copies[fd])
-        if not ready_fds:
-            for copy in list(self._copies.values()):
-                pid, status = os.waitpid(copy.pid, os.WNOHANG)
-                if pid:
-                    self._bury(copy, status)
+            elif not self._hear(self._copies[fd]):
+                self._bury(self._copies[fd], os.waitpid(self._copies[fd].pid, 0)[1])
+        for copy in [] if events else list(self._copies.values()):
+            pid, status = os.waitpid(copy.pid, os.WNOHANG)
+            if pid:
+                self._bury(copy, status)
 
     def _hear_pilot(self) -> None:
-        data = os.read(self._pilot.in_fd, 65536)
-        if not data:
-            raise Error("the pilot closed the protocol without `end`")
-        for line in self._lines.feed(data):
+        for line in self._lines.read(self._pilot.in_fd):
             if line == "end":
                 self._ended = True
                 self._poll.unregister(self._pilot.in_fd)
@@ -529,61 +482,54 @@ class _Parent(object):
             self._stock.append(_parse_range(line))
             self._asked -= 1
 
-    def _hear_copy(self, copy: _Copy) -> None:
-        data = os.read(copy.out_fd, 65536)
-        if not data:
-            self._bury(copy, os.waitpid(copy.pid, 0)[1])
-            return
-        passed_on = [line for line in copy.lines.feed(data) if self._understand(copy, line)]
+    def _hear(self, copy: _Copy) -> bool:
+        """Keep account of what a copy says and pass it on; False when it has closed its end."""
+        passed_on = []
+        try:
+            lines = copy.lines.read(copy.out_fd)
+        except Error:
+            return False
+        for line in lines:
+            words = line.split(" ", 3)
+            if words[0] == "next":
+                copy.range = None
+                self._waiting.append(copy)
+            elif words[0] == "dying":
+                copy.message = line[len("dying ") :]
+            else:
+                passed_on.append(line)
+                if copy.range is not None and words[0] in ("done", "failed"):
+                    first, count = int(words[1]), int(words[2]) if words[0] == "done" else 1
+                    copy.range._settle(first, first + count)
         self._pilot.send(passed_on)
-
-    def _understand(self, copy: _Copy, line: str) -> bool:
-        """Keep account of what a copy says; tell whether the pilot should hear it."""
-        word, _, rest = line.partition(" ")
-        if word == "next":
-            copy.range = None
-            self._waiting.append(copy)
-        elif word == "dying":
-            copy.message = rest
-        elif copy.range is not None and word == "done":
-            first, count = rest.split(" ")[:2]
-            copy.range._settle(int(first), int(first) + int(count))
-        elif copy.range is not None and word == "failed":
-            event = int(rest.partition(" ")[0])
-            copy.range._settle(event, event + 1)
-        return word not in ("next", "dying")
+        return True
 
     def _bury(self, copy: _Copy, status: int) -> None:
         """A copy has ended: fail the event that it was at, give the rest to another one."""
-        while select.select([copy.out_fd], [], [], 0)[0]:
-            data = os.read(copy.out_fd, 65536)
-            if not data:
-                break
-            self._pilot.send([line for line in copy.lines.feed(data) if self._understand(copy, line)])
+        while select.select([copy.out_fd], [], [], 0)[0] and self._hear(copy):
+            pass
         self._poll.unregister(copy.out_fd)
         del self._copies[copy.out_fd]
         os.close(copy.in_fd)
         os.close(copy.out_fd)
         if copy in self._waiting:
             self._waiting.remove(copy)
-        left = copy.range.unsettled() if copy.range is not None else []
-        if copy.range is not None and left:
-            self._blame(copy, copy.range, status)
+        if os.WIFSIGNALED(status):
+            end = "the forked copy was killed by signal %d" % os.WTERMSIG(status)
+        else:
+            end = "the forked copy ended with exit status %d" % os.WEXITSTATUS(status)
         self._idle_deaths = 0 if copy.range is not None else self._idle_deaths + (status != 0)
+        if copy.range is not None and copy.range.unsettled():
+            self._blame(copy.range, struct.unpack("q", copy.position[:8])[0], copy.message or end)
         if self._idle_deaths >= IDLE_DEATHS_MAX:
-            raise Error(
-                "%d forked copies died before they took a range; the last %s"
-                % (self._idle_deaths, _end_text(status))
-            )
+            raise Error("%d copies in a row died before they took a range: %s" % (self._idle_deaths, end))
         if self._stock or not self._ended:
             self._fork()
 
-    def _blame(self, copy: _Copy, r: Range, status: int) -> None:
-        at = struct.unpack("q", copy.position[:8])[0]
+    def _blame(self, r: Range, at: int, message: str) -> None:
         left = r.unsettled()
         culprit = at if any(low <= at < end for low, end in left) else left[0][0]
         r._settle(culprit, culprit + 1)
-        message = copy.message or "the forked copy %s" % _end_text(status)
         self._pilot.send(["failed %d %s" % (culprit, message)])
         for low, end in reversed(r.unsettled()):
             self._stock.appendleft((low, end - low, r.seed_of(low)))
@@ -593,30 +539,29 @@ class _Parent(object):
         self._made += 1
         child_in, copy.in_fd = os.pipe()
         copy.out_fd, child_out = os.pipe()
-        directory = os.path.join(_ROOT, "copy-%06d" % copy.number)
-        os.mkdir(directory)
+        os.mkdir(copy.directory)
         sys.stdout.flush()
         sys.stderr.flush()
         copy.pid = os.fork()
         if copy.pid == 0:
-            status = 1
             try:
-                for fd in [self._pilot.in_fd, self._pilot.out_fd, copy.in_fd, copy.out_fd]:
-                    os.close(fd)
-                for other in self._copies.values():
+                for other in [copy, *self._copies.values()]:
                     os.close(other.in_fd)
                     os.close(other.out_fd)
-                os.chdir(directory)
-                status = _copy_main(_CopyChannel(child_in, child_out, copy.position), self._work, self._size)
+                os.close(self._pilot.in_fd)
+                os.close(self._pilot.out_fd)
+                os.chdir(copy.directory)
+                link = _Channel(child_in, child_out, prefetch=1, position=copy.position)
+                os._exit(_copy_main(link, self._work, self._size))
             finally:
-                os._exit(status)  # never into the parent's frames
+                os._exit(1)  # never into the parent's frames
         os.close(child_in)
         os.close(child_out)
         self._copies[copy.out_fd] = copy
         self._poll.register(copy.out_fd, select.POLLIN)
 
 
-def _copy_main(link: _CopyChannel, work: Callable[[Range], None], size: Optional[int]) -> int:
+def _copy_main(link: _Channel, work: _Work, size: _Whole) -> int:
     global _link
     _link = link
     status = 0
@@ -630,9 +575,3 @@ def _copy_main(link: _CopyChannel, work: Callable[[Range], None], size: Optional
     sys.stdout.flush()
     sys.stderr.flush()
     return status
-
-
-def _end_text(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return "was killed by signal %d" % os.WTERMSIG(status)
-    return "ended with exit status %d" % os.WEXITSTATUS(status)
