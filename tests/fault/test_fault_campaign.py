@@ -6,9 +6,9 @@ import random
 import time
 
 import pytest
-
 from tests.fault.oracle import expected_hits, output_bytes
 from tests.fault.world import World, world
+
 from tidemill.model.job import JobSpec
 
 ROLES = ("server", "agent", "lead", "pilot", "slot", "payload", "batch")

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.fault.processes import Process, by_role, send
+
 from tidemill import examples
 from tidemill.client import Client
 from tidemill.model.job import JobSpec
@@ -136,7 +136,7 @@ def world(*, nodes: int = 2, cores: int = 1, extra: str = "") -> Iterator[World]
     """A running Tidemill, ended and removed afterwards. Its path is short: sockets allow 107 bytes."""
     if shutil.which("unshare") is None:
         pytest.fail("`unshare` is missing: install util-linux")
-    home = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))  # noqa: S108  short, removed below
+    home = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
     it = World(home, nodes=nodes, cores=cores, extra=extra)
     try:
         it.start()
