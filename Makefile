@@ -43,7 +43,7 @@ check-python: setup
 	.venv/bin/lint-imports --no-cache
 	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
-	for page in states config files commands; do .venv/bin/python scripts/draw_$$page.py --check; done
+	for page in states config files; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -65,7 +65,8 @@ fault: setup ## fault tests only: SEEDS=50 FIRST=1
 
 gen: setup ## write the generated files: schema, Rust types, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
-	for page in states config files commands; do .venv/bin/python scripts/draw_$$page.py; done
+	for page in states config files; do .venv/bin/python scripts/draw_$$page.py; done
+	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
 bench: setup ## the figures: dispatch and store, one JSON object each
 	@for bench in bench/dispatch.py bench/store.py; do .venv/bin/python $$bench --json; done
