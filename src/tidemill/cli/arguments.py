@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from tidemill.errors import ConfigError, did_you_mean
 
+RETRY_S = 3.0  #: a person waits so long for a server that restarts; who follows a campaign waits longer
+
 
 class Command(NamedTuple):
     """A verb: its options, what it does (returns the exit code), one example, and whether it talks to a server."""
@@ -137,4 +139,4 @@ def client_of(args: argparse.Namespace) -> Any:
     """The client that the common options ask for (a `tidemill.client.Client`)."""
     from tidemill.client.client import Client
 
-    return Client(args.server, secret_file=args.secret_file, home=args.home)
+    return Client(args.server, secret_file=args.secret_file, home=args.home, retry_s=RETRY_S)

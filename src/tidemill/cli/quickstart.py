@@ -1,4 +1,4 @@
-"""`tidemill quickstart`: the main job on this machine - server, site, a campaign of real events, report - in a minute."""
+"""`tidemill quickstart`: the main job on this machine, in a minute: server, site, a campaign of real events, report."""
 
 from __future__ import annotations
 

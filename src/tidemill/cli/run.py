@@ -36,7 +36,10 @@ def define(parser: Parser) -> None:
         "--events", type=count, metavar="N", help="run CMD for N events, numbered from 0 (default: 1)"
     )
     which.add_argument(
-        "--each", type=Path, metavar="FILE", help="one event for each line of FILE, told as {line}"
+        "--each",
+        type=Path,
+        metavar="FILE",
+        help="one event for each line of FILE, told as {line} (default: none)",
     )
     parser.add_argument("--cores", type=count, default=1, metavar="C", help="cores of each CMD (default: 1)")
     parser.add_argument(
@@ -114,14 +117,14 @@ def run(args: Namespace) -> int:
     if args.name:
         check_name(args.name, "campaign")
     campaign = args.name or new_campaign(Path(command[0]).name)
-    spec = make_spec(args, command, campaign)
+    spec = make_spec(args, command)
     client = _client(args)
     sent = client.submit(spec, campaign=campaign)
     row, interrupted = _follow(client, sent, quiet=args.json)
     return _tell(args, client, sent, row=row, interrupted=interrupted)
 
 
-def make_spec(args: Namespace, command: list[str], campaign: str) -> JobSpec:
+def make_spec(args: Namespace, command: list[str]) -> JobSpec:
     """The job of a command line."""
     from tidemill.model.job import JobSpec, Resources
 
@@ -138,7 +141,7 @@ def make_spec(args: Namespace, command: list[str], campaign: str) -> JobSpec:
         events=events,
         inputs=inputs,
         outputs=[_output(path) for path in args.output],
-        output_dir=str((args.dir / campaign).absolute()),
+        output_dir=str(args.dir.absolute()),
         resources=Resources(cores=args.cores, memory_mb=args.memory, event_s=EVENT_S, **timed),
         retries=args.retries,
         failed_max=args.failed_max,

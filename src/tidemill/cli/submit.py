@@ -21,14 +21,12 @@ RETRIES = 2
 
 def define(parser: Parser) -> None:
     """Options of `submit`."""
-    parser.add_argument(
-        "file", type=Path, nargs="?", metavar="FILE.toml", help="a job file (see docs/jobs.md)"
-    )
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="a job file (docs/files.md)")
     parser.add_argument("--campaign", metavar="NAME", help="the jobs' campaign (default: a new one)")
     parser.add_argument("--wait", action="store_true", help="wait for the end; exit code 1 if a job failed")
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be, submit nothing")
     one = parser.add_argument_group("one job of an application")
-    one.add_argument("--app", metavar="NAME", help="the application (`tidemill app list` shows them)")
+    one.add_argument("--app", metavar="NAME", help="the application, of `tidemill app list` (default: none)")
     one.add_argument("--events", type=count, default=1, metavar="N", help="number of events (default: 1)")
     one.add_argument(
         "-p",
@@ -110,7 +108,7 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
     file = load_job_file(args.file)
     steps = waves(file)
     campaign = args.campaign or file.campaign or new_campaign(args.file.stem)
-    place = default_output(client, campaign)
+    place = default_output(client)
     jobs = [
         msgspec.structs.replace(job, output_dir=_place(job.output_dir, args.file.parent) or place)
         for job in file.jobs
@@ -132,7 +130,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         events=args.events,
         params=_parameters(client, args),
         inputs=inputs_of(args.input, args.each),
-        output_dir=_place(args.output, Path()) or default_output(client, campaign),
+        output_dir=_place(args.output, Path()) or default_output(client),
         resources=Resources(cores=args.cores, memory_mb=args.memory, timeout_s=args.wall),
         after=[int(each) if each.isdecimal() else each for each in args.after],
         retries=args.retries,
@@ -149,11 +147,11 @@ def _jobs_text(jobs: int, spec: JobSpec) -> str:
     return f"{count_text(jobs)} job of {count_text(spec.events)} events"
 
 
-def default_output(client: Client, campaign: str) -> str | None:
-    """./tidemill-out/CAMPAIGN where the server is the person's own; None (the site decides) elsewhere."""
+def default_output(client: Client) -> str | None:
+    """./tidemill-out where the server is the person's own (its site adds the campaign); None = the site decides."""
     if not client.place.source.endswith("up.json"):
         return None
-    return str((Path.cwd() / "tidemill-out" / campaign).absolute())
+    return str((Path.cwd() / "tidemill-out").absolute())
 
 
 def inputs_of(shared: list[str], each: list[str]) -> list[Input]:
@@ -233,7 +231,9 @@ def _tell(args: Namespace, sent: Submission) -> int:
 def wait_and_tell(client: Client, sent: Submission, *, as_json: bool) -> int:
     """Wait with a progress bar, tell how it ended; 1 if a job failed or was canceled."""
     from tidemill.cli.progress import Progress
+    from tidemill.client.client import RETRY_S
 
+    client.retry_s = RETRY_S
     with Progress(what=sent.campaign) as progress:
         rows = client.wait(sent, on_progress=progress)
     if as_json:

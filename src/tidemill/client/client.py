@@ -83,6 +83,7 @@ class Client:
                 hint="start one with `tidemill up`, or name one with --server or $TIDEMILL_SERVER",
             )
         self.place = place
+        self.home = home_dir(home)
         self.retry_s = retry_s
         self.connection = Connection(place.address, secret_file=place.secret_file)
 

@@ -30,7 +30,6 @@ import msgspec
 from tidemill import clock
 from tidemill.client.call import dumps, read_results, write_calls
 from tidemill.client.client import FINAL, Client, new_campaign
-from tidemill.client.home import home_dir
 from tidemill.client.outputs import members
 from tidemill.errors import ConfigError, JobError, TidemillError
 from tidemill.log import Log
@@ -87,7 +86,7 @@ class Executor(BaseExecutor):
         self._lock = threading.Condition()
         self._gathered: list[tuple[bytes, Future[Any]]] = []
         self._closed = False
-        self._scratch = _scratch()
+        self._scratch = _scratch(self.client.home)
         self._thread = threading.Thread(target=self._run, name="tidemill-executor", daemon=True)
         self._thread.start()
 
@@ -226,8 +225,7 @@ class Executor(BaseExecutor):
         found: dict[int, bytes] = {}
         for delivered in self.client.outputs(job=batch.job):
             for member in members(batch.job, delivered.output):
-                if member.first is not None:
-                    found.update(enumerate(read_results(member.data), start=member.first))
+                found.update(enumerate(read_results(member.data), start=member.first or 0))
         failures = {
             each.event: each for each in self.client.failures(job=batch.job, limit=1000) if each.final
         }
@@ -278,9 +276,9 @@ def _fail(future: Future[Any], error: Exception) -> None:
         future.set_exception(error)
 
 
-def _scratch() -> Path:
+def _scratch(home: Path) -> Path:
     """A directory of this executor in the home: sites of other machines that share the home can read it."""
-    parent = home_dir() / "executor"
+    parent = home / "executor"
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))

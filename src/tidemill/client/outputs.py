@@ -19,7 +19,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.wire.api import OutputRow
 
 CHUNK_BYTES = 1 << 20
-_EVENTS = re.compile(r"[-_.](\d+)(?:-(\d+))?(?=\.|$)")
+_EVENTS = re.compile(r"-(\d{9,})(?:-(\d{9,}))?(?=\.|$)")  # as the site names members: at least nine digits
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,19 +50,19 @@ def members(job: int, output: OutputRow) -> Iterator[Member]:
     """The members of a delivered output, one in memory at a time. Raises SiteError if it cannot be read."""
     path = local_path(output)
     try:
-        if not tarfile.is_tarfile(path):
+        if not _is_bundle(path):
             data = path.read_bytes()
             yield Member(job=job, output=output.name, name=path.name, first=None, count=None, data=data)
             return
         with tarfile.open(path, "r:") as bundle:
             for info in bundle:
                 file = bundle.extractfile(info)
-                if file is None or info.name == MANIFEST:
-                    continue
-                first, count = events_of(info.name)
-                yield Member(
-                    job=job, output=output.name, name=info.name, first=first, count=count, data=file.read()
-                )
+                if file is not None:
+                    first, count = events_of(info.name)
+                    data = file.read()
+                    yield Member(
+                        job=job, output=output.name, name=info.name, first=first, count=count, data=data
+                    )
     except (OSError, tarfile.TarError) as error:
         raise SiteError(
             f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
@@ -70,11 +70,17 @@ def members(job: int, output: OutputRow) -> Iterator[Member]:
         ) from error
 
 
-MANIFEST = "manifest.json"
+def _is_bundle(path: Path) -> bool:
+    """Whether a file is one of our bundles, and not a tar archive that a payload has made."""
+    if path.suffix != ".tar" or not tarfile.is_tarfile(path):
+        return False
+    with tarfile.open(path, "r:") as bundle:
+        first = bundle.next()
+        return first is not None and events_of(first.name) != (None, None)
 
 
 def events_of(name: str) -> tuple[int | None, int | None]:
-    """First event and number of events that a member's name tells: `hits-20-29.root` -> (20, 10)."""
+    """First event and number of events that a member's name tells: `hits-000000020-000000029.root` -> (20, 10)."""
     found = list(_EVENTS.finditer(name))
     if not found:
         return None, None

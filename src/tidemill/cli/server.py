@@ -1,0 +1,122 @@
+"""`tidemill server run|init|upgrade`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.configfile import commented, write_new
+from tidemill.cli.terminal import hint, say, show, show_json
+
+if TYPE_CHECKING:
+    from tidemill.config import ServerConfig
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def define_run(parser: Parser) -> None:
+    """Options of `server run`."""
+    _config(parser)
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="INFO", help="what is logged to stderr (default: INFO)"
+    )
+    parser.add_argument(
+        "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
+    )
+
+
+def define_upgrade(parser: Parser) -> None:
+    """Options of `server upgrade`."""
+    _config(parser)
+
+
+def define_init(parser: Parser) -> None:
+    """Options of `server init`."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the file to write (default: HOME/server/server.toml)"
+    )
+
+
+def _config(parser: Parser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="server.toml (default: HOME/server/server.toml; without that, a private server in HOME/server)",
+    )
+
+
+def run_server(args: Namespace) -> int:
+    """Run the server until SIGTERM or SIGINT."""
+    from tidemill import log
+    from tidemill.cli.supervise import end_with_parent
+    from tidemill.server.run import run_server as serve
+
+    if args.with_parent is not None:
+        end_with_parent(args.with_parent)
+    log.to_stderr(args.log_level)
+    serve(_read(args))
+    return 0
+
+
+def upgrade(args: Namespace) -> int:
+    """Bring the database to the schema of this version."""
+    from tidemill.server.run import upgrade as upgrade_database
+
+    before, after = upgrade_database(_read(args))
+    if args.json:
+        show_json({"before": before, "after": after})
+    else:
+        say(
+            f"the database is at schema {after}"
+            + (f", it was at {before}" if before != after else " already")
+        )
+    return 0
+
+
+def init(args: Namespace) -> int:
+    """Write a commented configuration."""
+    from tidemill.config import ServerConfig
+
+    path = args.config or _home(args) / "server.toml"
+    write_new(path, commented(ServerConfig, title="A Tidemill server", values={}))
+    if args.json:
+        show_json({"config": str(path)})
+    else:
+        show(str(path))
+        hint(f"read it, then `tidemill server run --config {path}`")
+    return 0
+
+
+def _home(args: Namespace) -> Path:
+    from tidemill.client.home import home_dir, make_home
+
+    home = home_dir(args.home)
+    make_home(home)
+    directory = home / "server"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def _read(args: Namespace) -> ServerConfig:
+    """The file named, else HOME/server/server.toml, else a private server in HOME/server."""
+    from tidemill import config
+    from tidemill.config import ServerConfig
+
+    if args.config is not None:
+        return config.load(args.config, ServerConfig)
+    path = _home(args) / "server.toml"
+    if path.exists():
+        return config.load(path, ServerConfig)
+    return config.loads("", ServerConfig, source=path)
+
+
+COMMANDS = {
+    "server run": Command(define_run, run_server, "tidemill server run --config server.toml", talks=False),
+    "server init": Command(define_init, init, "tidemill server init --config server.toml", talks=False),
+    "server upgrade": Command(
+        define_upgrade, upgrade, "tidemill server upgrade --config server.toml", talks=False
+    ),
+}

@@ -1,0 +1,164 @@
+"""The command line as such: verbs, options, errors, exit codes, documentation. Runs the real `main`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tidemill.cli.main import VERBS, load, main, parser_of
+from tidemill.cli.reference import reference
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TIDEMILL_SERVER", raising=False)
+
+
+def test_help_answers_within_300_ms() -> None:
+    best = min(_timed([sys.executable, "-m", "tidemill.cli.main", "--help"]) for _ in range(3))
+    assert best < 0.3
+
+
+def _timed(argv: list[str]) -> float:
+    started = time.monotonic()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from tidemill.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert not loaded & {"msgspec", "rich", "litestar", "uvicorn", "tidemill.client.client", "asyncio"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example_and_an_about_for_each_option(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = load(verb)
+    assert main([*verb.split(), "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "example: tidemill" in text
+    for action in parser_of(verb, command)._actions:
+        assert action.help, f"{verb}: {action.option_strings or action.metavar} has no help"
+        takes_value = action.option_strings and action.nargs != 0 and action.metavar
+        if takes_value and not action.required:
+            told = ("(default:", "repeatable", "only", "run after", "all jobs of")
+            assert any(word in action.help for word in told), (
+                f"{verb} {action.option_strings}: default not told"
+            )
+
+
+def test_the_documentation_is_what_the_parsers_say() -> None:
+    told = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert told == reference(), "run: python -m tidemill.cli.reference > docs/cli.md"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hinted"),
+    [
+        (["sumbit"], "has no verb `sumbit`", "did you mean `submit`?"),
+        (["job", "shwo", "1"], "has no verb `job shwo`", "did you mean `job show`?"),
+        (["job"], "needs one more word", "`job cancel`"),
+        (["jobs", "--stat", "x"], "has no option `--stat`", "did you mean `--state`?"),
+        (["jobs", "extra"], "has no use for `extra`", "--help"),
+        (["job", "show", "seven"], "`seven` is not a whole number", "--help"),
+        (["run"], "needs a command", "tidemill run"),
+        (["run", "--events", "0", "--", "true"], "`0` is less than 1", "--help"),
+        (["run", "--wall", "soon", "--", "true"], "`soon` is not a duration", "--help"),
+        (["run", "--", "no-such-program-at-all"], "there is no program", "PATH"),
+        (["run", "--", "echo", "{line}"], "uses {line}", ""),
+        (["run", "--output", "/etc/x", "--", "true"], "outside the command's work directory", "relative"),
+        (
+            ["run", "--env", "NOT_SET_ANYWHERE", "--", "true"],
+            "there is no such variable",
+            "NOT_SET_ANYWHERE=",
+        ),
+        (["run", "--input", "no.txt", "--", "true"], "input `no.txt` is no file", "looked at"),
+        (["run", "--name", "a b", "--", "true"], "`a b` is no name", "letters"),
+        (["submit"], "needs a job file, or --app", ""),
+        (["jobs"], "no server is named", "tidemill up"),
+        (["jobs", "--state", "RUNING"], "is no state", "did you mean `RUNNING`?"),
+        (["job", "cancel"], "needs numbers of jobs, or --campaign", ""),
+        (["outputs", "ls"], "name a job", ""),
+        (["report", "--since", "yore"], "neither a time", "--help"),
+    ],
+)
+def test_wrong_usage_is_code_2_and_names_what_is_nearest(
+    words: list[str], said: str, hinted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert said in captured.err
+    assert hinted in captured.err
+
+
+def test_a_server_that_does_not_answer_is_code_3(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.cli.arguments.RETRY_S", 0.0)
+    assert main(["jobs", "--server", f"unix:{tmp_path}/none.sock"]) == 3
+    assert "failed to reach the server" in capsys.readouterr().err
+
+
+def test_a_bug_is_code_70_and_leaves_its_traceback_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setitem(VERBS, "jobs", ("no_such_file", ""))
+    assert main(["jobs"]) == 70
+    error = capsys.readouterr().err
+    assert "this is a bug of Tidemill: ModuleNotFoundError" in error
+    (written,) = tmp_path.glob("tidemill-bug-*.txt")
+    assert str(written) in error
+    assert "Traceback" in written.read_text()
+
+
+def test_a_reader_that_has_left_is_no_failure() -> None:
+    argv = [sys.executable, "-m", "tidemill.cli.main", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_doctor_tells_every_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["doctor", "--json"])
+    findings = json.loads(capsys.readouterr().out)
+    assert {"tidemill", "node binary", "namespaces", "home", "disk", "server"} <= {
+        each["check"] for each in findings
+    }
+    assert code == (2 if any(each["state"] == "fail" for each in findings) else 0)
+
+
+def test_clean_removes_what_dead_processes_left_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    dead, alive, log = (
+        home / "executor" / "999999999-x",
+        home / "executor" / f"{os.getpid()}-x",
+        home / "site.log.1",
+    )
+    dead.mkdir(parents=True)
+    alive.mkdir()
+    log.write_text("old")
+    assert main(["clean", "--dry-run"]) == 0
+    assert dead.exists()
+    assert main(["clean"]) == 0
+    capsys.readouterr()
+    assert (dead.exists(), alive.exists(), log.exists()) == (False, True, False)

@@ -1,0 +1,118 @@
+"""What the Executor's payloads run, in this process and in one of their own; and delivered outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import pickle
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidemill.client.call import read_calls, read_results, run_call, write_calls
+from tidemill.client.client import _pages, new_campaign
+from tidemill.client.outputs import copy_output, events_of, members
+from tidemill.errors import ConfigError, SiteError
+from tidemill.model.job import JobSpec
+from tidemill.wire.api import OutputRow
+
+
+def _row(path: Path, name: str = "results") -> OutputRow:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return OutputRow(name=name, url=path.as_uri(), size_bytes=path.stat().st_size, sha256=digest)
+
+
+def test_calls_are_found_by_their_number() -> None:
+    calls = [pickle.dumps((math.sqrt, (k,), {})) for k in range(10)]
+    file = io.BytesIO()
+    write_calls(file, calls, ["/a"])
+    file.seek(0)
+    path, found = read_calls(file, 3, 2)
+    assert (path, found) == (["/a"], calls[3:5])
+
+
+def test_a_payload_runs_its_calls_and_frames_the_results(tmp_path: Path) -> None:
+    calls = [pickle.dumps((math.sqrt, (k * k,), {})) for k in range(5)] + [
+        pickle.dumps((math.sqrt, (-1,), {}))
+    ]
+    with (tmp_path / "calls").open("wb") as file:
+        write_calls(file, calls, sys.path)
+    argv = [sys.executable, "-m", "tidemill.client.call", "calls", "results", "2", "4"]
+    subprocess.run(argv, cwd=tmp_path, check=True)
+    results = [pickle.loads(each) for each in read_results((tmp_path / "results").read_bytes())]
+    assert results[:3] == [(True, 2.0), (True, 3.0), (True, 4.0)]
+    good, error, where = results[3]
+    assert (good, type(error)) == (False, ValueError)
+    assert "Traceback" in where
+
+
+def test_a_result_that_cannot_be_pickled_is_an_exception() -> None:
+    good, error, _ = pickle.loads(run_call(pickle.dumps((threading.Lock, (), {}))))
+    assert good is False
+    assert "pickle" in str(error)
+
+
+def test_sys_exit_in_a_call_is_its_exception() -> None:
+    good, error, _ = pickle.loads(run_call(pickle.dumps((sys.exit, (3,), {}))))
+    assert (good, type(error)) == (False, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [
+        ("hits-000000020-000000029.root", (20, 10)),
+        ("stdout-000000003", (3, 1)),
+        ("data-000000005.1", (5, 1)),
+        ("run-7.root", (None, None)),
+        ("plain.txt", (None, None)),
+    ],
+)
+def test_events_of_a_member_are_told_by_its_name(name: str, events: tuple[int | None, int | None]) -> None:
+    assert events_of(name) == events
+
+
+def test_members_of_a_bundle_are_read_and_a_tar_of_the_payload_is_not_opened(tmp_path: Path) -> None:
+    for file, member in (("bundle.tar", "hits-000000000-000000004.txt"), ("mine.tar", "photo.jpg")):
+        with tarfile.open(tmp_path / file, "w") as tar:
+            info = tarfile.TarInfo(member)
+            info.size = 5
+            tar.addfile(info, io.BytesIO(b"12345"))
+    (ours,) = members(1, _row(tmp_path / "bundle.tar"))
+    (theirs,) = members(1, _row(tmp_path / "mine.tar"))
+    assert (ours.first, ours.count, ours.data) == (0, 5, b"12345")
+    assert (theirs.first, theirs.data) == (None, (tmp_path / "mine.tar").read_bytes())
+
+
+def test_a_copy_is_verified_and_a_damaged_one_never_seen(tmp_path: Path) -> None:
+    source = tmp_path / "hits.root"
+    source.write_bytes(b"hits")
+    row = _row(source)
+    assert copy_output(row, tmp_path / "to").read_bytes() == b"hits"
+    source.write_bytes(b"other")
+    with pytest.raises(SiteError, match="checksum"):
+        copy_output(row, tmp_path / "again")
+    assert list((tmp_path / "again").iterdir()) == []
+
+
+def test_an_output_elsewhere_is_told_and_not_guessed(tmp_path: Path) -> None:
+    row = OutputRow(name="hits", url="root://far//x", size_bytes=1, sha256="0")
+    with pytest.raises(ConfigError, match="root://far//x"):
+        list(members(1, row))
+
+
+def test_bulk_is_cut_into_pages_of_10_000_jobs_in_order() -> None:
+    specs = [JobSpec(app="a"), JobSpec(app="b"), JobSpec(app="c")]
+    pages = list(_pages(specs, [9_000, 12_000, 1]))
+    assert [sum(counts) for _, counts in pages] == [10_000, 10_000, 1_001]
+    assert [[spec.app for spec in page] for page, _ in pages] == [["a", "b"], ["b"], ["b", "c"]]
+
+
+def test_new_campaigns_have_legal_names_that_differ() -> None:
+    first, second = new_campaign("my prog.sh"), new_campaign("my prog.sh")
+    assert first.startswith("my-prog.sh-")
+    assert first != second

@@ -1,0 +1,154 @@
+"""Reports: grouping, timelines, text, figures and the page."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.report.figures import Bar, area, bars, nice_ceiling
+from tidemill.report.html import page
+from tidemill.report.query import ReportData, group_failures, timeline
+from tidemill.report.tables import bytes_text, duration_text, percent_text, rate_text, text_table
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, Usage
+
+NOW = 1_800_000_000_000_000
+
+
+def _failure(
+    event: int, message: str, *, final: bool = False, tail: str = "", status: int | None = None
+) -> FailureRow:
+    evidence = Evidence(
+        failure=FailureClass.PAYLOAD,
+        message=message,
+        stderr_tail=tail,
+        exit_status=status,
+        at_us=NOW,
+        node="n1",
+    )
+    return FailureRow(job=1, event=event, seed=event + 1, site="here", final=final, evidence=evidence)
+
+
+def _job(number: int, start: int | None, end: int | None, done: int) -> JobRow:
+    return JobRow(
+        id=number, campaign="c", name="", app="a", state="COMPLETED", site="here", events=done, events_done=done,
+        events_failed=0, events_leased=0, priority=0, created_us=0, started_us=start, ended_us=end, reason="",
+    )  # fmt: skip
+
+
+def _campaign(name: str) -> CampaignRow:
+    return CampaignRow(
+        name=name, owner="me", shares=1, created_us=NOW - 100, jobs=2, states={"COMPLETED": 1, "FAILED": 1}, events=20,
+        events_done=17, events_failed=3,
+        usage=Usage(payloads=2, wall_us=10_000_000, user_us=8_000_000, setup_us=500_000),
+        failures={"payload": 3}, first_started_us=NOW - 60_000_000, last_ended_us=NOW,
+    )  # fmt: skip
+
+
+def _data(**changed: object) -> ReportData:
+    values: dict[str, object] = {
+        "title": "c", "made_us": NOW, "since_us": None, "until_us": None, "server_version": "0.1.0",
+        "campaigns": [_campaign("c")], "failures": [], "timeline": None, "allocations": [], "sites": [],
+    }  # fmt: skip
+    return ReportData(**{**values, **changed})  # type: ignore[arg-type]
+
+
+def test_failures_that_differ_in_numbers_only_are_one_cause() -> None:
+    rows = [_failure(k, f"event {k} at 0x7f{k}a", tail=f"bad value {k}.5") for k in range(5)]
+    (group,) = group_failures([*rows, None])
+    assert (group.count, group.cause) == (5, "event N at N: bad value N")
+
+
+def test_exit_statuses_tell_causes_apart_whatever_the_event() -> None:
+    rows = [_failure(k, f"exit status {k % 2 + 3}", status=k % 2 + 3, tail=f"event {k}") for k in range(8)]
+    assert {group.cause for group in group_failures(rows)} == {
+        "exit status 3: event N",
+        "exit status 4: event N",
+    }
+
+
+def test_the_most_frequent_cause_is_first_and_shows_a_final_failure_first() -> None:
+    rows = [_failure(0, "rare"), _failure(1, "often"), _failure(2, "often", final=True)]
+    first, second = group_failures(rows)
+    assert (first.cause, first.final, first.examples[0].event, second.cause) == ("often", 1, 2, "rare")
+
+
+def test_a_timeline_keeps_the_number_of_events() -> None:
+    jobs = [
+        _job(1, NOW, NOW + 10_000_000, 100),
+        _job(2, NOW + 3_000_000, NOW + 90_000_000, 7),
+        _job(3, None, None, 0),
+    ]
+    line = timeline(jobs, since_us=None, until_us=None, now_us=NOW + 100_000_000)
+    assert line is not None
+    assert sum(line.events) == pytest.approx(107)
+    assert sum(line.slots) * line.bin_s == pytest.approx(97)
+
+
+def test_nothing_that_ran_is_no_timeline() -> None:
+    assert timeline([_job(1, None, None, 0)], since_us=None, until_us=None, now_us=NOW) is None
+
+
+def test_the_page_is_self_contained_and_escapes_what_payloads_wrote() -> None:
+    failures = group_failures([_failure(1, "<script>alert(1)</script>", tail="</pre><b>")])
+    text = page(_data(failures=failures))
+    assert "<script" not in text
+    assert "</pre><b>" not in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert 'name="viewport"' in text
+
+
+def test_the_page_of_everything_names_its_parts() -> None:
+    allocation = AllocationRow(
+        site="here", name="tm-here-e1-1", batch_id="1", state="COMPLETED", nodes=1, cores=2, at_us=NOW, reason="idle",
+        busy_us=99, slot_us=100,
+    )  # fmt: skip
+    line = timeline([_job(1, NOW, NOW + 5_000_000, 10)], since_us=None, until_us=None, now_us=NOW)
+    text = page(
+        _data(
+            allocations=[allocation], timeline=line, failures=group_failures([_failure(1, "x", final=True)])
+        )
+    )
+    for part in ("Jobs and events", "Campaigns", "Efficiency", "Failures", "Allocations", "99 %", "80 %"):
+        assert part in text
+
+
+def test_figures_are_well_formed_and_named() -> None:
+    drawn = [
+        area([0.0, 3.0, 2.0], start_us=NOW, bin_s=60, title="a & b", text=str),
+        bars([Bar("<x>", 0.0, "0"), Bar("y", 2.0, "2")], title="bars"),
+    ]
+    for svg in drawn:
+        root = ElementTree.fromstring(svg)
+        assert root.attrib["role"] == "img"
+        assert root.attrib["aria-label"]
+
+
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (0.07, 0.08), (1, 1), (3, 4), (183, 200), (999, 1000), (1001, 2000)]
+)
+def test_axes_end_at_short_numbers(value: float, top: float) -> None:
+    assert nice_ceiling(value) == pytest.approx(top)
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [duration_text(s) for s in (None, 0.44, 12, 185, 7620, 273600)] == [
+        "-", "0.4 s", "12 s", "3 m 05 s", "2 h 07 m", "3 d 04 h",
+    ]  # fmt: skip
+    assert [bytes_text(n) for n in (0, 512, 1500, 20_000_000, 999_600)] == [
+        "0 B",
+        "512 B",
+        "1.5 KB",
+        "20 MB",
+        "1 MB",
+    ]
+    assert [percent_text(s) for s in (None, 0.5, 0.994, 1.0)] == ["-", "50 %", "99.4 %", "100 %"]
+    assert [rate_text(r) for r in (None, 0.1234, 1234.5)] == ["-", "0.123", "1,234"]
+
+
+def test_tables_align_numbers_right_and_are_cut_at_the_width() -> None:
+    text = text_table(["N", "NAME"], [[1, "a"], [100, "long name"]], right=(0,), width=10)
+    assert text.splitlines() == ["  N  NAME", "  1  a", "100  long…"]
