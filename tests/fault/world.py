@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fault.processes import Process, by_role, send
+from tests.fault.processes import Process, by_role, send, snapshot
 
 from tidemill import examples
 from tidemill.client import Client
@@ -115,6 +115,25 @@ class World:
         """Signal one process of a role; False when there is none."""
         victims = sorted(self.processes(role), key=lambda process: process.pid)
         return bool(victims) and send(rng.choice(victims), number)
+
+    def restart(self, role: str) -> None:
+        """Kill the one process of a role and wait until `up` has started another."""
+        (old,) = self.processes(role)
+        send(old, signal.SIGKILL)
+        self.wait_for(lambda: any(p.pid != old.pid for p in self.processes(role)), f"a new {role}")
+
+    def inside(self, command: list[str]) -> list[str]:
+        """A command that runs in the home's PID namespace."""
+        assert self._process is not None
+        children = [p for p in snapshot().values() if p.parent == self._process.pid]
+        user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+        return ["nsenter", f"--target={children[0].pid}", "--pid", *user, "--", *command]
+
+    def inner_pid(self, process: Process) -> int:
+        """A process's number in the home's PID namespace."""
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
+        return int(line.split()[2])
 
     def tails(self) -> str:
         """The ends of all logs, for a failing test."""
