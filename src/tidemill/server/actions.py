@@ -23,7 +23,9 @@ def members(work: Work, campaign: int, states: Iterable[int], after: int) -> lis
     found: list[int] = []
     for kind, state, site, _ in work.session.rows("counts"):
         if kind in kinds and state in wanted:
-            rows = work.session.rows("jobs_after_in", kind=kind, state=state, site=site, after=after, limit=PIECE)
+            rows = work.session.rows(
+                "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=PIECE
+            )
             found += [row[0] for row in rows]
     return sorted(found)[:PIECE]
 
@@ -102,9 +104,7 @@ def ask_log(work: Work, number: int, event: int | None) -> int | None:
     """Ask the site that last had a job (or this event) for the output; number of the request, None if no site had it."""
     work.load([number])
     job = work.jobs[number]
-    leases = [
-        lease for lease in work.leases_of(number) if event is None or lease.first <= event < lease.end
-    ]
+    leases = [lease for lease in work.leases_of(number) if event is None or lease.first <= event < lease.end]
     if not leases:
         return None
     site = leases[-1].site

@@ -57,7 +57,9 @@ class Dispatcher:
         self._session: Session = store.writer()
         if not getattr(self._session, "lock", lambda: True)():
             self._session.close()
-            raise ConfigError("another server writes to this database", hint="stop it first; there is one server only")
+            raise ConfigError(
+                "another server writes to this database", hint="stop it first; there is one server only"
+            )
         self._memory = Memory()
         self._site_lost_s, self.half_life_s = site_lost_s, half_life_s
         self._monotonic_s = monotonic_s
@@ -93,7 +95,9 @@ class Dispatcher:
     def handle_retry(self, request: ActionRequest) -> ActionReply:
         """Let jobs run again that ended without success."""
         return self._act(
-            request, actions.RETRIABLE, lambda work, jobs: actions.retry(work, jobs, half_life_s=self.half_life_s)
+            request,
+            actions.RETRIABLE,
+            lambda work, jobs: actions.retry(work, jobs, half_life_s=self.half_life_s),
         )
 
     def ask_log(self, job: int, event: int | None) -> int | None:
@@ -297,5 +301,3 @@ class Dispatcher:
 
 class Missing(Bad):
     """There is no such thing (HTTP 404)."""
-
-

@@ -63,7 +63,9 @@ def finish(work: Work, job: Job) -> None:
     end(work, job, PARTIAL if job.n_failed else COMPLETED)
 
 
-def fail(work: Work, job: Job, reason: str, *, evidence: Evidence | None = None, keep_files: bool = False) -> None:
+def fail(
+    work: Work, job: Job, reason: str, *, evidence: Evidence | None = None, keep_files: bool = False
+) -> None:
     """End a job that cannot go on. `keep_files`: its outputs stay at the site, so that delivery can be tried again."""
     job.reason = clean(reason)
     if evidence is not None:
@@ -118,7 +120,9 @@ def give_back(work: Work, job: Job, lease: Lease, reason: str, *, state: int = R
     work.end_lease(lease, state, clean(reason))
 
 
-def record(work: Work, job: Job, evidence: Evidence, *, site: int, final: bool, span: tuple[int, int] = (0, 0)) -> None:
+def record(
+    work: Work, job: Job, evidence: Evidence, *, site: int, final: bool, span: tuple[int, int] = (0, 0)
+) -> None:
     """Keep evidence of a failure within the limit per job; count it always. `span`: first event and count."""
     campaign = work.campaign_of(job)
     work.failures[(campaign, str(evidence.failure))] += 1
@@ -187,7 +191,9 @@ def oldest(work: Work, campaign: int, states: Iterable[int]) -> int | None:
 def _first_stored(work: Work, leg: tuple[int, int, int], wanted: set[int], after: int) -> int:
     """The first stored job of a leg after an id whose state is not changed by this transaction; -1 if there is none."""
     kind, state, site = leg
-    while rows := work.session.rows("jobs_after_in", kind=kind, state=state, site=site, after=after, limit=1000):
+    while rows := work.session.rows(
+        "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=1000
+    ):
         for (number,) in rows:
             job = work.jobs.get(number)
             if job is None or job.state in wanted:

@@ -115,7 +115,8 @@ def _elsewhere(work: Work, job: Job) -> bool:
     refused = set(job.refused.split())
     kind = work.memory.kinds[job.kind]
     return any(
-        str(site.id) not in refused and matching.obstacle(site, kind) is None for site in work.memory.sites.values()
+        str(site.id) not in refused and matching.obstacle(site, kind) is None
+        for site in work.memory.sites.values()
     )
 
 
@@ -127,12 +128,13 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
     if not ranges:
         return
     names = dict(work.session.rows("campaign_names", ids=sorted({each.campaign for each in ranges})))
+    outputs: dict[tuple[int, int], bool] = {}
+    slots = {kind: matching.slot_cores(site, each) for kind, each in work.memory.kinds.items()}
     number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
     ends: dict[int, None] = {}
     for each in ranges:
         job = work.jobs[each.job]
-        cores = matching.slot_cores(site, work.memory.kinds[job.kind])
-        spec = specs[job.id]
+        cores = slots[job.kind]
         work.lease(
             Lease(
                 job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
@@ -141,27 +143,35 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
         )  # fmt: skip
         work.order(
             site.id, LeaseOrder, lease=number, job=job.id, first=each.first, count=each.count,
-            campaign=names[each.campaign], seed_base=job.seed_base, spec=None if job.told == site.id else spec,
+            campaign=names[each.campaign], seed_base=job.seed_base, spec=None if job.told == site.id else specs[job.id],
         )  # fmt: skip
         number += 1
         job.told = site.id
         job.attempts += 1
         work.sums[each.campaign].core_s += each.core_s
-        work.sets(job).leased.add(each.first, each.first + each.count)
+        if job.events == 1 and not work.parsed(job):
+            job.n_leased, job.leased = 1, "0"
+        else:
+            work.sets(job).leased.add(each.first, each.first + each.count)
         ends[job.id] = None
     for job_id in ends:
         job = work.jobs[job_id]
-        _leased(work, site, job, specs[job_id])
+        key = (job.kind, job.spec)
+        if key not in outputs:
+            outputs[key] = _has_outputs(site, specs[job_id])
+        _leased(work, site, job, outputs[key])
 
 
-def _leased(work: Work, site: Site, job: Job, spec: JobSpec) -> None:
+def _leased(work: Work, site: Site, job: Job, has_outputs: bool) -> None:
     if job.state != RUNNING:
         job.state = RUNNING
         job.started_us = job.started_us or work.now_us
     job.site = site.id
-    work.keep_sets(job)
+    if work.parsed(job):
+        work.keep_sets(job)
+    work.touch(job)
     job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
-    if not job.home and _has_outputs(site, spec):
+    if has_outputs and not job.home:
         job.home, job.place = 1, site.id
 
 

@@ -116,7 +116,9 @@ def _leases(work: Work, site: Site, state: int) -> list[Lease]:
     """The site's leases in a state whose jobs have not ended."""
     found: set[int] = set()
     for kind in _open_kinds(work):
-        found.update(row[0] for row in work.session.rows("leases_of_site", kind=kind, site=site.id, state=state))
+        found.update(
+            row[0] for row in work.session.rows("leases_of_site", kind=kind, site=site.id, state=state)
+        )
     work.load(found)
     work.load_leases(found)
     return [

@@ -38,7 +38,7 @@ def refuse_network(path: Path) -> None:
     if kind in NETWORK_TYPES or kind.startswith("fuse."):
         raise ConfigError(
             f"database directory `{path}` is on a network file system: `{kind}`",
-            hint="use a local disk of the server's machine, or PostgreSQL (`database = \"postgresql://...\"`)",
+            hint='use a local disk of the server\'s machine, or PostgreSQL (`database = "postgresql://..."`)',
         )
 
 

@@ -68,8 +68,8 @@ class Postgresql:
                 with self._connection.cursor() as cursor, cursor.copy(query.text) as copy:
                     copy.write("\n".join(map(_copy_line, rows)) + "\n")
                 return
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            self._connection.execute(query.text, columns)
+            columns = zip(zip(*rows, strict=True), query.types, strict=True)
+            self._connection.execute(query.text, [_array(values, kind) for values, kind in columns])
 
     def begin(self) -> None:
         """Start a transaction, on a new connection if the last was lost."""
@@ -117,6 +117,25 @@ def _copy_line(row: Sequence[Any]) -> str:
             for value in row
         ]
     )
+
+
+def _array(values: Sequence[Any], kind: str) -> str:
+    """An array in PostgreSQL's text form (manual 8.15.6). psycopg's own takes ten times as long, seen with 3.3."""
+    if kind == "text":
+        return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+    if kind == "bytea":
+        return (
+            "{" + ",".join(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values]) + "}"
+        )
+    if None in values:
+        return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _quoted(value: str) -> str:
+    if "\\" in value or '"' in value:
+        value = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{value}"'
 
 
 @contextmanager

@@ -25,12 +25,13 @@ class Dialect(StrEnum):
 
 
 class Query(NamedTuple):
-    """One statement. `columns`: of a block for many rows, in order; else empty. `lists`: parameters that are lists."""
+    """One statement. `columns`, `types`: of a block for many rows, in order; else empty. `lists`: parameters that are lists."""
 
     name: str
     purpose: str
     text: str
     columns: tuple[str, ...]
+    types: tuple[str, ...]
     lists: frozenset[str]
 
 
@@ -70,7 +71,7 @@ def parse(text: str, dialect: Dialect) -> list[Query]:
         name, only, columns = match.groups()
         if only in (None, dialect):
             body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-            blocks.append(_spell(Query(name, lines[0][3:], body, (), frozenset()), columns, dialect))
+            blocks.append(_spell(Query(name, lines[0][3:], body, (), (), frozenset()), columns, dialect))
     return blocks
 
 
@@ -86,10 +87,12 @@ def _spell(query: Query, declared: str | None, dialect: Dialect) -> Query:
             text = re.sub(r"\bv\.(\w+)", lambda found: f"?{columns.index(found[1]) + 1}", text)
     else:
         text = re.sub(r"\{in:(\w+)\}", r"= ANY(:\1)", text.replace("%", "%%"))
-        text = re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", text)
+        text = re.sub(r"(?<!:):(body)\b", r"%(\1)b", text)  # large: sent as it is, not as hexadecimal text
+        text = re.sub(r"(?<![:%(]):([a-z_]+)", r"%(\1)s", text)
         arrays = ", ".join(f"%s::{' '.join(pair[1:])}[]" for pair in pairs)
         text = re.sub(r"\bFROM v\b", f"FROM unnest({arrays}) AS v({', '.join(columns)})", text)
-    return query._replace(text=text, columns=columns, lists=lists)
+    types = tuple(" ".join(pair[1:]) for pair in pairs)
+    return query._replace(text=text, columns=columns, types=types, lists=lists)
 
 
 def words(text: str, dialect: Dialect) -> str:
@@ -104,7 +107,9 @@ def migrations(dialect: Dialect) -> list[tuple[int, str]]:
     folder = resources.files("tidemill.server") / "sql" / "migrations"
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     texts = [(folder / name).read_text(encoding="utf-8") for name in names]
-    numbered = [(int(name.split("_", 1)[0]), words(text, dialect)) for name, text in zip(names, texts, strict=True)]
+    numbered = [
+        (int(name.split("_", 1)[0]), words(text, dialect)) for name, text in zip(names, texts, strict=True)
+    ]
     if [number for number, _ in numbered] != list(range(1, len(numbered) + 1)):
         raise ValueError(f"migrations are not numbered 1, 2, 3, ...: {names}")
     return numbered

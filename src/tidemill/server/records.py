@@ -141,7 +141,7 @@ def free_of(job: Job) -> list[tuple[int, int]]:
 
 def add_usage(text: str, usage: Usage) -> str:
     """The stored sums of a job with one more report."""
-    new = msgspec.structs.astuple(usage)
+    new: tuple[int, ...] = msgspec.structs.astuple(usage)
     if text:
         old = [int(piece) for piece in text.split(" ")]
         rss = max(old[5], new[5])
@@ -152,7 +152,11 @@ def add_usage(text: str, usage: Usage) -> str:
 
 def usage_of(text: str) -> Usage:
     """Read what `add_usage` wrote."""
-    return Usage(**dict(zip(Usage.__struct_fields__, map(int, text.split(" ")), strict=True))) if text else Usage()
+    return (
+        Usage(**dict(zip(Usage.__struct_fields__, map(int, text.split(" ")), strict=True)))
+        if text
+        else Usage()
+    )
 
 
 def clean(text: str, limit: int = REASON_MAX) -> str:

@@ -111,7 +111,9 @@ class Store:
         if self.path is not None:
             mounts.refuse_network(self.path.parent)
             if not self.path.exists():
-                raise ConfigError(f"there is no database `{self.path}`", hint="`tidemill server init` makes one")
+                raise ConfigError(
+                    f"there is no database `{self.path}`", hint="`tidemill server init` makes one"
+                )
         known, found = len(migrations(self.dialect)), self.version()
         if found == 0:
             raise ConfigError(f"database {self} is empty", hint="`tidemill server init` fills it")
@@ -240,7 +242,9 @@ class _Sqlite:
             self._execute("RELEASE one")
 
     def undo(self) -> None:
-        if self._connection.in_transaction:  # SQLite itself rolls back all on some errors, such as a full disk
+        if (
+            self._connection.in_transaction
+        ):  # SQLite itself rolls back all on some errors, such as a full disk
             self._execute("ROLLBACK TO one")
             self._execute("RELEASE one")
 

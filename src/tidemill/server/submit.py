@@ -72,7 +72,12 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
     plan.insert(first, repeat)
     work.session.run(
-        "insert_submit", key=request.key, digest=digest, campaign=request.campaign, first_job=first, count=count
+        "insert_submit",
+        key=request.key,
+        digest=digest,
+        campaign=request.campaign,
+        first_job=first,
+        count=count,
     )
     ending.pass_on(work)
     work.flush()
@@ -83,15 +88,20 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
 def _check(request: SubmitRequest) -> list[int]:
     if not _NAME.match(request.campaign):
         raise Bad(
-            f"`{request.campaign[:100]}` is no name for a campaign", hint="letters, digits and `._+-`, at most 100"
+            f"`{request.campaign[:100]}` is no name for a campaign",
+            hint="letters, digits and `._+-`, at most 100",
         )
     repeat = [1] * len(request.jobs) if request.repeat is None else request.repeat
     if len(repeat) != len(request.jobs):
         raise Bad(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
     if not request.jobs or min(repeat) < 1:
-        raise Bad("there is nothing to submit", hint="give at least one job, and a repeat of at least 1 for each")
+        raise Bad(
+            "there is nothing to submit", hint="give at least one job, and a repeat of at least 1 for each"
+        )
     if sum(repeat) > SUBMIT_JOBS_MAX:
-        raise Bad(f"{sum(repeat)} jobs in one request, at most {SUBMIT_JOBS_MAX}", hint="send several requests")
+        raise Bad(
+            f"{sum(repeat)} jobs in one request, at most {SUBMIT_JOBS_MAX}", hint="send several requests"
+        )
     if request.shares is not None and not 0 < request.shares <= SHARES_MAX:
         raise Bad(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
     if len(request.owner) > KEY_MAX or "\0" in request.owner:
@@ -114,7 +124,12 @@ def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[i
         )
     if not rows:
         found = work.session.rows(
-            "insert_campaign", name=request.campaign, owner=request.owner, shares=shares, now_us=work.now_us, used=used
+            "insert_campaign",
+            name=request.campaign,
+            owner=request.owner,
+            shares=shares,
+            now_us=work.now_us,
+            used=used,
         )
         return int(found[0][0]), 0, shares
     if used:
@@ -188,7 +203,11 @@ class _Plan:
         for key, number in counts.items():
             self._work.count(*key, number)
         session.run(
-            "grow_campaign", id=self._campaign, jobs=len(rows), events=events - self._events, shares=self._shares
+            "grow_campaign",
+            id=self._campaign,
+            jobs=len(rows),
+            events=events - self._events,
+            shares=self._shares,
         )
 
     def _place(self, spec: JobSpec, index: int) -> tuple[int, int, int]:
@@ -208,7 +227,13 @@ class _Plan:
     def _kind(self, spec: JobSpec) -> int:
         need = spec.resources
         devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
-        key = (self._campaign, spec.app or "", need.cores or 0, need.memory_mb or 0, _ENCODER.encode(devices).decode())
+        key = (
+            self._campaign,
+            spec.app or "",
+            need.cores or 0,
+            need.memory_mb or 0,
+            _ENCODER.encode(devices).decode(),
+        )
         memory = self._work.memory
         found = memory.kind_ids.get(key)
         if found is None:
@@ -246,7 +271,9 @@ class _Plan:
         return found
 
 
-def resolve_after(work: Work, spec: JobSpec, *, index: int, upto: int) -> tuple[list[tuple[int, int, int]], str]:
+def resolve_after(
+    work: Work, spec: JobSpec, *, index: int, upto: int
+) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for, and why it cannot run, if something that it comes after has failed. Raises Bad."""
     where = f"job {index} of the request"
     jobs = {each for each in spec.after if isinstance(each, int)}
@@ -254,7 +281,11 @@ def resolve_after(work: Work, spec: JobSpec, *, index: int, upto: int) -> tuple[
         named = job_input(each.url)
         if named is not None:
             jobs.add(named[0])
-    states = {row[0]: (row[1], row[2]) for row in work.session.rows("states_by_id", ids=sorted(jobs))} if jobs else {}
+    states = (
+        {row[0]: (row[1], row[2]) for row in work.session.rows("states_by_id", ids=sorted(jobs))}
+        if jobs
+        else {}
+    )
     waits: list[tuple[int, int, int]] = []
     why = ""
     for number in sorted(jobs):
@@ -269,7 +300,9 @@ def resolve_after(work: Work, spec: JobSpec, *, index: int, upto: int) -> tuple[
         rows = work.session.rows("campaign_by_name", name=name)
         if not rows:
             known = [row[0] for row in work.session.rows("campaign_known")]
-            raise Bad(f"{where} comes after campaign `{name}`, which does not exist", hint=did_you_mean(name, known))
+            raise Bad(
+                f"{where} comes after campaign `{name}`, which does not exist", hint=did_you_mean(name, known)
+            )
         campaign = int(rows[0][0])
         still = ending.oldest(work, campaign, (WAITING, RUNNING))
         if still is not None and still <= upto:
@@ -296,9 +329,13 @@ def check_spec(spec: JobSpec, index: int) -> None:
     """What the server can check without knowing the application. Raises Bad."""
     where = f"job {index} of the request"
     if (spec.app is None) == (not spec.command):
-        raise Bad(f"{where} has {'neither' if spec.app is None else 'both'} `app` and `command`", hint="give one")
+        raise Bad(
+            f"{where} has {'neither' if spec.app is None else 'both'} `app` and `command`", hint="give one"
+        )
     names = [("app", spec.app), ("site", spec.site)]
-    names += [("input", each.name) for each in spec.inputs] + [("output", each.name) for each in spec.outputs or []]
+    names += [("input", each.name) for each in spec.inputs] + [
+        ("output", each.name) for each in spec.outputs or []
+    ]
     for what, name in names:
         if name is not None and not _NAME.match(name):
             raise Bad(f"{where}: `{name[:100]}` is no name of an {what}", hint="letters, digits and `._+-`")

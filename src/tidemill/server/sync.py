@@ -65,7 +65,9 @@ def _admit(work: Work, request: SyncRequest) -> Site:
     if len(request.reports) > REPORTS_MAX:
         raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
     if not _NAME.match(request.site):
-        raise Bad(f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100")
+        raise Bad(
+            f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
+        )
     site = work.memory.sites[site_id(work, request.site)]
     if request.epoch < site.epoch:
         raise Conflict(
@@ -78,7 +80,9 @@ def _admit(work: Work, request: SyncRequest) -> Site:
             hint="two agents run with copies of one site directory: stop one",
         )
     if request.epoch > site.epoch:
-        _LOG.info("site.epoch", site=site.name, epoch=request.epoch, host=request.host, version=request.version)
+        _LOG.info(
+            "site.epoch", site=site.name, epoch=request.epoch, host=request.host, version=request.version
+        )
     site.epoch, site.host, site.version = request.epoch, request.host, request.version
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
@@ -126,14 +130,16 @@ def charge(work: Work, half_life_s: float) -> None:
     rows = [
         (
             campaign,
-            max(0.0, decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s) + changed[campaign]),
+            max(
+                0.0,
+                decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+                + changed[campaign],
+            ),
             max(at_us, work.now_us),
         )
         for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
     ]
     work.session.many("set_used", rows)
-
-
 
 
 def keep(work: Work, site: Site) -> None:

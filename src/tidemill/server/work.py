@@ -146,6 +146,10 @@ class Work:
         """The job has changed."""
         self.touched[job.id] = None
 
+    def parsed(self, job: Job) -> bool:
+        """Whether the job's sets are in use, so that its texts must not be written directly."""
+        return job.id in self._sets
+
     def keep_sets(self, job: Job) -> None:
         """The job's sets have changed: count them, and write them at the end."""
         kept = self.sets(job)
@@ -239,7 +243,14 @@ class Work:
 
     def _flush_campaigns(self) -> None:
         rows = [
-            (campaign, sums.done, sums.failed, *msgspec.structs.astuple(sums.usage), sums.started_us, sums.ended_us)
+            (
+                campaign,
+                sums.done,
+                sums.failed,
+                *msgspec.structs.astuple(sums.usage),
+                sums.started_us,
+                sums.ended_us,
+            )
             for campaign, sums in sorted(self.sums.items())
         ]
         self.session.many("add_campaigns", rows)

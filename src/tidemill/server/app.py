@@ -1,0 +1,264 @@
+"""The ASGI application: HTTP in, calls of the table of routes, JSON out. Decodes strictly; tells errors as ErrorReply.
+
+The event loop only moves bytes: decoding, database work and encoding happen in a few threads (readers) and in threads
+that wait for the one writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Litestar, Request, Response, route
+from litestar.exceptions import HTTPException
+from litestar.response import Stream
+
+from tidemill import clock, log
+from tidemill.errors import SiteError, TidemillError, did_you_mean
+from tidemill.model.job import JobSpec
+from tidemill.server import openapi, pages, submit
+from tidemill.server.dispatcher import Dispatcher, Missing
+from tidemill.server.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
+from tidemill.server.store import Session, Store
+from tidemill.server.sync import Bad, Conflict
+from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog
+
+READERS = 3
+WAITERS = 16
+SUBSCRIBERS_MAX = 200
+BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
+LOG_WAIT_S = 20.0
+T = TypeVar("T")
+_LOG = log.Log("server")
+_ENCODER = msgspec.json.Encoder()
+
+
+class Api:
+    """What handlers share. Made in the event loop's thread, ended by `close`."""
+
+    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
+        self.store, self.dispatcher = store, dispatcher
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
+        self._local = threading.local()
+        self._sessions: list[Session] = []
+        self._specs: dict[int, JobSpec] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self.subscribers = 0
+        self.closing = False
+        dispatcher.on_commit = self._wake_from_writer
+
+    def session(self) -> Session:
+        """This thread's connection for reading."""
+        found: Session | None = getattr(self._local, "session", None)
+        if found is None:
+            found = self._local.session = self.store.reader()
+            self._sessions.append(found)
+        return found
+
+    async def read(self, act: Callable[[Session], T]) -> T:
+        """Run in a reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, lambda: act(self.session()))
+
+    async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
+        """The encoded answer of a route."""
+        self._loop = asyncio.get_running_loop()
+        body = await request.body()
+        query = _query(called.query, request)
+        at = dict(request.path_params)
+        pool = self.readers if called.reads else self.waiters
+        return await self._loop.run_in_executor(pool, partial(self._answer, called, query, body, at))
+
+    def _answer(self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any]) -> bytes:
+        decoded = None if called.body is None else _decode(body, called.body)
+        if called.run is None:
+            raise TypeError(f"{called.path} has a handler of its own")
+        call = Call(self.session(), self.dispatcher, query, decoded, at, self._specs)
+        return _ENCODER.encode(called.run(call))
+
+    # ---- what waits for commits ------------------------------------------------------------------------------
+
+    def _wake_from_writer(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self, event: asyncio.Event, timeout_s: float) -> bool:
+        """Wait for a commit after `event` was taken from `next_change`; whether there was one."""
+        try:
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def next_change(self) -> asyncio.Event:
+        """Set at the next commit. Take it before reading, so that nothing is missed."""
+        self._loop = asyncio.get_running_loop()
+        return self._changed
+
+    def stop_waiting(self) -> None:
+        """Let every feed end: the server stops."""
+        self.closing = True
+        self._wake()
+
+    def close(self) -> None:
+        """End the threads and their connections."""
+        self.readers.shutdown()
+        self.waiters.shutdown()
+        for session in self._sessions:
+            session.close()
+
+
+def make_app(api: Api) -> Litestar:
+    """The application."""
+    handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
+    handlers += [_log_handler(api), _changes_handler(api), _openapi_handler()]
+    return Litestar(
+        handlers,
+        openapi_config=None,
+        request_max_body_size=REQUEST_BYTES_MAX,
+        exception_handlers={Exception: _error},
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _handler(api: Api, called: Route) -> Any:
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return _json(await api.run(called, request))
+
+    name = f"{called.method.lower()}_{called.path.strip('/').replace('/', '_')}"
+    return route(called.path, http_method=[called.method], name=name, status_code=200)(handle)
+
+
+def _log_handler(api: Api) -> Any:
+    async def handle(request: Request[Any, Any, Any], job: int) -> Response[bytes]:
+        query = _query(LogQuery, request)
+        event: int | None = query.event
+        rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
+        if not rows:
+            raise Missing(f"there is no job {job}")
+        loop = asyncio.get_running_loop()
+        number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event)
+        reply = JobLog(job=job, event=event, found=False, pending=number is not None, stdout="", stderr="")
+        deadline_s = clock.monotonic_s() + LOG_WAIT_S
+        while number is not None and not api.closing:
+            changed = api.next_change()
+            found = (await api.read(lambda session: session.rows("log_request", id=number)))[:1]
+            if found and found[0][0]:
+                _, there, stdout, stderr = found[0]
+                reply = JobLog(
+                    job=job, event=event, found=bool(there), pending=False, stdout=bytes(stdout).decode(),
+                    stderr=bytes(stderr).decode(),
+                )  # fmt: skip
+                break
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0 or not found:
+                break
+            await api.changed(changed, left_s)
+        return _json(_ENCODER.encode(reply))
+
+    return route("/v1/jobs/{job:int}/log", http_method=["GET"], name="log", status_code=200)(handle)
+
+
+def _changes_handler(api: Api) -> Any:
+    async def handle(request: Request[Any, Any, Any]) -> Stream:
+        query = _query(ChangesQuery, request)
+        if api.subscribers >= SUBSCRIBERS_MAX:
+            raise SiteError(f"{SUBSCRIBERS_MAX} clients follow the feed already", hint="try again later")
+        return Stream(
+            _feed(api, query), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
+
+    return route("/v1/changes", http_method=["GET"], name="changes", status_code=200)(handle)
+
+
+async def _feed(api: Api, query: ChangesQuery) -> AsyncIterator[bytes]:
+    """Lines of the feed: `id:` and `data:` of each change, and a comment when it is quiet."""
+    api.subscribers += 1
+    after, campaign = query.after, query.campaign
+    try:
+        yield b": changes\n\n"
+        while not api.closing:
+            changed = api.next_change()
+            found, reached = await api.read(partial(pages.changes, after=after, campaign=campaign))
+            if found:
+                yield b"".join(
+                    b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found
+                )
+            if reached > after:
+                after = reached
+            elif not await api.changed(changed, BEAT_S):
+                yield b": quiet\n\n"
+    finally:
+        api.subscribers -= 1
+
+
+def _openapi_handler() -> Any:
+    text = _ENCODER.encode(openapi.document())
+
+    async def handle() -> Response[bytes]:
+        return _json(text)
+
+    return route("/schema/openapi.json", http_method=["GET"], name="openapi", status_code=200)(handle)
+
+
+def _json(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(content, media_type="application/json", status_code=status, headers=headers)
+
+
+def _query(kind: type[T], request: Request[Any, Any, Any]) -> T:
+    pairs = dict(request.query_params.items())
+    try:
+        return msgspec.convert(pairs, kind, strict=False)
+    except msgspec.ValidationError as error:
+        fields = getattr(kind, "__struct_fields__", ())
+        unknown = next((key for key in pairs if key not in fields), None)
+        hint = None if unknown is None else did_you_mean(unknown, fields)
+        raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+
+
+def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
+    if kind is submit.SubmitRequest:
+        return submit.decode(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Bad(f"{kind.__name__} cannot be read: {error}", hint=submit.hint(str(error), kind)) from error
+
+
+def _error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """What a client is told: never a traceback."""
+    headers = None
+    match error:
+        case Missing():
+            status = 404
+        case Conflict():
+            status = 409
+        case SiteError():
+            status, headers = 503, {"Retry-After": "2"}
+        case TidemillError():
+            status = 400
+        case HTTPException():
+            status = error.status_code
+        case _:
+            status = 500
+    if isinstance(error, TidemillError):
+        reply = ErrorReply(error=error.message, hint=error.hint)
+    elif isinstance(error, HTTPException) and status < 500:
+        reply = ErrorReply(error=f"{request.method} {request.url.path}: {error.detail}", hint=None)
+    else:
+        _LOG.error("request.failed", method=request.method, path=request.url.path, error=repr(error))
+        reply = ErrorReply(error="the server has a bug: its log tells more", hint=None)
+    if status == 503:
+        _LOG.warning("request.unserved", method=request.method, path=request.url.path, error=reply.error)
+    return _json(_ENCODER.encode(reply), status=status, headers=headers)
