@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 from tidemill import clock
+from tidemill.batch.processes import Child
 from tidemill.batch.run import start
 from tidemill.errors import TidemillError
 from tidemill.log import Log
@@ -35,7 +35,7 @@ class Lead:
     def __init__(self, fleet: Fleet, binary: Path) -> None:
         self._fleet = fleet
         self._binary = binary
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._tries = 0
         self._started_s = 0.0
         self._next_s = 0.0
@@ -49,7 +49,7 @@ class Lead:
         if now < self._next_s:
             return
         if self._child is not None:
-            _log.warning("lead.ended", fleet=self._fleet.directory.name, status=self._child.returncode)
+            _log.warning("lead.ended", fleet=self._fleet.directory.name, status=self._child.poll())
             if now - self._started_s > STEADY_S:
                 self._tries = 0
         self._next_s = now + min(BACKOFF_FIRST_S * 2**self._tries, BACKOFF_MAX_S)

@@ -74,6 +74,7 @@ class SiteLog:
         self._lines = 0
         self._pending: list[bytes] = []
         self._descriptor = -1
+        self.is_broken = False  #: a write failed: what is in memory may not be durable, the agent has to end
         self.pool = pool
         self.condense()
 
@@ -92,6 +93,7 @@ class SiteLog:
                 content = content[os.write(self._descriptor, content) :]
             os.fdatasync(self._descriptor)
         except OSError as error:
+            self.is_broken = True
             raise SiteError(
                 f"failed to write the site's log in `{self._directory}`: {error.strerror}",
                 hint="check free space and quota; the agent goes on from what is durable when it is started again",

@@ -1,0 +1,491 @@
+"""The site agent: one bounded loop that joins the parts. `run_agent` is its entry point.
+
+Each tick: answers of the server, records of the fleets, news of the batch system, deliveries, grants, allocations. What
+changes is durable in the site's log before it is acted upon, and the epoch is looked at before every action outside.
+"""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+
+from tidemill import __version__, clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.batch.local import LocalBatchSystem
+from tidemill.config import SiteConfig
+from tidemill.errors import ProtocolError, SiteError, TidemillError
+from tidemill.harvest.plan import Demand
+from tidemill.log import Log
+from tidemill.model.application import DEFAULT_EVENT_S
+from tidemill.model.state import AllocationState
+from tidemill.node.binary import find_binary
+from tidemill.site import state as s
+from tidemill.site.allocations import Allocations
+from tidemill.site.applications import Applications
+from tidemill.site.capacity import Ahead, event_s, wanted
+from tidemill.site.deliveries import Deliveries
+from tidemill.site.fleets import Fleets, OpenFleet, is_over
+from tidemill.site.granting import Granting
+from tidemill.site.identity import Identity, SupersededError, claim
+from tidemill.site.log import SiteLog, restore
+from tidemill.site.outputs import Deliverer
+from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.site.rate import Throughput
+from tidemill.site.staging import Stage
+from tidemill.site.sync import Sync
+from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
+from tidemill.wire.http import ConflictError
+from tidemill.wire.node import Started
+
+HELPERS = 2
+APPLICATIONS_S = 2.0
+CLEAN_S = 5.0
+ONCE_S = 20.0
+"""`--once` ends after so long, or earlier when nothing is under way."""
+
+STOP_PILOTS_S = 30.0
+JOBS_CLEANED_PER_TICK = 500
+_log = Log("agent")
+
+
+class Agent:
+    """One agent's epoch."""
+
+    def __init__(self, config: SiteConfig, site_dir: Path, *, identity: Identity, batch: BatchSystem) -> None:
+        self.config = config
+        self.site_dir = site_dir
+        self.identity = identity
+        binary = config.node_binary or find_binary()
+        restored = restore(site_dir / "log", config.name)
+        self.log = SiteLog(
+            site_dir / "log", identity.epoch, restored.pool, lines_max=config.log_snapshot_lines
+        )
+        owner = identity.owner
+        self.log.apply(
+            s.Opened(
+                epoch=owner.epoch, host=owner.host, pid=owner.pid, at_us=clock.now_us(), read=restored.read
+            )
+        )
+        self.log.commit()
+        self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
+        self.applications = Applications(site_dir / "apps")
+        self.applications.refresh()
+        self.allocations = Allocations(self.log, batch, config, binary=binary)
+        self.allocations.fleets_directory = site_dir / "fleets"
+        machine = self.allocations.machine
+        self.shape = NodeShape(machine.cores_per_node, machine.memory_mb_per_node, machine.devices_per_node)
+        self.preparer = Preparer(config, self.applications, self.shape)
+        base = config.output_dir or site_dir / "out"
+        roots = [*config.data_roots, base]
+        self.stage = Stage(site_dir / "stage", config, roots)
+        mask = [site_dir, *([config.secret_file] if config.secret_file else [])]
+        self.fleets = Fleets(site_dir / "fleets", config, binary=binary, mask=mask)
+        self.fleets.adopt(self.log.pool.state)
+        self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
+        deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)
+        self.deliveries = Deliveries(
+            self.log, self.preparer, deliverer, fleets=site_dir / "fleets", hands=self.hands
+        )
+        self.sync = Sync(config)
+        self.throughput = Throughput()
+        self.standing: OpenFleet | None = None
+        self._offers_told = False
+        self._next_applications_s = 0.0
+        self._next_clean_s = 0.0
+        self._asked = False
+
+    # ---- the tick ----
+
+    def tick(self) -> bool:
+        """Do what is due; whether something happened or is under way that calls for the next tick soon."""
+        self.identity.check()
+        self.identity.beat()
+        changed = self._take_reply()
+        changed |= self._read_fleets()
+        changed |= self.allocations.poll()
+        changed |= self.deliveries.step()
+        changed |= self._grant()
+        self.log.commit()
+        self._act()
+        changed |= self._harvest()
+        changed |= self._tend_fleets()
+        self.log.commit()
+        self._start_sync()
+        self._clean()
+        return changed
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no new work is taken: told by the server or by a STOP file."""
+        return self.log.pool.state.drained is not None or (self.site_dir / "STOP").exists()
+
+    def _take_reply(self) -> bool:
+        reply = self.sync.take()
+        if reply is None:
+            return False
+        state = self.log.pool.state
+        has_news = bool(reply.orders) or bool(state.reports and reply.acked >= state.reports[0].n)
+        if has_news:
+            self.log.apply(s.Replied(acked=reply.acked, orders=reply.orders, at_us=clock.now_us()))
+        return has_news
+
+    def _read_fleets(self) -> bool:
+        changed = False
+        for opened in list(self.fleets.open.values()):
+            if opened.record.finished_us is not None:
+                continue
+            for entry in self._read_fleet(opened):
+                self.log.apply(entry)
+                changed = True
+                if any(type(record) is Started for record in entry.records):
+                    self.allocations.worked()
+        return changed
+
+    def _read_fleet(self, opened: OpenFleet) -> list[s.Read]:
+        try:
+            return self.fleets.read(opened)
+        except SiteError as error:
+            _log.warning("journal.unreadable", fleet=opened.record.name, reason=error.message)
+            return []
+
+    def _grant(self) -> bool:
+        if not self.log.pool.tally.backlog or self.granting.unwritten:
+            return False
+        return self.granting.plan(self._standing_fleet())
+
+    def _standing_fleet(self) -> OpenFleet:
+        """The fleet of this epoch for new work, made when it is first needed."""
+        if self.standing is None:
+            state = self.log.pool.state
+            name = f"e{state.epoch}-{state.next_fleet}"
+            self.log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us()))
+            self.log.commit()
+            self.identity.check()
+            self.standing = self.fleets.create(state.fleets[name])
+        return self.standing
+
+    def _act(self) -> None:
+        """Write the work files that are noted."""
+        if self.granting.unwritten:
+            self.identity.check()
+            try:
+                self.granting.write()
+            except SiteError as error:
+                _log.error("work.unwritten", reason=error.message, hint=error.hint)
+
+    def _harvest(self) -> bool:
+        if self.config.mode != "run":
+            return False
+        demand = self._demand()
+        if self.standing is None:
+            return False
+        if self.is_drained and not self.allocations.living:
+            return False
+        if self.is_drained:
+            demand = Demand(events=0, core_s=0.0, slot_cores=1)
+        return self.allocations.step(self.standing.record.name, demand, self.identity)
+
+    def _demand(self) -> Demand:
+        """What is open here. Old fleets' pilots are at some of it, which makes this an upper bound."""
+        events, core_s, widest = 0, 0.0, 1
+        for (app, asked), count in self.log.pool.tally.load.items():
+            if count:
+                cores = asked or self._app_cores(app)
+                events += count
+                core_s += count * self._event_s(app) * cores
+                widest = max(widest, cores)
+        return Demand(events=events, core_s=core_s, slot_cores=widest)
+
+    def _event_s(self, app: str) -> float:
+        rate = self.log.pool.state.rates.get(app)
+        measured = event_s(rate.wall_s, rate.events) if rate else None
+        if measured is not None:
+            return measured
+        approved = self.applications.by_name.get(app)
+        return (approved.app.resources.event_s if approved else None) or DEFAULT_EVENT_S
+
+    def _app_cores(self, app: str) -> int:
+        approved = self.applications.by_name.get(app)
+        return (approved.app.resources.cores if approved else None) or 1
+
+    # ---- fleets ----
+
+    def _tend_fleets(self) -> bool:
+        """Keep leads alive, tell them what ended, finish fleets of earlier epochs."""
+        changed = False
+        for opened in list(self.fleets.open.values()):
+            if opened.record.finished_us is not None:
+                continue
+            changed |= self._tend(opened)
+        return changed
+
+    def _tend(self, opened: OpenFleet) -> bool:
+        state, name = self.log.pool.state, opened.record.name
+        is_standing = opened is self.standing
+        over = is_over(state, name)
+        ended = [
+            a.name for a in state.allocations.values() if a.fleet == name and a.ended_us and not a.told_lead
+        ]
+        close = not is_standing and (opened.record.open == 0 or over)
+        told = self.granting.orders(opened, ended=ended, close=close)
+        if told:
+            self.log.commit()
+            self._act()
+        if is_standing or not over:
+            if not over or opened.record.open:
+                self._keep_lead(opened)
+            return told
+        return self._finish(opened) or told
+
+    def _keep_lead(self, opened: OpenFleet) -> None:
+        try:
+            opened.lead.keep(self.identity)
+        except SupersededError:
+            raise
+        except SiteError as error:
+            _log.error("lead.not_started", fleet=opened.record.name, reason=error.message)
+
+    def _finish(self, opened: OpenFleet) -> bool:
+        """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
+        if not opened.lead.end():
+            return False
+        entries = self._read_fleet(opened)
+        for entry in entries:
+            self.log.apply(entry)
+        if not entries:
+            self.log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
+            self.fleets.open.pop(opened.record.name, None)
+            _log.info("fleet.finished", fleet=opened.record.name)
+        return True
+
+    # ---- the server ----
+
+    def _start_sync(self) -> None:
+        state = self.log.pool.state
+        want_core_s, want_ranges = self._wanted()
+        presses = bool(state.reports) or (want_core_s > 0 and (self.sync.more or not self._asked))
+        if not self.sync.is_due(presses=presses and not self.sync.is_under_way):
+            return
+        self.identity.check()
+        offers = None if self._offers_told and not self.sync.failures else self._offers()
+        self._offers_told = True
+        self._asked = want_core_s > 0
+        self.sync.start(
+            SyncRequest(
+                site=self.config.name,
+                epoch=self.identity.epoch,
+                host=self.identity.owner.host,
+                version=__version__,
+                reports=state.reports[:REPORTS_MAX],
+                have=state.have,
+                offers=offers,
+                capacity=self._capacity(want_core_s, want_ranges),
+                allocations=self._allocation_states(),
+            )
+        )
+
+    def _wanted(self) -> tuple[float, int]:
+        if self.config.mode != "run" or self.is_drained:
+            return 0.0, 0
+        done = self._demand()
+        rate = self.throughput.update(done.core_s, clock.monotonic_s())
+        return wanted(
+            Ahead(
+                cores=self.allocations.cores,
+                open_core_s=done.core_s,
+                open_ranges=self.log.pool.state.leases_open,
+                rate_core_s=rate,
+                sync_s=self.sync.interval_s,
+                lease_ahead_s=self.config.lease_ahead_s,
+                core_s_max=self.config.lease_core_s_max,
+                ranges_max=self.config.lease_ranges_max,
+            )
+        )
+
+    def _capacity(self, want_core_s: float, want_ranges: int) -> Capacity:
+        rates = self.log.pool.state.rates
+        active = [a for a in self.allocations.living if a.state is AllocationState.ACTIVE]
+        return Capacity(
+            want_core_s=want_core_s,
+            want_ranges_max=want_ranges,
+            slot_cores_max=self.shape.cores,
+            slot_memory_mb_max=self.shape.memory_mb,
+            devices=self.shape.devices,
+            event_s=self._measured(),
+            nodes=min(self.config.nodes_max, self.allocations.machine.nodes),
+            busy_cores=sum(a.cores * a.nodes for a in active) if rates or active else 0,
+            adhoc=self.config.allow_adhoc,
+        )
+
+    def _measured(self) -> dict[str, float]:
+        measured = {app: event_s(r.wall_s, r.events) for app, r in self.log.pool.state.rates.items()}
+        return {app: seconds for app, seconds in measured.items() if seconds is not None}
+
+    def _offers(self) -> list[AppOffer]:
+        return self.applications.offers({})
+
+    def _allocation_states(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for allocation in self.log.pool.state.allocations.values():
+            counts[allocation.state.value] = counts.get(allocation.state.value, 0) + 1
+        return counts
+
+    # ---- cleaning ----
+
+    def _clean(self) -> None:
+        """Forget what is over: staged inputs, finished fleets; look for changed applications."""
+        now = clock.monotonic_s()
+        if now >= self._next_applications_s:
+            self._next_applications_s = now + APPLICATIONS_S
+            if self.applications.refresh():
+                self._offers_told = False
+        forgotten = self.log.pool.state.forgotten[:JOBS_CLEANED_PER_TICK]
+        if forgotten:
+            for job in forgotten:
+                self.granting.forget(job)
+                self.stage.clean(job)
+            self.log.apply(s.Cleaned(jobs=forgotten))
+        if now >= self._next_clean_s:
+            self._next_clean_s = now + CLEAN_S
+            self._remove_fleets()
+
+    def _remove_fleets(self) -> None:
+        state = self.log.pool.state
+        limit_us = clock.now_us() - int(self.config.fleet_keep_s * 1e6)
+        over = [
+            fleet.name
+            for fleet in state.fleets.values()
+            if fleet.finished_us is not None and fleet.finished_us <= limit_us
+        ]
+        if not over:
+            return
+        needed = {part.fleet for job in state.jobs.values() for part in job.parts}
+        for name in over:
+            if name not in needed and not self.deliveries.is_busy:
+                self.log.apply(s.FleetRemoved(fleet=name))
+                self.log.commit()
+                self.identity.check()
+                self.fleets.remove(name)
+
+    # ---- the end ----
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way that another tick could bring on at once."""
+        return not (
+            self.sync.is_under_way
+            or self.log.pool.state.reports
+            or self.granting.is_staging
+            or self.deliveries.is_busy
+        )
+
+    def stop_pilots(self) -> None:
+        """Give all allocations back and wait, bounded, for what they have done until then."""
+        names = [a.name for a in self.allocations.living]
+        if names:
+            self.allocations.cancel(names, self.identity)
+        deadline = clock.monotonic_s() + STOP_PILOTS_S
+        while self.allocations.living and clock.monotonic_s() < deadline:
+            self.allocations.poll()
+            self._read_fleets()
+            self.log.commit()
+            clock.sleep_s(self.config.tick_s)
+        self._read_fleets()
+        self.log.commit()
+        for opened in self.fleets.open.values():
+            opened.lead.stop()
+
+    def leave(self) -> None:
+        """End cleanly: everything durable and condensed; pilots and leads go on."""
+        self.log.commit()
+        self.log.condense()
+        self.close()
+        self.identity.leave()
+
+    def close(self) -> None:
+        """Let go of threads and files."""
+        self.hands.shutdown(wait=False, cancel_futures=True)
+        self.sync.close()
+        self.log.close()
+
+
+class _Signals:
+    """TERM and INT ask the loop to end."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+
+
+def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
+    """The site's batch system."""
+    return LocalBatchSystem(site_dir / "batch", config.local)
+
+
+def run_agent(
+    config: SiteConfig,
+    site_dir: Path,
+    *,
+    once: bool = False,
+    take_over: bool = False,
+    stop_pilots: bool = False,
+) -> int:
+    """Serve a site until TERM, or (`once`) until nothing is under way; the exit code.
+
+    TERM leaves pilots and leads running unless `stop_pilots`. Raises TidemillError when it cannot start or was
+    superseded.
+    """
+    site_dir = site_dir.absolute()
+    for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    identity = claim(
+        site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
+    )
+    signals = _Signals()
+    agent = Agent(config, site_dir, identity=identity, batch=open_batch(config, site_dir))
+    _log.info("agent.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
+    try:
+        _loop(agent, signals, once=once)
+    except (SupersededError, ConflictError) as error:
+        agent.close()
+        raise SiteError(error.message, hint=error.hint, transient=False) from error
+    if stop_pilots:
+        agent.stop_pilots()
+    agent.leave()
+    _log.info("agent.ended", site=config.name, epoch=identity.epoch)
+    return 0
+
+
+def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
+    config = agent.config
+    started_s = quiet_since_s = clock.monotonic_s()
+    while not signals.is_asked:
+        try:
+            changed = agent.tick()
+        except (SupersededError, ConflictError, ProtocolError):
+            raise
+        except TidemillError as error:
+            if agent.log.is_broken:
+                raise
+            _log.error("tick.failed", reason=error.message, hint=error.hint)
+            changed = False
+        now = clock.monotonic_s()
+        if changed:
+            quiet_since_s = now
+        if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
+            return
+        clock.sleep_s(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.allocations.living)))
+
+
+def _pause_s(config: SiteConfig, *, quiet_s: float, busy: bool) -> float:
+    """Short while something happens, longer the longer nothing does."""
+    if quiet_s < 1.0:
+        return config.tick_s
+    longest = config.tick_s * 2 if busy else config.tick_max_s
+    return min(max(config.tick_s, quiet_s / 20), max(longest, config.tick_s))

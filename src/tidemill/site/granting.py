@@ -1,0 +1,229 @@
+"""From the pool's backlog to work files: prepares jobs, stages their inputs, grants what is ready."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+
+import msgspec
+
+from tidemill.errors import JobError, SiteError, TidemillError
+from tidemill.log import Log
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import InputKind
+from tidemill.node.fleet import WorkOrder
+from tidemill.site import state as s
+from tidemill.site.capacity import event_s
+from tidemill.site.fleets import Fleets, OpenFleet
+from tidemill.site.log import SiteLog
+from tidemill.site.prepare import Preparer
+from tidemill.site.staging import Stage
+from tidemill.wire.node import Grant, InputDef, JobDef, Program
+
+JOBS_PER_TICK = 4000
+GRANTS_PER_FILE = 4000
+STAGED_EVENTS_PER_STEP = 500
+STAGE_TRIES_MAX = 3
+_log = Log("granting")
+
+
+class Work(msgspec.Struct):
+    """One work file to be written, after its entry in the log is durable."""
+
+    fleet: OpenFleet
+    entry: s.Granted
+    programs: dict[int, Program]
+    jobs: dict[int, JobDef]
+
+
+class _Staging(msgspec.Struct):
+    """Inputs of a job: what is there, what is under way."""
+
+    staged: IntervalSet
+    inputs: list[InputDef]
+    under_way: Future[list[InputDef]] | None = None
+    events: list[tuple[int, int]] = []
+    tries: int = 0
+
+
+class Granting:
+    """What was prepared for the jobs in the backlog. Everything here can be made anew after a restart."""
+
+    def __init__(
+        self, log: SiteLog, preparer: Preparer, stage: Stage, fleets: Fleets, hands: Executor
+    ) -> None:
+        self._log = log
+        self._preparer = preparer
+        self._stage = stage
+        self._fleets = fleets
+        self._hands = hands
+        self._staging: dict[int, _Staging] = {}
+        self._defined: dict[int, tuple[Program, JobDef]] = {}
+        self.unwritten: list[Work] = []
+
+    def plan(self, fleet: OpenFleet) -> bool:
+        """Note grants of what is ready in the log; `write` hands them out. Whether there was anything."""
+        pool = self._log.pool
+        self._preparer.begin()
+        grants: list[Grant] = []
+        programs: dict[int, Program] = {}
+        jobs: dict[int, JobDef] = {}
+        number = pool.state.next_grant
+        for job_id in list(pool.tally.backlog)[:JOBS_PER_TICK]:
+            job = pool.state.jobs[job_id]
+            try:
+                defined = self._define(job)
+            except TidemillError as error:
+                self._refuse(job, FailureClass.DISPATCH, error)
+                continue
+            if defined is None:
+                pool.tally.backlog[job_id] = pool.tally.backlog.pop(job_id)  # behind those that are ready
+                continue
+            for piece in job.ready:
+                count = self._covered(job, piece)
+                if count:
+                    grants.append(
+                        Grant(
+                            grant=number,
+                            job=job_id,
+                            first=piece.first,
+                            count=count,
+                            chunk_max=piece.chunk_max,
+                        )
+                    )
+                    number += 1
+                if count < piece.count:
+                    break
+            programs[defined[0].program] = defined[0]
+            jobs[job_id] = defined[1]
+            if len(grants) >= GRANTS_PER_FILE:
+                break
+        if not grants:
+            return False
+        entry = s.Granted(
+            fleet=fleet.record.name, grants=grants, cancels=fleet.record.cancels.copy(), ended=[], close=False
+        )
+        self._note(fleet, entry, programs, jobs)
+        return True
+
+    def orders(self, fleet: OpenFleet, *, ended: list[str], close: bool) -> bool:
+        """Note orders without grants for a fleet's lead, if there are any."""
+        cancels = fleet.record.cancels.copy()
+        if not cancels and not ended and not (close and not fleet.record.closed):
+            return False
+        entry = s.Granted(fleet=fleet.record.name, grants=[], cancels=cancels, ended=ended, close=close)
+        self._note(fleet, entry, {}, {})
+        return True
+
+    def write(self) -> None:
+        """Write the work files whose entries are durable. Raises SiteError: they are written later then."""
+        while self.unwritten:
+            work = self.unwritten[0]
+            entry = work.entry
+            order = WorkOrder(
+                cancel_jobs=entry.cancels, ended=entry.ended, drain=entry.close, close=entry.close
+            )
+            self._fleets.give(
+                work.fleet, grants=entry.grants, programs=work.programs, jobs=work.jobs, order=order
+            )
+            del self.unwritten[0]
+
+    def forget(self, job: int) -> None:
+        """Drop what was prepared of a job."""
+        self._defined.pop(job, None)
+        self._staging.pop(job, None)
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether inputs are being copied."""
+        return any(each.under_way is not None for each in self._staging.values())
+
+    def _note(
+        self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
+    ) -> None:
+        self._log.apply(entry)
+        self.unwritten.append(Work(fleet, entry, programs, jobs))
+
+    def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
+        """The job's program and definition; None while inputs are on their way. Raises JobError."""
+        rate = self._log.pool.state.rates.get(job.spec.app or "")
+        program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
+        has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+        if has_inputs and not self._have_inputs(job):
+            return None
+        known = self._defined.get(job.id)
+        if known is not None and known[0] is program:
+            return known
+        inputs = self._staging[job.id].inputs if has_inputs else []
+        defined = (program, self._preparer.job(job, program, inputs))
+        if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
+            self._defined[job.id] = defined
+        return defined
+
+    def _have_inputs(self, job: s.Job) -> bool:
+        """Whether the first events that are ready are staged; has a thread stage them if not."""
+        staging = self._staging.get(job.id)
+        if staging is None:
+            staging = self._staging[job.id] = _Staging(IntervalSet(), [])
+        if staging.under_way is not None:
+            if not staging.under_way.done():
+                return False
+            self._take(job, staging)
+        if not job.ready:
+            return False
+        if staging.staged.touches(job.ready[0].first, job.ready[0].first + 1):
+            return True
+        staging.events = self._next_events(job)
+        staging.under_way = self._start(job, staging.events)
+        return False
+
+    def _take(self, job: s.Job, staging: _Staging) -> None:
+        done, staging.under_way = staging.under_way, None
+        assert done is not None
+        try:
+            staging.inputs = done.result()
+        except TidemillError as error:
+            staging.tries += 1
+            is_lasting = not (isinstance(error, SiteError) and error.transient)
+            if is_lasting or staging.tries >= STAGE_TRIES_MAX:
+                self._refuse(job, FailureClass.STAGE_IN, error)
+            return
+        for first, end in staging.events:
+            staging.staged.add(first, end)
+
+    def _next_events(self, job: s.Job) -> list[tuple[int, int]]:
+        if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
+            return [(0, max(1, job.spec.events))]
+        events: list[tuple[int, int]] = []
+        left = STAGED_EVENTS_PER_STEP
+        for piece in job.ready:
+            count = min(piece.count, left)
+            events.append((piece.first, piece.first + count))
+            left -= count
+            if left <= 0:
+                break
+        return events
+
+    def _start(self, job: s.Job, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
+        if job.id < s.STEP_BASE:
+            return self._hands.submit(self._stage.stage, job.id, job.spec, events)
+        source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
+        owner = self._log.pool.state.jobs[source]
+        output = self._preparer.outputs(owner.spec)[index]
+        parts = sorted(owner.parts, key=lambda part: part.first)
+        return self._hands.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
+
+    def _covered(self, job: s.Job, piece: s.Piece) -> int:
+        """How many events of the piece, from its first, have their inputs."""
+        staging = self._staging.get(job.id)
+        if staging is None:
+            return piece.count
+        inside = staging.staged.within(piece.first, piece.first + piece.count)
+        return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
+
+    def _refuse(self, job: s.Job, failure: FailureClass, error: TidemillError) -> None:
+        message = error.message + (f" ({error.hint})" if error.hint else "")
+        _log.warning("job.refused", job=job.id, failure=failure.value, reason=message)
+        kind = failure if not isinstance(error, JobError) else FailureClass.DISPATCH
+        self._log.apply(s.Refused(job=job.id, evidence=Evidence(failure=kind, message=message)))
+        self.forget(job.id)
