@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,11 @@ from page import cell, settle
 from tidemill import config
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidemill"
+TITLES = {
+    "SiteConfig": "A site: `SITE/site.toml`",
+    "ServerConfig": "A server: `server.toml`",
+    "ClientConfig": "A client: `HOME/client.toml`",
+}
 HEAD = """# Configuration
 
 Drawn by `make gen` from the records named `...Config` in `src/tidemill`; edit those.
@@ -38,24 +44,22 @@ def drawn() -> str:
     """The whole page: one table per file."""
     parts = [HEAD]
     for record in records():
-        title, _, rest = (record.__doc__ or record.__name__).strip().partition("\n")
+        title = TITLES.get(record.__name__, f"`{record.__name__}`")
+        about = inspect.getdoc(record) or ""
         rows = [
             f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} "
             f"| {f'`{cell(key.default)}`' if key.default else 'required'} | {cell(key.doc)} |"
             for key in config.describe(record)
         ]
-        parts.append(
-            "\n".join(
-                [
-                    f"## {title.rstrip('.')}",
-                    rest,
-                    "| key | type | unit | default | what for |",
-                    "|---|---|---|---|---|",
-                    *rows,
-                    "",
-                ]
-            )
-        )
+        head = [
+            f"## {title}",
+            "",
+            about,
+            "",
+            "| key | type | unit | default | what for |",
+            "|---|---|---|---|---|",
+        ]
+        parts.append("\n".join([*head, *rows, ""]))
     return "\n".join(parts)
 
 
