@@ -33,13 +33,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_home_is_named_by_option_before_variable_before_default(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert home_dir(Path("/named")) == Path("/named")
     assert home_dir() == home
     monkeypatch.delenv("TIDEMILL_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert home_dir() == Path("/home/me/.local/state/tidemill")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home_dir() == tmp_path / ".local" / "state" / "tidemill"
 
 
 def test_a_home_is_private(home: Path) -> None:

@@ -52,6 +52,31 @@ def define(parser: Parser) -> None:
         "--wall", type=duration, metavar="T", help="kill a CMD after this, `90m` or HH:MM:SS (default: never)"
     )
     parser.add_argument("--site", metavar="NAME", help="run only there (default: any site)")
+    parser.add_argument(
+        "--retries",
+        type=_zero,
+        default=RETRIES,
+        metavar="N",
+        help=f"retries of a failed event (default: {RETRIES})",
+    )
+    parser.add_argument(
+        "--failed-max",
+        type=_zero,
+        default=0,
+        metavar="N",
+        help="so many failed events are accepted (default: 0)",
+    )
+    _define_files(parser)
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- CMD",
+        help="the command; {event} {seed} {line} {first_event} {last_event} {events} {cores} are filled in, "
+        "other braces stay",
+    )
+
+
+def _define_files(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="the campaign's name (default: CMD and the time)")
     parser.add_argument(
         "--keep-stdout",
@@ -80,27 +105,6 @@ def define(parser: Parser) -> None:
         "--dir", type=Path, default=Path("tidemill-out"), metavar="DIR",
         help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out)",
     )  # fmt: skip
-    parser.add_argument(
-        "--retries",
-        type=_zero,
-        default=RETRIES,
-        metavar="N",
-        help=f"retries of a failed event (default: {RETRIES})",
-    )
-    parser.add_argument(
-        "--failed-max",
-        type=_zero,
-        default=0,
-        metavar="N",
-        help="so many failed events are accepted (default: 0)",
-    )
-    parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- CMD",
-        help="the command; {event} {seed} {line} {first_event} {last_event} {events} {cores} are filled in, "
-        "other braces stay",
-    )
 
 
 def _zero(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.terminal import hint, say, show, show_json
 
 if TYPE_CHECKING:
-    from tidemill.config import ServerConfig
+    from tidemill.server.run import ServerConfig
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -57,15 +58,14 @@ def run_server(args: Namespace) -> int:
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
     log.to_stderr(args.log_level)
-    serve(_read(args))
-    return 0
+    return serve(_read(args))
 
 
 def upgrade(args: Namespace) -> int:
     """Bring the database to the schema of this version."""
-    from tidemill.server.run import upgrade as upgrade_database
+    from tidemill.server.run import upgrade_server
 
-    before, after = upgrade_database(_read(args))
+    before, after = upgrade_server(_read(args))
     if args.json:
         show_json({"before": before, "after": after})
     else:
@@ -77,13 +77,15 @@ def upgrade(args: Namespace) -> int:
 
 
 def init(args: Namespace) -> int:
-    """Write a commented configuration."""
-    from tidemill.config import ServerConfig
+    """Write a commented configuration and create the database."""
+    from tidemill.server.run import ServerConfig, init_server
 
-    path = args.config or _home(args) / "server.toml"
-    write_new(path, commented(ServerConfig, title="A Tidemill server", values={}))
+    path = (args.config or _home(args) / "server.toml").absolute()
+    values = {"dir": json.dumps(str(path.parent))}
+    write_new(path, commented(ServerConfig, title="A Tidemill server", values=values))
+    _, schema = init_server(_read(args))
     if args.json:
-        show_json({"config": str(path)})
+        show_json({"config": str(path), "schema": schema})
     else:
         show(str(path))
         hint(f"read it, then `tidemill server run --config {path}`")
@@ -103,14 +105,14 @@ def _home(args: Namespace) -> Path:
 def _read(args: Namespace) -> ServerConfig:
     """The file named, else HOME/server/server.toml, else a private server in HOME/server."""
     from tidemill import config
-    from tidemill.config import ServerConfig
+    from tidemill.server.run import ServerConfig
 
     if args.config is not None:
         return config.load(args.config, ServerConfig)
     path = _home(args) / "server.toml"
     if path.exists():
         return config.load(path, ServerConfig)
-    return config.loads("", ServerConfig, source=path)
+    return config.loads(f"dir = {json.dumps(str(path.parent))}", ServerConfig, source=path)
 
 
 COMMANDS = {

@@ -45,6 +45,11 @@ def define_run(parser: Parser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="do what is due and end, for cron")
     parser.add_argument(
+        "--stop-pilots",
+        action="store_true",
+        help="give all allocations back at the end (default: they go on)",
+    )
+    parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="what is logged to stderr (default: INFO)"
     )
     parser.add_argument(
@@ -105,14 +110,19 @@ def run(args: Namespace) -> int:
     """Run the site's agent."""
     from tidemill import log
     from tidemill.cli.supervise import end_with_parent
-    from tidemill.site.run import run_agent
+    from tidemill.site.agent import run_agent
 
     directory = _site(args)
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
     log.to_stderr(args.log_level)
-    run_agent(directory, _read(directory), take_over=args.take_over, once=args.once)
-    return 0
+    return run_agent(
+        _read(directory),
+        directory,
+        once=args.once,
+        take_over=args.take_over,
+        stop_pilots=args.stop_pilots,
+    )
 
 
 def _read(directory: Path) -> SiteConfig:

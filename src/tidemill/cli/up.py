@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidemill.client.home import UpFile
 
 READY_S = 60.0  #: how long server and site may take to answer
-STOP_S = 40.0  #: how long `--stop` waits
+STOP_S = 60.0  #: how long `--stop` waits
 LOCK_TRIES = 10
 DEATHS_MAX = 5  #: a child that dies so often before it ever answered is given up
 SITE_NAME = "local"
@@ -220,7 +220,7 @@ def _children(home: Path) -> list[Child]:
     me = [sys.executable, "-m", "tidemill.cli.main"]
     tied = ["--with-parent", str(os.getpid())]
     server = [*me, "server", "run", "--home", str(home), *tied]
-    site = [*me, "site", "run", str(home / "site"), *tied]
+    site = [*me, "site", "run", str(home / "site"), "--stop-pilots", *tied]
     return [Child("server", server, home / "server.log"), Child("site", site, home / "site.log")]
 
 

@@ -167,8 +167,8 @@ class Client:
         return self.get(f"/v1/campaigns/{name}", CampaignRow)
 
     def campaigns(self) -> list[CampaignRow]:
-        """All campaigns, newest first."""
-        return self.get("/v1/campaigns", list[CampaignRow])
+        """The newest 1,000 campaigns, newest first."""
+        return self.get("/v1/campaigns", list[CampaignRow], limit=PAGE_MAX)
 
     def counts(self) -> Counts:
         """Jobs by state and sums over all campaigns."""
