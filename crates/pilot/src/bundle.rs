@@ -5,10 +5,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tidemill_sys::writeback;
 use tidemill_wire::{IndexEntry, JournalWriter, OutputRef};
 
 use crate::error::PilotError;
@@ -191,7 +193,7 @@ impl Bundle {
         self.end += bytes.len() as u64;
         if self.end - self.pushed >= PUSH_BYTES {
             // advice only: an error shows up again at fdatasync
-            let _ = crate::system::start_writeback(&self.file, self.pushed, self.end - self.pushed);
+            let _ = writeback::start(self.file.as_fd(), self.pushed, self.end - self.pushed);
             self.pushed = self.end;
         }
         Ok(())

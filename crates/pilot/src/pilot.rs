@@ -138,7 +138,16 @@ impl Pilot {
     /// Run until it is time to leave; the exit code.
     pub fn run(mut self) -> Result<i32, PilotError> {
         while !self.is_over(monotonic_us()) {
-            self.turn()?;
+            if let Err(error) = self.turn() {
+                // what ran must not be lost with what broke
+                let cause = tidemill_wire::log::cause(&error);
+                LOG.error("pilot.broke", &[("cause", &cause)]);
+                self.phase = Phase::Draining {
+                    reason: Reason::Error,
+                    message: cause,
+                };
+                break;
+            }
         }
         self.end()
     }

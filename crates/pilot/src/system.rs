@@ -1,8 +1,6 @@
 //! What this crate asks of the system: facts of the node, signals.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use tidemill_sys::{process, security, signal};
@@ -157,11 +155,6 @@ fn cgroup_limit_mb(text: &str, read: impl Fn(&str) -> Option<String>) -> Option<
         }
     }
     least.map(|bytes| bytes >> 20)
-}
-
-/// Ask the kernel to start writing these bytes out, without waiting.
-pub fn start_writeback(_file: &File, _offset: u64, _length: u64) -> io::Result<()> {
-    Ok(())
 }
 
 fn system(operation: &'static str) -> impl FnOnce(tidemill_sys::SysError) -> PilotError {

@@ -12,5 +12,6 @@ pub mod signal;
 pub mod socket;
 pub mod spawn;
 pub mod time;
+pub mod writeback;
 
 pub use error::{Result, SysError};
