@@ -2,7 +2,7 @@
 
 Range mode: parameters `bad` ("3,17"), `how` and `work_ms`. Command mode: poison.py FIRST COUNT SEED BAD HOW [OUTPUT].
 `how`: `report` (range mode: `failed`, command mode: as `exit`), `exit` (status 3), `kill` (SIGKILL to itself), `segv`,
-`hang`, `memory` (allocates without end), `noise` (prints without end), `orphans` (leaves children behind, and succeeds).
+`hang`, `memory` (allocates without end), `noise` (prints without end), `orphans` (leaves children, and succeeds).
 Output: one line `EVENT SEED` per event, in `lines.txt`.
 """
 
