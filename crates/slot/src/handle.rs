@@ -1,31 +1,226 @@
 //! The pilot's side of a slot.
 
+use std::cell::RefCell;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use crate::{FromSlot, Isolated, SlotError, SlotSpec, ToSlot};
+use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::process::{self, Fork, Namespaces, Waited};
+use tidemill_sys::{file, signal, socket, time, SysError};
+
+use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
+use crate::init::{self, Birth};
+use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
+
+/// A slot that is not up by then is given up.
+const START_US: u64 = 10_000_000;
+/// A slot without namespaces may take so long to kill its payloads.
+const LEAVE_US: u64 = 5_000_000;
+const READ_BYTES: usize = 64 << 10;
 
 /// A running slot init. Dropping it kills the slot and everything in it.
 pub struct Slot {
     index: u32,
     pid: i32,
-    socket: OwnedFd,
+    /// None once it is being killed
+    socket: Option<OwnedFd>,
+    scratch: OwnedFd,
+    /// scratch directory of a slot without namespaces
+    directory: Option<PathBuf>,
+    masks: Vec<PathBuf>,
     isolated: Isolated,
     note: String,
+    up: Option<FromSlot>,
+    input: Vec<u8>,
+    output: RefCell<Vec<u8>>,
 }
 
-/// Forks the slot's init and waits until it is up (10 s at most). Call only while single-threaded.
+/// Forks the slot's init and waits until it is up (10 s at most). Call only while single-threaded. With
+/// `Isolation::Preferred` a slot whose namespaces are refused runs without them; the note says why.
 pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
-    Err(SlotError::Refused {
+    let reason = match spec.isolation {
+        Isolation::Off => "namespaces are switched off".to_owned(),
+        _ => match start_one(spec, None, String::new()) {
+            Ok(slot) => return Ok(slot),
+            Err(error) if spec.isolation == Isolation::Required => return Err(error),
+            Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
+            Err(error) => format!("no namespaces: {}", chain(&error)),
+        },
+    };
+    let wrong = |source| SlotError::Start {
         index: spec.index,
-        reason: "not built yet".into(),
+        source,
+    };
+    let directory = scratch_directory(spec.index).map_err(wrong)?;
+    let started = start_one(spec, Some(directory.clone()), reason);
+    if started.is_err() {
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+    started
+}
+
+/// A directory of our own in memory, or else where temporary files go.
+fn scratch_directory(index: u32) -> tidemill_sys::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt;
+    let name = format!("tidemill-slot-{}-{index}-{}", process::id(), time::monotonic_us());
+    let mut last = None;
+    for base in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+        let directory = base.join(&name);
+        match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(source) => {
+                last = Some(SysError::new(
+                    "make scratch directory",
+                    directory.to_string_lossy(),
+                    source,
+                ));
+            }
+        }
+    }
+    Err(last.unwrap_or_else(|| SysError::new("make scratch directory", name, io::ErrorKind::NotFound.into())))
+}
+
+fn start_one(spec: &SlotSpec, directory: Option<PathBuf>, note: String) -> Result<Slot, SlotError> {
+    let wrong = |source| SlotError::Start {
+        index: spec.index,
+        source,
+    };
+    let (ours, theirs) = socket::stream_pair().map_err(wrong)?;
+    let old_root = file::open_dir(Path::new("/")).map_err(wrong)?;
+    let identity = process::user_and_group();
+    let namespaces = if directory.is_some() {
+        Namespaces::NONE
+    } else {
+        Namespaces::ALL
+    };
+    let pid = match process::fork(namespaces).map_err(wrong)? {
+        Fork::Parent { child } => child,
+        Fork::Child => init::run(Birth {
+            spec: spec.clone(),
+            socket: theirs,
+            old_root,
+            identity,
+            directory,
+            note,
+        }),
+    };
+    drop(theirs);
+    let up = wait_until_up(spec, pid, &ours);
+    if up.is_err() {
+        // it has ended or is to end; nobody else waits for it
+        let _ = signal::kill(pid, signal::KILL);
+        let _ = process::wait(pid, true);
+    }
+    let (scratch, input, isolated, note) = up?;
+    let up = FromSlot::Up {
+        isolated,
+        note: note.clone(),
+        pid: pid as u32,
+    };
+    Ok(Slot {
+        index: spec.index,
+        pid,
+        socket: Some(ours),
+        scratch,
+        directory,
+        masks: spec.mask.clone(),
+        isolated,
+        note,
+        up: Some(up),
+        input,
+        output: RefCell::default(),
     })
+}
+
+type Started = (OwnedFd, Vec<u8>, Isolated, String);
+
+/// The scratch descriptor and the first message.
+fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &OwnedFd) -> Result<Started, SlotError> {
+    let index = spec.index;
+    let refused = |reason: String| SlotError::Refused { index, reason };
+    let limit_us = time::monotonic_us() + START_US;
+    let wait = || -> Result<(), SlotError> {
+        loop {
+            let left_us = limit_us.saturating_sub(time::monotonic_us());
+            if left_us == 0 {
+                return Err(refused("not up after 10 s".to_owned()));
+            }
+            if fd::poll(&mut [Poll::new(ours.as_fd(), READABLE)], Some(left_us))? > 0 {
+                return Ok(());
+            }
+        }
+    };
+    wait()?;
+    let scratch = socket::receive_descriptor(ours.as_fd())?;
+    let mut input = Vec::new();
+    loop {
+        let first = next_frame(&input).and_then(|frame| {
+            frame
+                .map(|(content, taken)| get_upward(content).map(|message| (message, taken)))
+                .transpose()
+        });
+        match first {
+            Err(garbled) => {
+                return Err(SlotError::Garbled {
+                    index,
+                    pid,
+                    what: garbled.0,
+                })
+            }
+            Ok(Some((Upward::Refused(reason), _))) => return Err(refused(reason)),
+            Ok(Some((Upward::Slot(FromSlot::Up { isolated, note, .. }), taken))) => {
+                input.drain(..taken);
+                let scratch = scratch.ok_or_else(|| refused("it sent no scratch directory".to_owned()))?;
+                return Ok((scratch, input, isolated, note));
+            }
+            Ok(Some(_)) => return Err(refused("its first message was another one".to_owned())),
+            Ok(None) => {}
+        }
+        wait()?;
+        if !read_some(ours.as_fd(), &mut input).map_err(|source| talk_error("hear", index, pid, source))? {
+            return Err(refused("it ended before it was up".to_owned()));
+        }
+    }
+}
+
+fn talk_error(operation: &'static str, index: u32, pid: i32, source: io::Error) -> SlotError {
+    SlotError::Talk {
+        operation,
+        index,
+        pid,
+        source,
+    }
+}
+
+/// Appends what is there; false at the end.
+fn read_some(from: BorrowedFd<'_>, into: &mut Vec<u8>) -> io::Result<bool> {
+    let mut piece = [0_u8; READ_BYTES];
+    loop {
+        match socket::receive(from, &mut piece) {
+            Ok(0) => return Ok(false),
+            Ok(got) => {
+                into.extend_from_slice(&piece[..got]);
+                if got < READ_BYTES {
+                    return Ok(true);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Slot {
     /// Poll it for reading (and for writing while `wants_write`).
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        // only `end` takes the socket, and the slot with it; the scratch is never ready for reading in a way that matters
+        self.socket
+            .as_ref()
+            .map_or(self.scratch.as_fd(), |socket| socket.as_fd())
     }
 
     pub fn index(&self) -> u32 {
@@ -39,7 +234,7 @@ impl Slot {
 
     /// Messages wait to be written: poll for writing and call `flush`.
     pub fn wants_write(&self) -> bool {
-        false
+        !self.output.borrow().is_empty()
     }
 
     /// What the slot got, and a note that says why not more.
@@ -47,34 +242,187 @@ impl Slot {
         (self.isolated, &self.note)
     }
 
-    /// Queues a message and writes what the socket takes; never blocks.
-    pub fn send(&mut self, _message: &ToSlot) -> Result<(), SlotError> {
-        Ok(())
+    /// Queues a message and writes what the socket takes; never blocks. A slot that has ended takes everything; `receive`
+    /// tells of its end.
+    pub fn send(&mut self, message: &ToSlot) -> Result<(), SlotError> {
+        let isolated = self.isolated == Isolated::Namespaces;
+        let message = match message {
+            ToSlot::Program(program) if isolated => Downward::Program {
+                program: program.clone(),
+                backs: backs::of_program(program, &self.masks),
+            },
+            ToSlot::Job(job) if isolated => Downward::Job {
+                job: job.clone(),
+                backs: backs::of_job(job, &self.masks),
+            },
+            message => Downward::Pilot(message.clone()),
+        };
+        self.put(&message)?;
+        self.flush()
+    }
+
+    fn put(&self, message: &Downward) -> Result<(), SlotError> {
+        put_downward(&mut self.output.borrow_mut(), message)
+            .map_err(|source| talk_error("tell", self.index, self.pid, source.into()))
     }
 
     /// Writes what waits, as far as the socket takes it.
     pub fn flush(&mut self) -> Result<(), SlotError> {
+        self.flush_output()
+    }
+
+    fn flush_output(&self) -> Result<(), SlotError> {
+        let mut output = self.output.borrow_mut();
+        let Some(socket) = &self.socket else {
+            output.clear();
+            return Ok(());
+        };
+        let mut written = 0;
+        while written < output.len() {
+            match socket::send(socket.as_fd(), &output[written..]) {
+                Ok(put) => written += put,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                    ) =>
+                {
+                    written = output.len();
+                }
+                Err(error) => return Err(talk_error("tell", self.index, self.pid, error)),
+            }
+        }
+        output.drain(..written);
         Ok(())
     }
 
     /// Appends what the slot has told since; false when the slot has ended. Never blocks.
-    pub fn receive(&mut self, _into: &mut Vec<FromSlot>) -> Result<bool, SlotError> {
-        Ok(false)
+    pub fn receive(&mut self, into: &mut Vec<FromSlot>) -> Result<bool, SlotError> {
+        into.extend(self.up.take());
+        let Some(socket) = &self.socket else {
+            return Ok(false);
+        };
+        let alive = read_some(socket.as_fd(), &mut self.input)
+            .map_err(|source| talk_error("hear", self.index, self.pid, source))?;
+        let mut at = 0;
+        let garbled = loop {
+            let frame = next_frame(&self.input[at..]).and_then(|frame| {
+                frame
+                    .map(|(content, taken)| Ok((get_upward(content)?, taken)))
+                    .transpose()
+            });
+            match frame {
+                Ok(None) => break None,
+                Ok(Some((Upward::Slot(message), taken))) => {
+                    into.push(message);
+                    at += taken;
+                }
+                Ok(Some((Upward::Refused(reason), _))) => break Some(reason),
+                Err(garbled) => break Some(garbled.0),
+            }
+        };
+        self.input.drain(..at);
+        match garbled {
+            Some(what) => Err(SlotError::Garbled {
+                index: self.index,
+                pid: self.pid,
+                what,
+            }),
+            None => Ok(alive),
+        }
     }
 
     /// Opens an output of a Done message for reading: a regular file below the scratch directory, no links.
-    pub fn open_output(&self, _relative: &str) -> Result<File, SlotError> {
-        Err(SlotError::Refused {
-            index: self.index,
-            reason: "not built yet".into(),
-        })
+    pub fn open_output(&self, relative: &str) -> Result<File, SlotError> {
+        file::open_beneath(self.scratch.as_fd(), relative)
+            .map_err(|source| self.output_error("open", relative, source))
     }
 
     /// Removes an output that is kept. The slot holds its next payload back while too many wait.
-    pub fn remove_output(&self, _relative: &str) -> Result<(), SlotError> {
+    pub fn remove_output(&self, relative: &str) -> Result<(), SlotError> {
+        let wrong = |source| self.output_error("remove", relative, source);
+        let directory = relative.rsplit_once('/').map(|(directory, _)| directory);
+        let Some(directory) =
+            directory.filter(|directory| directory.starts_with("out/") && !directory.contains(".."))
+        else {
+            return Err(wrong(SysError::new(
+                "remove",
+                relative,
+                io::ErrorKind::InvalidInput.into(),
+            )));
+        };
+        file::remove_at(self.scratch.as_fd(), relative, false).map_err(wrong)?;
+        // fails while other outputs of the same payload are still there
+        if file::remove_at(self.scratch.as_fd(), directory, true).is_ok() {
+            self.put(&Downward::Collected(1))?;
+            self.flush_output()?;
+        }
         Ok(())
     }
 
+    fn output_error(&self, operation: &'static str, path: &str, source: SysError) -> SlotError {
+        SlotError::Output {
+            operation,
+            path: path.to_owned(),
+            index: self.index,
+            source,
+        }
+    }
+
     /// Kills the init and with it everything in the slot, and waits for its end.
-    pub fn kill(self) {}
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if self.socket.take().is_none() {
+            return;
+        }
+        if self.isolated == Isolated::Subreaper {
+            self.wait_until_left();
+        }
+        // waited for already, or by the pilot: then there is nothing to kill
+        if matches!(process::wait(self.pid, false), Ok(Waited::Running)) {
+            let _ = signal::kill(self.pid, signal::KILL);
+            let _ = process::wait(self.pid, true);
+        }
+        if let Some(directory) = &self.directory {
+            let _ = file::empty(self.scratch.as_fd(), &[]);
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+
+    /// Without a PID namespace only the init itself can end its payloads: it does when its socket closes.
+    fn wait_until_left(&self) {
+        let limit_us = time::monotonic_us() + LEAVE_US;
+        while time::monotonic_us() < limit_us {
+            // the init's end shows in its /proc entry: gone, or a zombie
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+            let state = state.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            if state.is_empty() || state.starts_with('Z') {
+                return;
+            }
+            let _ = fd::poll(&mut [], Some(2000));
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(each) = cause {
+        text.push_str(": ");
+        text.push_str(&each.to_string());
+        cause = each.source();
+    }
+    text
 }

@@ -3,12 +3,23 @@
 //! `start` forks the init (PID 1 of the slot's namespaces); the pilot sends it `ToSlot` and reads `FromSlot`, and never
 //! starts anything per event. This crate knows no lead, no fleet directory and no record numbers.
 //!
-//! What a payload gets: `argv[0]` is `Program.executable`, followed by `JobDef.argv` with its templates filled.
+//! What a payload gets: `argv[0]` is `Program.executable`, followed by `JobDef.argv` with its templates filled; an
+//! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with the
+//! shared inputs by name; a /tmp and /dev/shm of its own (`init/place.rs` tells how); no capabilities.
 
+mod backs;
+mod bench;
+mod capture;
+mod codec;
 mod error;
 mod handle;
+mod init;
 mod message;
+mod protocol;
+mod queue;
+mod template;
 
+pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};
 pub use message::{Done, Failed, FromSlot, Isolated, Isolation, PayloadLog, SlotOutput, SlotSpec, ToSlot};

@@ -132,6 +132,43 @@ pub fn open_file_at(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     Ok(File::from(open_at_flags(Some(dir), name, libc::O_RDONLY)?))
 }
 
+/// Opens the file at an absolute `path` for reading as if `root` were `/`, for links too. O_NONBLOCK keeps a FIFO from
+/// holding us up. Kernels before 5.6 look absolute links up from the real root.
+pub fn open_in_root(root: BorrowedFd<'_>, path: &str) -> Result<File> {
+    let text = c_name(path)?;
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let how = OpenHow {
+        flags: flags as u64,
+        mode: 0,
+        resolve: RESOLVE_IN_ROOT,
+    };
+    // SAFETY: `text` is NUL-terminated, `how` is the structure that openat2 expects, of the size passed.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            root.as_raw_fd(),
+            text.as_ptr(),
+            &how,
+            size_of::<OpenHow>(),
+        )
+    };
+    match check(fd, "open", path) {
+        Err(error) if error.os_error() == libc::ENOSYS => {
+            let relative = path.trim_start_matches('/');
+            Ok(File::from(open_at_flags(Some(root), relative, flags)?))
+        }
+        result => Ok(File::from(owned(result?))),
+    }
+}
+
+/// Sets the permission bits of an open file or directory.
+pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    // SAFETY: plain call on a borrowed, open descriptor.
+    let result = unsafe { libc::fchmod(fd.as_raw_fd(), mode) };
+    check(result, "set mode of", "descriptor")?;
+    Ok(())
+}
+
 /// Creates (or empties) a file below `dir` for writing.
 pub fn create_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<File> {
     let text = c_name(name)?;
@@ -163,6 +200,7 @@ struct OpenHow {
 const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
 const RESOLVE_NO_SYMLINKS: u64 = 0x04;
 const RESOLVE_BENEATH: u64 = 0x08;
+const RESOLVE_IN_ROOT: u64 = 0x10;
 
 /// Opens a regular file that lies below `dir` for reading; a link anywhere in `relative`, or `..`, is an error, and so
 /// is anything that is no regular file. O_NONBLOCK keeps a FIFO from holding us up.

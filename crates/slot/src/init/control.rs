@@ -1,0 +1,210 @@
+//! The init's end of the socket to the pilot, and the Done messages that are put together before they go there.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use tidemill_sys::socket;
+
+use crate::codec::{get_downward, next_frame, put_upward, Downward, Upward};
+use crate::{Done, FromSlot, ToSlot};
+
+/// While so much waits for the pilot, nothing new is started.
+const BACKLOG_BYTES_MAX: usize = 32 << 20;
+const READ_BYTES: usize = 64 << 10;
+/// Done messages wait at most so long for others to be joined with.
+const JOIN_US: u64 = 50_000;
+/// Done messages of different ranges that wait at a time.
+const JOIN_MAX: usize = 64;
+
+/// Messages from and to the pilot.
+pub(crate) struct Control {
+    socket: OwnedFd,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    written: usize,
+    pub inbox: VecDeque<Downward>,
+    /// the pilot is gone, or wrote what cannot be read
+    pub closed: bool,
+}
+
+impl Control {
+    pub fn new(socket: OwnedFd) -> Self {
+        Control {
+            socket,
+            input: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            inbox: VecDeque::new(),
+            closed: false,
+        }
+    }
+
+    pub fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Moves what has arrived into the inbox.
+    pub fn receive(&mut self) {
+        let mut piece = [0_u8; READ_BYTES];
+        while !self.closed {
+            match socket::receive(self.socket.as_fd(), &mut piece) {
+                Ok(0) => self.closed = true,
+                Ok(got) => {
+                    self.input.extend_from_slice(&piece[..got]);
+                    if got < READ_BYTES {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.closed = true,
+            }
+        }
+        let mut at = 0;
+        while let Ok(Some((content, taken))) = next_frame(&self.input[at..]) {
+            match get_downward(content) {
+                Ok(message) => self.inbox.push_back(message),
+                Err(_) => self.closed = true,
+            }
+            at += taken;
+        }
+        self.input.drain(..at);
+    }
+
+    /// Has something arrived that a long copy must not hold up?
+    pub fn urgent(&mut self) -> bool {
+        self.receive();
+        let stops =
+            |message: &Downward| matches!(message, Downward::Pilot(ToSlot::Stop | ToSlot::CancelJob { .. }));
+        self.closed || self.inbox.iter().any(stops)
+    }
+
+    pub fn put(&mut self, message: FromSlot) {
+        put_upward(&mut self.output, &Upward::Slot(message));
+    }
+
+    pub fn refuse(&mut self, reason: String) {
+        put_upward(&mut self.output, &Upward::Refused(reason));
+    }
+
+    pub fn wants_write(&self) -> bool {
+        self.written < self.output.len()
+    }
+
+    pub fn overfull(&self) -> bool {
+        self.output.len() - self.written > BACKLOG_BYTES_MAX
+    }
+
+    /// Writes what the socket takes.
+    pub fn flush(&mut self) {
+        while self.wants_write() {
+            match socket::send(self.socket.as_fd(), &self.output[self.written..]) {
+                Ok(put) => self.written += put,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.closed |= error.kind() != io::ErrorKind::WouldBlock;
+                    break;
+                }
+            }
+        }
+        if !self.wants_write() {
+            self.output.clear();
+            self.output.shrink_to(1 << 20);
+            self.written = 0;
+        } else if self.written > BACKLOG_BYTES_MAX {
+            self.output.drain(..self.written);
+            self.written = 0;
+        }
+    }
+}
+
+/// Done messages that may still grow.
+#[derive(Default)]
+pub(crate) struct Joiner {
+    waiting: Vec<Done>,
+    since_us: u64,
+}
+
+impl Joiner {
+    /// Adds a Done without outputs and logs. True when it is time to `take_all`.
+    pub fn add(&mut self, done: Done, now_us: u64) -> bool {
+        if self.waiting.is_empty() {
+            self.since_us = now_us;
+        }
+        match self.waiting.iter_mut().rev().find(|each| joins(each, &done)) {
+            Some(each) => join(each, &done),
+            None => self.waiting.push(done),
+        }
+        self.waiting.len() >= JOIN_MAX || now_us >= self.since_us + JOIN_US
+    }
+
+    pub fn take_all(&mut self) -> Vec<Done> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Where what was used in the meantime can be added.
+    pub fn last(&mut self) -> Option<&mut Done> {
+        self.waiting.last_mut()
+    }
+
+    pub fn due_us(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then_some(self.since_us + JOIN_US)
+    }
+}
+
+fn joins(each: &Done, next: &Done) -> bool {
+    each.ticket == next.ticket && each.first + each.count == next.first
+}
+
+fn join(each: &mut Done, next: &Done) {
+    each.count += next.count;
+    each.payloads += next.payloads;
+    each.ended_us = next.ended_us;
+    each.wall_us += next.wall_us;
+    each.setup_us += next.setup_us;
+    each.user_us += next.user_us;
+    each.system_us += next.system_us;
+    each.rss_kb = each.rss_kb.max(next.rss_kb);
+    for (sum, more) in [
+        (&mut each.read_bytes, next.read_bytes),
+        (&mut each.write_bytes, next.write_bytes),
+    ] {
+        if let Some(more) = more {
+            *sum = Some(sum.unwrap_or(0) + more);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(ticket: u64, first: u64, count: u64) -> Done {
+        Done {
+            ticket,
+            first,
+            count,
+            payloads: 1,
+            wall_us: 5,
+            ..Done::default()
+        }
+    }
+
+    #[test]
+    fn neighbours_of_one_ticket_are_joined_and_others_are_not() {
+        let mut joiner = Joiner::default();
+        assert!(!joiner.add(done(1, 0, 1), 0));
+        assert!(!joiner.add(done(1, 5, 1), 0));
+        assert!(!joiner.add(done(2, 1, 1), 0));
+        assert!(!joiner.add(done(1, 1, 2), 0));
+        assert!(joiner.add(done(1, 6, 1), JOIN_US));
+        let all: Vec<_> = joiner
+            .take_all()
+            .iter()
+            .map(|d| (d.ticket, d.first, d.count, d.payloads))
+            .collect();
+        assert_eq!(all, [(1, 0, 3, 2), (1, 5, 2, 2), (2, 1, 1, 1)]);
+        assert_eq!(joiner.due_us(), None);
+    }
+}

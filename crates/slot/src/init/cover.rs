@@ -1,0 +1,315 @@
+//! What payloads must not see, and what they see again nevertheless.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use tidemill_sys::{file, mount, Result, SysError};
+
+use crate::SlotSpec;
+
+/// Below the home directory.
+const HOME_MASKS: [&str; 8] = [
+    ".ssh",
+    ".gnupg",
+    ".globus",
+    ".aws",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".config/tidemill",
+];
+const MUNGE: [&str; 2] = ["/run/munge", "/var/run/munge"];
+/// Where batch commands are looked for besides PATH.
+const PROGRAM_DIRS: [&str; 6] = [
+    "/usr/local/bin",
+    "/usr/bin",
+    "/bin",
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+];
+
+/// A directory that is covered, by S/tmp or a read-only S/cover/N.
+struct Cover {
+    path: PathBuf,
+    /// what lies beneath
+    original: OwnedFd,
+    /// below S
+    skeleton: String,
+}
+
+/// Everything that is covered in this slot's mount namespace.
+pub(crate) struct Covers {
+    active: bool,
+    /// S
+    root: OwnedFd,
+    covers: Vec<Cover>,
+    masks: Vec<PathBuf>,
+    backs: Vec<PathBuf>,
+    /// entries of /tmp that cleaning must leave alone
+    kept: Vec<String>,
+    numbered: u64,
+}
+
+impl Covers {
+    pub fn new(root: OwnedFd) -> Self {
+        Covers {
+            active: true,
+            root,
+            covers: Vec::new(),
+            masks: Vec::new(),
+            backs: Vec::new(),
+            kept: vec![".tidemill".into()],
+            numbered: 0,
+        }
+    }
+
+    /// For a slot without a mount namespace: covers nothing.
+    pub fn none(root: OwnedFd) -> Self {
+        Covers {
+            active: false,
+            ..Covers::new(root)
+        }
+    }
+
+    /// Entries of S/tmp that are not the payloads'.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    pub fn tmp_replaced(&mut self, original: OwnedFd) {
+        self.covers.push(Cover {
+            path: "/tmp".into(),
+            original,
+            skeleton: "tmp".into(),
+        });
+    }
+
+    /// Masks the site's paths, the user's keys, and the batch system.
+    pub fn mask_all(&mut self, spec: &SlotSpec, uid: u32) -> Result<()> {
+        let mut masks = spec.mask.clone();
+        if let Some(home) = std::env::var_os("HOME")
+            .map(PathBuf::from)
+            .filter(|home| home.is_absolute())
+        {
+            masks.extend(HOME_MASKS.iter().map(|name| home.join(name)));
+        }
+        if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            masks.extend(Some(runtime).filter(|path| path.is_absolute()));
+        }
+        masks.push(format!("/run/user/{uid}").into());
+        if !spec.batch_commands.is_empty() {
+            masks.extend(MUNGE.iter().map(PathBuf::from));
+        }
+        for path in &masks {
+            self.mask(path)?;
+        }
+        self.masks = masks;
+        self.forbid_programs(&spec.batch_commands)
+    }
+
+    fn mask(&mut self, path: &Path) -> Result<()> {
+        let Ok(metadata) = std::fs::metadata(path) else {
+            return Ok(());
+        };
+        if metadata.is_dir() {
+            let original = tidemill_sys::fd::high(file::open_dir(path)?)?;
+            let skeleton = self.number();
+            file::make_dir_at(self.root.as_fd(), &skeleton, 0o755)?;
+            self.show(self.root.as_fd(), &skeleton, path, true)?;
+            self.covers.push(Cover {
+                path: path.to_owned(),
+                original,
+                skeleton,
+            });
+        } else {
+            let empty = self.number();
+            drop(file::create_at(self.root.as_fd(), &empty, 0o444)?);
+            self.show(self.root.as_fd(), &empty, path, true)?;
+        }
+        Ok(())
+    }
+
+    /// An empty file without any permission over each of these programs.
+    fn forbid_programs(&mut self, names: &[String]) -> Result<()> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut dirs: Vec<PathBuf> = std::env::split_paths(&path)
+            .filter(|dir| dir.is_absolute())
+            .collect();
+        dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+        dirs.sort();
+        dirs.dedup();
+        for name in names.iter().filter(|name| !name.contains('/')) {
+            let found: Vec<PathBuf> = dirs
+                .iter()
+                .map(|dir| dir.join(name))
+                .filter(|path| path.is_file())
+                .collect();
+            for program in found {
+                let nothing = self.number();
+                drop(file::create_at(self.root.as_fd(), &nothing, 0o000)?);
+                self.show(self.root.as_fd(), &nothing, &program, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> String {
+        self.numbered += 1;
+        format!("cover/{}", self.numbered)
+    }
+
+    /// Binds `relative` (below `base`) at `target`. The source is named relative to the current directory, because by its
+    /// path it may be covered.
+    fn show(&self, base: BorrowedFd<'_>, relative: &str, target: &Path, read_only: bool) -> Result<()> {
+        file::change_dir(base)?;
+        let source = if relative.is_empty() { "." } else { relative };
+        mount::bind(Path::new(source), target)?;
+        if read_only {
+            mount::set_read_only(target, true)?;
+        }
+        Ok(())
+    }
+
+    /// Shows `path` again where it is covered. The current directory is another one afterwards.
+    pub fn back(&mut self, path: &Path) -> Result<()> {
+        if !self.active || self.backs.iter().any(|shown| shown == path) {
+            return Ok(());
+        }
+        let Some(at) = self.cover_of(path) else {
+            return Ok(());
+        };
+        let (original, skeleton) = (&self.covers[at].original, self.covers[at].skeleton.clone());
+        let below = path.strip_prefix(&self.covers[at].path).unwrap_or(Path::new(""));
+        let names = plain_names(path, below)?;
+        let original = tidemill_sys::fd::duplicate(original.as_fd())?;
+        let Some(is_dir) = kind_of(&original, &names.join("/"))? else {
+            return Ok(()); // does not exist: starting it will say so
+        };
+        let skeleton = if skeleton == "tmp" {
+            self.tmp_skeleton(&names, is_dir)?
+        } else {
+            skeleton
+        };
+        if let Some(skeleton) = skeleton.strip_suffix('/') {
+            self.make_target(skeleton, &names[1..], is_dir)?;
+        } else if skeleton != "tmp" {
+            self.make_target(&skeleton, &names, is_dir)?;
+        }
+        self.show(original.as_fd(), &names.join("/"), path, false)?;
+        self.backs.push(path.to_owned());
+        self.mask_below(path)
+    }
+
+    /// A directory that came back may hold masked ones; what came back before below those must come back again.
+    fn mask_below(&mut self, path: &Path) -> Result<()> {
+        let hidden: Vec<PathBuf> = self
+            .masks
+            .iter()
+            .filter(|mask| mask.starts_with(path))
+            .cloned()
+            .collect();
+        for mask in hidden {
+            self.mask(&mask)?;
+            let again: Vec<PathBuf> = self
+                .backs
+                .iter()
+                .filter(|back| back.starts_with(&mask))
+                .cloned()
+                .collect();
+            self.backs.retain(|back| !back.starts_with(&mask));
+            for back in again {
+                self.back(&back)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The innermost cover above a path, unless something between them has come back.
+    fn cover_of(&self, path: &Path) -> Option<usize> {
+        let covers = self
+            .covers
+            .iter()
+            .enumerate()
+            .filter(|(_, cover)| path.starts_with(&cover.path));
+        let (at, cover) = covers.max_by_key(|(at, cover)| (cover.path.as_os_str().len(), *at))?;
+        let shown = self
+            .backs
+            .iter()
+            .any(|back| path.starts_with(back) && back.starts_with(&cover.path));
+        (!shown).then_some(at)
+    }
+
+    /// The first name below /tmp becomes a mount point that payloads cannot take away: a read-only skeleton, told by a
+    /// `/` at the end of its name, or (`tmp`) the very file or directory that comes back.
+    fn tmp_skeleton(&mut self, names: &[String], is_dir: bool) -> Result<String> {
+        let [first, rest @ ..] = names else {
+            return Err(SysError::new(
+                "show again",
+                "/tmp",
+                std::io::ErrorKind::InvalidInput.into(),
+            ));
+        };
+        let point = format!("tmp/{first}");
+        let skeleton = format!("cover/tmp-{first}");
+        if rest.is_empty() {
+            make_point(&self.root, &point, is_dir)?;
+            self.kept.push(first.clone());
+            return Ok("tmp".into());
+        }
+        if !self.kept.contains(first) {
+            file::make_dir_at(self.root.as_fd(), &point, 0o755)?;
+            file::make_dir_at(self.root.as_fd(), &skeleton, 0o755)?;
+            self.show(self.root.as_fd(), &skeleton, &Path::new("/tmp").join(first), true)?;
+            self.kept.push(first.clone());
+        }
+        Ok(format!("{skeleton}/"))
+    }
+
+    /// Makes a mount point below a skeleton.
+    fn make_target(&self, skeleton: &str, names: &[String], is_dir: bool) -> Result<()> {
+        let mut at = skeleton.to_owned();
+        for (index, name) in names.iter().enumerate() {
+            at = format!("{at}/{name}");
+            let inner = index + 1 < names.len();
+            make_point(&self.root, &at, inner || is_dir)?;
+        }
+        Ok(())
+    }
+}
+
+fn make_point(root: &OwnedFd, name: &str, is_dir: bool) -> Result<()> {
+    if file::status_at(root.as_fd(), name)?.is_some() {
+        return Ok(());
+    }
+    if is_dir {
+        return file::make_dir_at(root.as_fd(), name, 0o755);
+    }
+    file::create_at(root.as_fd(), name, 0o444).map(drop)
+}
+
+fn kind_of(base: &OwnedFd, relative: &str) -> Result<Option<bool>> {
+    let name = if relative.is_empty() { "." } else { relative };
+    match file::open_file_at(base.as_fd(), name) {
+        Ok(found) => is_dir(&found).map(Some),
+        Err(_) => Ok(file::status_at(base.as_fd(), name)?.map(|status| status.is_dir())),
+    }
+}
+
+fn is_dir(found: &File) -> Result<bool> {
+    Ok(file::status(found.as_fd())?.is_dir())
+}
+
+/// The names of a relative path; `..` is an error.
+fn plain_names(whole: &Path, below: &Path) -> Result<Vec<String>> {
+    let name = |component: Component<'_>| match component {
+        Component::Normal(name) => name.to_str().map(str::to_owned),
+        _ => None,
+    };
+    let names: Option<Vec<String>> = below.components().map(name).collect();
+    names.ok_or_else(|| {
+        let source = std::io::Error::other("a path with `..`, or not UTF-8");
+        SysError::new("show again", whole.to_string_lossy(), source)
+    })
+}

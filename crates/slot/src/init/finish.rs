@@ -1,0 +1,437 @@
+//! The end of payloads: what they leave, what is told of them.
+
+use std::os::fd::AsFd;
+
+use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::process::{self, Exit, Usage, Waited};
+use tidemill_sys::{signal, time, Result};
+
+use super::payload::{Kind, Payload, Verdict};
+use super::range::failed;
+use super::scratch::chain;
+use super::streams::Whole;
+use super::talk::Talk;
+use super::usage::{self, Reach};
+use super::{spill, Init, RECALL_US};
+use crate::queue::Events;
+use crate::{Done, Failed, FromSlot, SlotOutput};
+
+/// Bytes of stderr that a failure carries.
+const STDERR_TAIL_BYTES: usize = 4096;
+/// A killed process that is still there after so long cannot be killed.
+const KILL_US: u64 = 30_000_000;
+/// What programs print when a file system is full (strerror of ENOSPC).
+const FULL_MESSAGE: &[u8] = b"No space left on device";
+
+impl Init {
+    /// Sends SIGKILL to everything in the slot but the init.
+    pub(super) fn kill(&self) {
+        match self.reach {
+            Reach::Namespace => signal::kill_namespace(),
+            Reach::Descendants => {
+                for pid in usage::processes(self.reach) {
+                    // gone already is as good
+                    let _ = signal::kill(pid, signal::KILL);
+                }
+            }
+        }
+    }
+
+    /// Kills everything and waits for its end.
+    pub(super) fn kill_and_reap(&mut self) -> Result<()> {
+        let limit_us = time::monotonic_us() + KILL_US;
+        loop {
+            self.kill();
+            loop {
+                match process::wait(-1, false)? {
+                    Waited::Ended { .. } => {}
+                    Waited::Running => break,
+                    Waited::NoChildren => return Ok(()),
+                }
+            }
+            if time::monotonic_us() > limit_us {
+                self.fatal = Some("a process of the slot cannot be killed".to_owned());
+                return Ok(());
+            }
+            fd::poll(&mut [Poll::new(self.signals.as_fd(), READABLE)], Some(20_000))?;
+            signal::take(self.signals.as_fd());
+        }
+    }
+
+    /// Takes ended children; the payload's end ends everything that it left.
+    pub(super) fn reap(&mut self) -> Result<()> {
+        let now_us = time::monotonic_us();
+        if let Some(payload) = self.payload.as_mut().filter(|payload| payload.old(now_us)) {
+            // a process that has ended keeps its counts until it is waited for
+            payload.traffic = usage::traffic(payload.pid).or(payload.traffic);
+        }
+        let mut ended = None;
+        let left_over = loop {
+            match process::wait(-1, false)? {
+                Waited::Ended { pid, exit, usage } => {
+                    if self.payload.as_ref().is_some_and(|payload| payload.pid == pid) {
+                        ended = Some((exit, usage));
+                    }
+                }
+                Waited::Running => break true,
+                Waited::NoChildren => break false,
+            }
+        };
+        if let (Some((exit, usage)), Some(payload)) = (ended, self.payload.take_if(|_| ended.is_some())) {
+            if left_over {
+                self.kill_and_reap()?;
+            }
+            self.finish(payload, exit, usage);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, mut payload: Payload, exit: Exit, usage: Usage) {
+        let (streams, scratch) = (&mut self.streams, &mut self.scratch);
+        streams.drain(&mut || spill(scratch));
+        if let Err(error) = streams.restore() {
+            self.fatal = Some(chain(&error));
+        }
+        let job = payload.job;
+        if payload.talk().is_some() {
+            self.finish_persistent(payload, exit, usage);
+        } else {
+            self.finish_command(payload, exit, usage);
+        }
+        if let Err(error) = self.scratch.clean() {
+            self.fatal = Some(format!("failed to empty the scratch: {}", chain(&error)));
+        }
+        if self.jobs.get(&job).is_some_and(|known| known.forgotten) {
+            self.drop_job(job);
+        }
+    }
+
+    fn finish_command(&mut self, payload: Payload, exit: Exit, usage: Usage) {
+        let now_us = time::monotonic_us();
+        let wall_us = payload.age_us(now_us);
+        let Kind::Command { events, outputs } = &payload.kind else {
+            return;
+        };
+        let events = *events;
+        if let Some(job) = self.jobs.get_mut(&events.job) {
+            job.inputs
+                .remove_each(&self.scratch.place, &job.def, (events.first, events.count));
+            if exit == Exit::Status(0) {
+                job.pace.measure(events.count, wall_us);
+            }
+        }
+        if let (Some((reason, _)), true) = (payload.recalled, exit != Exit::Status(0)) {
+            self.discard_whole();
+            if !payload.recall_told {
+                self.give_back(events, reason);
+            }
+            return;
+        }
+        let collected = match exit {
+            Exit::Status(0) => self.collect(outputs),
+            _ => {
+                self.discard_whole();
+                Err(self.cause(&payload, exit))
+            }
+        };
+        match collected {
+            Err(verdict) => {
+                let failed = self.describe(events, verdict, (exit, usage), wall_us);
+                self.control.put(FromSlot::Failed(failed));
+            }
+            Ok(outputs) => self.command_done(&payload, events, outputs, (usage, now_us)),
+        }
+    }
+
+    fn command_done(
+        &mut self,
+        payload: &Payload,
+        events: Events,
+        outputs: Vec<SlotOutput>,
+        (usage, now_us): (Usage, u64),
+    ) {
+        let Events {
+            ticket,
+            job,
+            first,
+            count,
+        } = events;
+        let wall_us = payload.age_us(now_us);
+        let stdout_is_output = self.jobs.get(&job).is_some_and(|job| job.program.stdout_output);
+        let streams = &self.streams;
+        let truncated = (!stdout_is_output && streams.stdout.truncated()) || streams.stderr.truncated();
+        let done = Done {
+            ticket,
+            job,
+            first,
+            count,
+            payloads: 1,
+            started_us: payload.started_at_us,
+            ended_us: payload.started_at_us + wall_us,
+            wall_us,
+            setup_us: 0,
+            user_us: usage.user_us,
+            system_us: usage.system_us,
+            rss_kb: payload.rss_max_kb.max(usage.rss_max_kb),
+            read_bytes: payload.traffic.map(|traffic| traffic.read_bytes),
+            write_bytes: payload.traffic.map(|traffic| traffic.write_bytes),
+            outputs,
+            stdout: if stdout_is_output {
+                Vec::new()
+            } else {
+                streams.stdout.text()
+            },
+            stderr: streams.stderr.text(),
+            truncated,
+        };
+        self.add_done(done, now_us);
+    }
+
+    /// Puts the outputs of a chunk aside, stdout among them where it is one.
+    fn collect(&mut self, outputs: &[(String, String)]) -> std::result::Result<Vec<SlotOutput>, Verdict> {
+        let payload = |message: String| Verdict {
+            failure: "payload",
+            message,
+        };
+        let mut all = match outputs {
+            [] => Vec::new(),
+            _ => match self.scratch.put_aside(outputs) {
+                Ok(all) => all,
+                Err(message) => {
+                    self.discard_whole();
+                    return Err(payload(message));
+                }
+            },
+        };
+        if let Some(error) = self.streams.whole_error.take() {
+            self.discard_whole();
+            let failure = if error.raw_os_error() == Some(28) {
+                "disk"
+            } else {
+                "payload"
+            };
+            return Err(Verdict {
+                failure,
+                message: format!("output `stdout`: {error}"),
+            });
+        }
+        let name = "stdout".to_owned();
+        match self.streams.take_whole() {
+            None => {}
+            Some(Whole::Memory(bytes)) => {
+                all.push(SlotOutput {
+                    name,
+                    path: String::new(),
+                    inline: Some(bytes),
+                });
+            }
+            Some(Whole::File { path, .. }) => all.push(SlotOutput {
+                name,
+                path,
+                inline: None,
+            }),
+        }
+        Ok(all)
+    }
+
+    fn discard_whole(&mut self) {
+        if let Some(Whole::File { path, .. }) = self.streams.take_whole() {
+            self.scratch.discard(&path);
+        }
+    }
+
+    /// Why a payload failed that did not end with 0.
+    fn cause(&self, payload: &Payload, exit: Exit) -> Verdict {
+        if let Some(verdict) = &payload.verdict {
+            return verdict.clone();
+        }
+        let how = match exit {
+            Exit::Status(status) => format!("exit status {status}"),
+            Exit::Signal(number) => format!("killed by signal {number} ({})", signal_name(number)),
+        };
+        let tail = self.streams.stderr.last(STDERR_TAIL_BYTES);
+        let says_full = tail
+            .windows(FULL_MESSAGE.len())
+            .any(|window| window == FULL_MESSAGE);
+        if self.scratch.full() || says_full {
+            let message = format!(
+                "{how}; a file system is full (scratch: {} MB)",
+                self.spec.scratch_mb
+            );
+            return Verdict {
+                failure: "disk",
+                message,
+            };
+        }
+        Verdict {
+            failure: "payload",
+            message: how,
+        }
+    }
+
+    fn describe(
+        &self,
+        events: Events,
+        verdict: Verdict,
+        (exit, usage): (Exit, Usage),
+        wall_us: u64,
+    ) -> Failed {
+        let (exit_status, number) = match exit {
+            Exit::Status(status) => (Some(status), None),
+            Exit::Signal(number) => (None, Some(number)),
+        };
+        Failed {
+            message: verdict.message,
+            exit_status,
+            signal: number,
+            stderr: self.streams.stderr.last(STDERR_TAIL_BYTES),
+            stdout: self.streams.stdout.text(),
+            user_us: usage.user_us,
+            system_us: usage.system_us,
+            ..failed(events, verdict.failure, wall_us)
+        }
+    }
+
+    fn finish_persistent(&mut self, mut payload: Payload, exit: Exit, usage: Usage) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        loop {
+            let more = payload.talk().is_some_and(|talk| talk.read(&mut buffer));
+            self.understand(&mut payload);
+            if !more {
+                break;
+            }
+        }
+        self.buffer = buffer;
+        let (job, wall_us) = (payload.job, payload.age_us(time::monotonic_us()));
+        if let Some(last) = self.joiner.last() {
+            let traffic = payload.traffic;
+            payload.charge(last, (usage.user_us, usage.system_us), traffic);
+            last.rss_kb = last.rss_kb.max(usage.rss_max_kb).max(payload.rss_max_kb);
+        }
+        let cause = self.persistent_cause(&payload, exit);
+        let Kind::Range(talk) = &mut payload.kind else {
+            return;
+        };
+        let left = talk.take_left();
+        if let Some(known) = self.jobs.get(&job) {
+            for events in &left {
+                known
+                    .inputs
+                    .remove_each(&self.scratch.place, &known.def, (events.first, events.count));
+            }
+        }
+        if let Some((reason, _)) = payload.recalled {
+            for &events in left.iter().filter(|_| !payload.recall_told) {
+                self.give_back(events, reason);
+            }
+        } else {
+            let blamed = if left.is_empty() {
+                self.blame(talk, job, exit)
+            } else {
+                left
+            };
+            for events in blamed {
+                let failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
+                self.control.put(FromSlot::Failed(failed));
+            }
+        }
+        self.tell_log(job, talk.span);
+    }
+
+    fn persistent_cause(&self, payload: &Payload, exit: Exit) -> Verdict {
+        let Kind::Range(talk) = &payload.kind else {
+            return self.cause(payload, exit);
+        };
+        let mut verdict = match exit {
+            Exit::Status(0) if payload.verdict.is_none() => {
+                let message = match (talk.ready, talk.took) {
+                    (false, _) => "ended before it was `ready`",
+                    (true, false) => "ended without asking for a range",
+                    (true, true) => "ended without finishing its ranges",
+                };
+                Verdict {
+                    failure: "payload",
+                    message: message.to_owned(),
+                }
+            }
+            _ => self.cause(payload, exit),
+        };
+        if !talk.ready && verdict.failure == "payload" {
+            verdict.failure = "payload_setup";
+        }
+        verdict
+    }
+
+    /// Events to blame for the end of a payload that had none in its hands: none if it did its work or was sent away; its
+    /// whole first run if it was never ready; else what it would have got next, so that no payload starts for ever.
+    fn blame(&mut self, talk: &Talk, job: u64, exit: Exit) -> Vec<Events> {
+        let sent_away = talk.ended_us.is_some();
+        if talk.took || sent_away || (exit == Exit::Status(0) && self.queue.of_job(job).is_none()) {
+            return Vec::new();
+        }
+        let count = if talk.ready {
+            self.jobs.get(&job).map_or(1, |known| self.size(known, 0).max(1))
+        } else {
+            u64::MAX
+        };
+        self.queue.take(job, count).into_iter().collect()
+    }
+
+    /// Limits of the running payload, and what follows from them.
+    pub(super) fn look_after_payload(&mut self) {
+        let now_us = time::monotonic_us();
+        let Some(mut payload) = self.payload.take() else {
+            return;
+        };
+        if let (Some((reason, since_us)), false) = (payload.recalled, payload.recall_told) {
+            if now_us >= since_us + RECALL_US {
+                self.give_back_running(&mut payload, reason);
+            }
+        }
+        let due = now_us >= payload.next_look_us();
+        if let (true, Some(job)) = (due, self.jobs.get(&payload.job)) {
+            let limit = job.program.memory_mb;
+            let memory_mb = if limit > 0 { limit } else { self.spec.memory_mb };
+            let printed = self.streams.printed();
+            let verdict = payload.judge(&job.program, memory_mb, (self.reach, printed), now_us);
+            if let (Some(verdict), None) = (verdict, &payload.verdict) {
+                payload.verdict = Some(verdict);
+                self.kill();
+            }
+        }
+        self.payload = Some(payload);
+    }
+
+    /// The events of a payload that was killed on order and takes long to die.
+    fn give_back_running(&mut self, payload: &mut Payload, reason: &str) {
+        self.understand(payload);
+        let left = match &mut payload.kind {
+            Kind::Command { events, .. } => vec![*events],
+            Kind::Range(talk) => talk.take_left(),
+        };
+        for events in left {
+            self.give_back(events, reason);
+        }
+        payload.recall_told = true;
+    }
+}
+
+fn signal_name(number: i32) -> &'static str {
+    match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => "see signal(7)",
+    }
+}

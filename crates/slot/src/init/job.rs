@@ -1,0 +1,212 @@
+//! What the init knows of a job: templates parsed, environment made, pace measured.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::rc::Rc;
+
+use tidemill_sys::spawn::Strings;
+use tidemill_sys::Result;
+use tidemill_wire::{JobDef, Program};
+
+use super::inputs::{each_files, path_of, Inputs};
+use super::place::Place;
+use crate::queue::{Events, Pace};
+use crate::template::{Template, Values};
+use crate::SlotSpec;
+
+const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A job, ready to be started.
+pub(crate) struct Job {
+    pub def: JobDef,
+    pub program: Rc<Program>,
+    pub path: CString,
+    pub pace: Pace,
+    pub inputs: Inputs,
+    argv: Vec<Template>,
+    outputs: Vec<(String, Template)>,
+    env: Strings,
+    env_shared: usize,
+    /// no more work will come
+    pub forgotten: bool,
+}
+
+impl Job {
+    /// The error says what is wrong with the job.
+    pub fn new(
+        def: JobDef,
+        program: Rc<Program>,
+        spec: &SlotSpec,
+        place: &Place,
+    ) -> std::result::Result<Job, String> {
+        if !program.executable.starts_with('/') {
+            return Err(format!("executable `{}` is no absolute path", program.executable));
+        }
+        let path = CString::new(program.executable.as_str()).map_err(|error| error.to_string())?;
+        let argv = def
+            .argv
+            .iter()
+            .map(|text| Template::parse(text))
+            .collect::<std::result::Result<_, _>>()?;
+        let mut outputs = Vec::new();
+        for output in &program.outputs {
+            outputs.push((output.name.clone(), Template::parse(&output.path)?));
+        }
+        let mut env = Strings::new();
+        for (name, value) in environment(&def, &program, spec, place) {
+            env.push(format!("{name}={value}"))
+                .map_err(|error| format!("environment `{name}`: {error}"))?;
+        }
+        Ok(Job {
+            pace: Pace::new(program.event_s),
+            inputs: Inputs::default(),
+            env_shared: env.len(),
+            forgotten: false,
+            def,
+            program,
+            path,
+            argv,
+            outputs,
+            env,
+        })
+    }
+
+    /// 1 + seed_base + event, as in `model/seed.py`.
+    pub fn seed(&self, event: u64) -> u64 {
+        1 + self.def.seed_base + event
+    }
+
+    pub fn persistent(&self) -> bool {
+        self.program.mode == "range"
+    }
+
+    /// Arguments for these events, `argv[0]` first; for a persistent payload, of no event in particular.
+    pub fn arguments(&self, place: &Place, events: Events) -> std::result::Result<Strings, String> {
+        let mut argv = Strings::new();
+        argv.push(self.program.executable.as_str())
+            .map_err(|error| error.to_string())?;
+        for template in &self.argv {
+            match template.literal() {
+                Some(text) => argv.push(text),
+                None => argv.push(self.fill(template, place, events)?),
+            }
+            .map_err(|error| format!("argument {}: {error}", argv.len()))?;
+        }
+        Ok(argv)
+    }
+
+    /// Names and paths of the outputs that these events must leave in the work directory.
+    pub fn outputs(
+        &self,
+        place: &Place,
+        events: Events,
+    ) -> std::result::Result<Vec<(String, String)>, String> {
+        let filled = self.outputs.iter().map(|(name, template)| {
+            let path = self.fill(template, place, events)?;
+            Ok((name.clone(), path))
+        });
+        filled.collect()
+    }
+
+    fn fill(
+        &self,
+        template: &Template,
+        place: &Place,
+        events: Events,
+    ) -> std::result::Result<String, String> {
+        let event = (!self.persistent() && events.count == 1).then_some(events.first);
+        template.fill(&Values {
+            first: events.first,
+            count: events.count,
+            seed: self.seed(events.first),
+            line: self.inputs.line(events.first),
+            cores: self.program.cores,
+            input: &|name| path_of(place, &self.def, name, event),
+        })
+    }
+
+    pub fn env(&self) -> &Strings {
+        &self.env
+    }
+
+    /// Makes the environment; in command mode with what these events add.
+    pub fn set_environment(&mut self, place: &Place, events: Option<Events>) -> Result<()> {
+        self.env.truncate(self.env_shared);
+        if let Some(events) = events {
+            self.env.push(format!("TIDEMILL_FIRST={}", events.first))?;
+            self.env.push(format!("TIDEMILL_COUNT={}", events.count))?;
+            self.env
+                .push(format!("TIDEMILL_SEED={}", self.seed(events.first)))?;
+            let event = (events.count == 1).then_some(events.first);
+            for input in each_files(&self.def) {
+                if let Some(path) = path_of(place, &self.def, &input.name, event) {
+                    self.env.push(format!("{}={path}", input_variable(&input.name)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that the work directory shows, with what they lead to.
+    pub fn links(&self, place: &Place, events: Events) -> Vec<(String, String)> {
+        let event = (!self.persistent() && events.count == 1).then_some(events.first);
+        let link = |input: &tidemill_wire::InputDef| {
+            Some((input.name.clone(), path_of(place, &self.def, &input.name, event)?))
+        };
+        self.def.inputs.iter().filter_map(link).collect()
+    }
+}
+
+/// `TIDEMILL_INPUT_` and the name in upper case, `_` for everything that no variable name may hold.
+fn input_variable(name: &str) -> String {
+    let letter = |letter: char| {
+        if letter.is_ascii_alphanumeric() {
+            letter.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    };
+    format!("TIDEMILL_INPUT_{}", name.chars().map(letter).collect::<String>())
+}
+
+/// Everything that does not depend on the events. What application and job set themselves is theirs, except TIDEMILL_*.
+fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    env.insert("PATH".to_owned(), PATH_DEFAULT.to_owned());
+    env.insert("HOME".to_owned(), place.home_path.clone());
+    env.insert("TMPDIR".to_owned(), place.tmp_path.clone());
+    for (name, indices) in &spec.devices {
+        let list = indices.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        if name == "gpu" {
+            env.insert("CUDA_VISIBLE_DEVICES".to_owned(), list.clone());
+            env.insert("ROCR_VISIBLE_DEVICES".to_owned(), list.clone());
+        }
+        env.insert(input_variable(name).replace("_INPUT_", "_DEVICES_"), list);
+    }
+    env.extend(program.env.clone());
+    env.extend(def.env.clone());
+    let library = format!("{}/lib", place.own_path);
+    let python = match env.get("PYTHONPATH").filter(|path| !path.is_empty()) {
+        Some(path) => format!("{path}:{library}"),
+        None => library,
+    };
+    env.insert("PYTHONPATH".to_owned(), python);
+    let mut ours = vec![
+        ("TIDEMILL_JOB", def.job.to_string()),
+        ("TIDEMILL_CORES", program.cores.to_string()),
+        ("TIDEMILL_SLOT", spec.index.to_string()),
+        ("TIDEMILL_PARAMS", def.params.clone()),
+    ];
+    if program.mode == "range" {
+        ours.push(("TIDEMILL_IN", "3".to_owned()));
+        ours.push(("TIDEMILL_OUT", "4".to_owned()));
+    }
+    env.extend(ours.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    for input in &def.inputs {
+        let per_event = program.mode == "command" && input.kind == "each" && input.path.is_some();
+        if let Some(path) = path_of(place, def, &input.name, None).filter(|_| !per_event) {
+            env.insert(input_variable(&input.name), path);
+        }
+    }
+    env
+}

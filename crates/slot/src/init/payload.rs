@@ -1,0 +1,206 @@
+//! The payload that runs in a slot, and when it is to be killed.
+
+use tidemill_wire::Program;
+
+use super::talk::Talk;
+use super::usage::{self, Reach, Traffic};
+use crate::queue::Events;
+use crate::Done;
+
+/// Memory and CPU are looked at so often once a payload is as old as that.
+const SAMPLE_US: u64 = 200_000;
+/// Costly figures (PSS, bytes) are taken for payloads that are older than this, and again after `COSTLY_AGAIN_US`.
+const COSTLY_AFTER_US: u64 = 1_000_000;
+const COSTLY_AGAIN_US: u64 = 10_000_000;
+/// A persistent payload that was told `end` may take so long to leave.
+const LEAVE_US: u64 = 30_000_000;
+
+/// Why we killed a payload: failure class and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub failure: &'static str,
+    pub message: String,
+}
+
+/// How the payload gets its events.
+pub(crate) enum Kind {
+    Command {
+        events: Events,
+        outputs: Vec<(String, String)>,
+    },
+    Range(Box<Talk>),
+}
+
+/// A running payload.
+pub(crate) struct Payload {
+    pub pid: i32,
+    pub job: u64,
+    pub kind: Kind,
+    /// monotonic, and wall clock
+    pub started_us: u64,
+    pub started_at_us: u64,
+    /// we killed it because of this
+    pub verdict: Option<Verdict>,
+    /// we killed it on order: the reason with which its events go back, and when
+    pub recalled: Option<(&'static str, u64)>,
+    /// its events have gone back already
+    pub recall_told: bool,
+    pub setup_us: u64,
+    pub rss_max_kb: u64,
+    pub traffic: Option<Traffic>,
+    /// CPU time that Done messages have told already
+    told_user_us: u64,
+    told_system_us: u64,
+    told_traffic: Traffic,
+    next_sample_us: u64,
+    next_costly_us: u64,
+    progress_us: u64,
+    cpu_us: u64,
+    printed: u64,
+}
+
+impl Payload {
+    pub fn new(pid: i32, job: u64, kind: Kind, (now_us, at_us): (u64, u64)) -> Self {
+        Payload {
+            pid,
+            job,
+            kind,
+            started_us: now_us,
+            started_at_us: at_us,
+            verdict: None,
+            recalled: None,
+            recall_told: false,
+            setup_us: 0,
+            rss_max_kb: 0,
+            traffic: None,
+            told_user_us: 0,
+            told_system_us: 0,
+            told_traffic: Traffic::default(),
+            next_sample_us: now_us + SAMPLE_US,
+            next_costly_us: now_us + COSTLY_AFTER_US,
+            progress_us: now_us,
+            cpu_us: 0,
+            printed: 0,
+        }
+    }
+
+    pub fn age_us(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.started_us)
+    }
+
+    /// Old enough for the figures that cost something?
+    pub fn old(&self, now_us: u64) -> bool {
+        self.age_us(now_us) >= COSTLY_AFTER_US
+    }
+
+    /// When `judge` is to be called next.
+    pub fn next_look_us(&self) -> u64 {
+        self.next_sample_us
+    }
+
+    pub fn talk(&mut self) -> Option<&mut Talk> {
+        match &mut self.kind {
+            Kind::Range(talk) => Some(talk),
+            Kind::Command { .. } => None,
+        }
+    }
+
+    /// Adds to a Done what was used beyond what earlier ones have told.
+    pub fn charge(&mut self, done: &mut Done, (user_us, system_us): (u64, u64), traffic: Option<Traffic>) {
+        done.user_us += user_us.saturating_sub(self.told_user_us);
+        done.system_us += system_us.saturating_sub(self.told_system_us);
+        self.told_user_us = self.told_user_us.max(user_us);
+        self.told_system_us = self.told_system_us.max(system_us);
+        if let Some(now) = traffic {
+            let read_bytes = now.read_bytes.saturating_sub(self.told_traffic.read_bytes);
+            let write_bytes = now.write_bytes.saturating_sub(self.told_traffic.write_bytes);
+            done.read_bytes = Some(done.read_bytes.unwrap_or(0) + read_bytes);
+            done.write_bytes = Some(done.write_bytes.unwrap_or(0) + write_bytes);
+            self.told_traffic = now;
+        }
+    }
+
+    /// Samples the slot's processes and says whether the payload must go. `printed`: bytes on stdout and stderr.
+    pub fn judge(
+        &mut self,
+        program: &Program,
+        memory_mb: u64,
+        (reach, printed): (Reach, u64),
+        now_us: u64,
+    ) -> Option<Verdict> {
+        self.next_sample_us = now_us + SAMPLE_US;
+        let sample = usage::sample(reach);
+        let mut used_kb = sample.rss_kb;
+        let over = memory_mb > 0 && sample.rss_kb > memory_mb * 1024;
+        if over || now_us >= self.next_costly_us {
+            // shared pages count once per process in RSS: forked payloads would seem larger than they are
+            used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb);
+            self.traffic = usage::traffic(self.pid).or(self.traffic);
+            self.next_costly_us = now_us + COSTLY_AGAIN_US;
+            self.rss_max_kb = self.rss_max_kb.max(used_kb);
+        }
+        let cpu_us = sample.user_us + sample.system_us;
+        if cpu_us != self.cpu_us || printed != self.printed {
+            (self.cpu_us, self.printed) = (cpu_us, printed);
+            self.progress_us = now_us;
+        }
+        if over && used_kb > memory_mb * 1024 {
+            let used_mb = used_kb / 1024;
+            return Some(Verdict {
+                failure: "memory",
+                message: format!("used {used_mb} MB of memory, its limit is {memory_mb} MB"),
+            });
+        }
+        self.overdue(program, now_us)
+    }
+
+    /// Time limits.
+    fn overdue(&mut self, program: &Program, now_us: u64) -> Option<Verdict> {
+        let started_us = self.started_us;
+        let mut limit_from = None;
+        match &self.kind {
+            Kind::Command { events, .. } => limit_from = Some((started_us, events.count)),
+            Kind::Range(talk) => {
+                if !talk.ready && passed(started_us, program.ready_timeout_s, now_us) {
+                    let message = format!("was not `ready` after {} s", program.ready_timeout_s);
+                    return Some(Verdict {
+                        failure: "payload_setup",
+                        message,
+                    });
+                }
+                if talk.idle() && talk.ended_us.is_some_and(|since| now_us > since + LEAVE_US) {
+                    let message = "did not end after `end`".to_owned();
+                    return Some(Verdict {
+                        failure: "payload",
+                        message,
+                    });
+                }
+                if !talk.idle() {
+                    limit_from = Some((talk.progress_us, talk.largest()));
+                }
+                let waits_for_us = talk.idle() && !talk.asked.is_empty();
+                let since = if waits_for_us { now_us } else { talk.progress_us };
+                self.progress_us = self.progress_us.max(since);
+            }
+        }
+        if let (Some(timeout_s), Some((since_us, events))) = (program.timeout_s, limit_from) {
+            let limit_s = timeout_s * events as f64;
+            if passed(since_us, limit_s, now_us) {
+                let message = format!("ran longer than {limit_s} s ({timeout_s} s per event)");
+                return Some(Verdict {
+                    failure: "walltime",
+                    message,
+                });
+            }
+        }
+        let looping_s = program.looping_s?;
+        passed(self.progress_us, looping_s, now_us).then(|| Verdict {
+            failure: "payload",
+            message: format!("used no CPU and wrote nothing for {looping_s} s"),
+        })
+    }
+}
+
+fn passed(since_us: u64, limit_s: f64, now_us: u64) -> bool {
+    now_us.saturating_sub(since_us) as f64 > limit_s * 1e6
+}

@@ -1,0 +1,168 @@
+//! Where payloads live: the slot's namespaces and mounts, or a directory where there are none.
+//!
+//! One tmpfs, the scratch (S), holds everything; the init keeps a descriptor of its root:
+//!
+//!     S/tmp         the payloads' /tmp, with /tmp/work (current directory) and /tmp/home (HOME)
+//!     S/shm         the payloads' /dev/shm
+//!     S/own         the payloads' /tmp/.tidemill, read-only to them: lib/ and in/JOB/
+//!     S/out/N/      outputs that wait for the pilot; payloads cannot reach it
+//!     S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
+//!
+//! /tmp being replaced, a program that lies there would be gone. What the pilot names (`Back`: executable, first
+//! argument, directories in the environment) is shown again at its old path; inputs are read through a descriptor of the
+//! root directory that was opened before anything was covered.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
+
+use super::cover::Covers;
+use crate::{Isolated, SlotSpec};
+
+/// The Python payload library as payloads import it.
+const LIBRARY: &str = include_str!("../tidemill_payload.py");
+
+/// Directories and paths of a slot.
+pub(crate) struct Place {
+    pub isolated: Isolated,
+    /// S
+    pub root: OwnedFd,
+    pub tmp: OwnedFd,
+    pub work: OwnedFd,
+    pub home: OwnedFd,
+    pub shm: OwnedFd,
+    pub own: OwnedFd,
+    /// `/` before anything was covered
+    pub old_root: OwnedFd,
+    /// as payloads see S/tmp, S/tmp/home, S/own
+    pub tmp_path: String,
+    pub home_path: String,
+    pub own_path: String,
+    pub covers: Covers,
+}
+
+/// What the init is told by `start`.
+pub(crate) struct Entry<'a> {
+    pub spec: &'a SlotSpec,
+    pub old_root: OwnedFd,
+    /// user and group of the pilot; they stay the same inside
+    pub identity: (u32, u32),
+    /// the scratch directory of a slot without namespaces
+    pub directory: Option<PathBuf>,
+}
+
+fn write_text(path: &str, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|source| SysError::new("write", path, source))
+}
+
+/// Makes the namespaces that this process has just been born into a slot: identity, mounts, rights.
+pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
+    match entry.directory.clone() {
+        Some(directory) => enter_directory(entry, &directory),
+        None => enter_namespaces(entry),
+    }
+}
+
+fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
+    let (uid, gid) = entry.identity;
+    write_text("/proc/self/setgroups", "deny")?;
+    write_text("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+    write_text("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+    mount::make_all_private()?;
+    let tmp = Path::new("/tmp");
+    let covered_tmp = file::open_dir(tmp)?;
+    mount::tmpfs(tmp, entry.spec.scratch_mb.max(1) << 20, 0o755)?;
+    let root = file::open_dir(tmp)?;
+    make_directories(&root)?;
+    let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
+    let mut place = Place {
+        isolated: Isolated::Namespaces,
+        tmp: dir("tmp")?,
+        work: dir("tmp/work")?,
+        home: dir("tmp/home")?,
+        shm: dir("shm")?,
+        own: dir("own")?,
+        old_root: entry.old_root,
+        tmp_path: "/tmp".into(),
+        home_path: "/tmp/home".into(),
+        own_path: "/tmp/.tidemill".into(),
+        covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
+        root,
+    };
+    if Path::new("/dev/shm").is_dir() {
+        mount::bind(Path::new("/tmp/shm"), Path::new("/dev/shm"))?;
+    }
+    mount::bind(Path::new("/tmp/own"), Path::new("/tmp/tmp/.tidemill"))?;
+    mount::set_read_only(Path::new("/tmp/tmp/.tidemill"), true)?;
+    mount::bind(Path::new("/tmp/tmp"), tmp)?;
+    mount::proc(Path::new("/proc"))?;
+    // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
+    let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
+    place.covers.tmp_replaced(covered_tmp);
+    place.covers.mask_all(entry.spec, uid)?;
+    finish_set_up(&place)?;
+    security::start_programs_without_capabilities()?;
+    harden()?;
+    Ok(place)
+}
+
+fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
+    security::become_subreaper()?;
+    let root = file::open_dir(directory)?;
+    make_directories(&root)?;
+    let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let place = Place {
+        isolated: Isolated::Subreaper,
+        tmp: dir("tmp")?,
+        work: dir("tmp/work")?,
+        home: dir("tmp/home")?,
+        shm: dir("shm")?,
+        own: dir("own")?,
+        old_root: entry.old_root,
+        tmp_path: path("tmp"),
+        home_path: path("tmp/home"),
+        own_path: path("own"),
+        covers: Covers::none(tidemill_sys::fd::duplicate(root.as_fd())?),
+        root,
+    };
+    finish_set_up(&place)?;
+    harden()?;
+    Ok(place)
+}
+
+fn make_directories(root: &OwnedFd) -> Result<()> {
+    let directories = [
+        ("tmp", 0o1777),
+        ("tmp/work", 0o755),
+        ("tmp/home", 0o700),
+        ("tmp/.tidemill", 0o755),
+        ("shm", 0o1777),
+        ("out", 0o700),
+        ("own", 0o755),
+        ("own/lib", 0o755),
+        ("own/in", 0o755),
+        ("cover", 0o755),
+    ];
+    for (name, mode) in directories {
+        file::make_dir_at(root.as_fd(), name, mode)?;
+    }
+    Ok(())
+}
+
+fn finish_set_up(place: &Place) -> Result<()> {
+    use std::io::Write;
+    let mut library = file::create_at(place.own.as_fd(), "lib/tidemill_payload.py", 0o644)?;
+    let written = library.write_all(LIBRARY.as_bytes());
+    written.map_err(|source| SysError::new("write", "tidemill_payload.py", source))?;
+    file::change_dir(place.work.as_fd())
+}
+
+/// What both ways share. The order matters: changes of rights reset the parent-death signal and the dumpable state.
+fn harden() -> Result<()> {
+    security::forbid_new_privileges()?;
+    process::forbid_core_dumps()?;
+    security::set_dumpable(false)?;
+    security::set_parent_death_signal(signal::KILL)
+}

@@ -1,0 +1,173 @@
+//! The scratch between payloads: emptied, inputs laid out, outputs put aside.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tidemill_sys::file::{self, Space, Status};
+use tidemill_sys::{Result, SysError};
+
+use super::place::Place;
+use crate::{Isolated, SlotOutput};
+
+/// The tmpfs counts as full when less than this is left of it.
+const FULL_BYTES: u64 = 64 << 10;
+
+/// The directories that payloads write to, as they were before a payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Snapshot {
+    directories: [Status; 4],
+    space: Space,
+}
+
+/// Work directory, /tmp and waiting outputs of a slot.
+pub(crate) struct Scratch {
+    pub place: Place,
+    before: Option<Snapshot>,
+    /// names in the work directory that lead to inputs
+    links: Vec<(String, String)>,
+    /// directories below out/ that the pilot has not removed yet
+    pub waiting: u64,
+    numbered: u64,
+}
+
+impl Scratch {
+    pub fn new(place: Place) -> Self {
+        Scratch {
+            place,
+            before: None,
+            links: Vec::new(),
+            waiting: 0,
+            numbered: 0,
+        }
+    }
+
+    fn snapshot(&self) -> Result<Snapshot> {
+        let place = &self.place;
+        Ok(Snapshot {
+            directories: [
+                file::status(place.tmp.as_fd())?,
+                file::status(place.work.as_fd())?,
+                file::status(place.home.as_fd())?,
+                file::status(place.shm.as_fd())?,
+            ],
+            space: file::space(place.root.as_fd())?,
+        })
+    }
+
+    /// Puts the names of inputs into the (empty) work directory.
+    pub fn lay_out(&mut self, links: Vec<(String, String)>) -> Result<()> {
+        if links == self.links {
+            return Ok(());
+        }
+        self.before = None;
+        for (name, _) in std::mem::take(&mut self.links) {
+            file::remove_at(self.place.work.as_fd(), &name, false)?;
+        }
+        for (name, target) in links {
+            file::link_at(self.place.work.as_fd(), &name, &target)?;
+            self.links.push((name, target));
+        }
+        Ok(())
+    }
+
+    /// To be called right before a payload starts. Costs nothing where the last `clean` found nothing to do.
+    pub fn remember(&mut self) -> Result<()> {
+        if self.before.is_none() && self.place.isolated == Isolated::Namespaces && self.waiting == 0 {
+            self.before = Some(self.snapshot()?);
+        }
+        Ok(())
+    }
+
+    /// Empties /tmp, /dev/shm, home and work directory. Where inode and block counts and the change times of the four
+    /// directories are as before (nobody can set a change time), there is nothing to empty. Other users of the file
+    /// system (slots without namespaces, outputs that the pilot removes) make the counts useless.
+    pub fn clean(&mut self) -> Result<()> {
+        if self.before.is_some() && self.waiting == 0 && self.before == Some(self.snapshot()?) {
+            return Ok(());
+        }
+        self.before = None;
+        let place = &mut self.place;
+        let (tmp, shm) = (place.tmp.as_fd(), place.shm.as_fd());
+        file::set_mode(tmp, 0o1777)?;
+        file::set_mode(shm, 0o1777)?;
+        let kept: Vec<&str> = place.covers.kept().iter().map(String::as_str).collect();
+        let emptied = file::empty(tmp, &kept).and(file::empty(shm, &[]));
+        file::make_dir_at(tmp, "work", 0o755)?;
+        file::make_dir_at(tmp, "home", 0o700)?;
+        place.work = tidemill_sys::fd::high(file::open_dir_at(tmp, "work")?)?;
+        place.home = tidemill_sys::fd::high(file::open_dir_at(tmp, "home")?)?;
+        file::change_dir(place.work.as_fd())?;
+        for (name, target) in &self.links {
+            file::link_at(place.work.as_fd(), name, target)?;
+        }
+        emptied
+    }
+
+    /// We changed something ourselves: what was remembered does not count.
+    pub fn changed(&mut self) {
+        self.before = None;
+    }
+
+    /// Removes a waiting file that nobody will ask for, and its directory.
+    pub fn discard(&mut self, path: &str) {
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let root = self.place.root.as_fd();
+        if file::remove_at(root, path, false)
+            .and(file::remove_at(root, directory, true))
+            .is_ok()
+        {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Is there no room left?
+    pub fn full(&self) -> bool {
+        file::space(self.place.root.as_fd())
+            .is_ok_and(|space| space.blocks_free * space.block_bytes < FULL_BYTES || space.inodes_free == 0)
+    }
+
+    /// Moves files of the work directory to where the pilot finds them. The error says which output is wrong and how.
+    pub fn put_aside(
+        &mut self,
+        outputs: &[(String, String)],
+    ) -> std::result::Result<Vec<SlotOutput>, String> {
+        for (name, path) in outputs {
+            check_output(self.place.work.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
+        }
+        let directory = self.new_directory().map_err(|error| chain(&error))?;
+        let mut moved = Vec::with_capacity(outputs.len());
+        for (index, (name, path)) in outputs.iter().enumerate() {
+            let to = format!("{directory}/{index}");
+            file::rename_at(self.place.work.as_fd(), path, self.place.root.as_fd(), &to)
+                .map_err(|error| format!("output `{name}`: {}", chain(&error)))?;
+            moved.push(SlotOutput {
+                name: name.clone(),
+                path: to,
+                inline: None,
+            });
+        }
+        Ok(moved)
+    }
+
+    /// A directory below S for outputs of one payload or range; it waits until the pilot has removed it.
+    pub fn new_directory(&mut self) -> Result<String> {
+        self.numbered += 1;
+        let directory = format!("out/{}", self.numbered);
+        file::make_dir_at(self.place.root.as_fd(), &directory, 0o700)?;
+        self.waiting += 1;
+        Ok(directory)
+    }
+}
+
+/// A regular file below the work directory, no link on the way.
+fn check_output(work: BorrowedFd<'_>, path: &str) -> std::result::Result<(), String> {
+    match file::open_beneath(work, path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.os_error() == 2 => Err(format!("`{path}` is missing")),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &SysError) -> String {
+    format!("{error}: {}", error.source)
+}

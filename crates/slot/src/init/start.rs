@@ -1,0 +1,268 @@
+//! What is started next.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use tidemill_sys::spawn::{Command, Strings};
+use tidemill_sys::{fd, signal, time, SysError};
+
+use super::inputs::InputError;
+use super::job::Job;
+use super::payload::{Kind, Payload};
+use super::scratch::chain;
+use super::talk::Talk;
+use super::{Init, WAITING_MAX};
+use crate::queue::{Bounds, Events};
+use crate::{Failed, FromSlot, Isolated};
+
+/// Descriptors at which a persistent payload finds the protocol.
+const PAYLOAD_IN: RawFd = 3;
+const PAYLOAD_OUT: RawFd = 4;
+/// Room in the protocol's pipes; the default of 64 KiB makes both sides sleep more often.
+const PIPE_BYTES: i32 = 256 << 10;
+
+/// Why a payload could not be started: its failure class and message. `all`: it would be the same for every event.
+pub(super) struct NotStarted {
+    failure: &'static str,
+    message: String,
+    all: bool,
+}
+
+impl NotStarted {
+    fn all(failure: &'static str, message: String) -> Self {
+        NotStarted {
+            failure,
+            message,
+            all: true,
+        }
+    }
+}
+
+impl From<InputError> for NotStarted {
+    fn from(error: InputError) -> Self {
+        NotStarted {
+            failure: error.failure,
+            message: error.message,
+            all: false,
+        }
+    }
+}
+
+impl From<SysError> for NotStarted {
+    fn from(error: SysError) -> Self {
+        NotStarted::all("payload_setup", chain(&error))
+    }
+}
+
+impl Init {
+    /// Starts payloads and hands out ranges as far as that goes now.
+    pub(super) fn advance(&mut self) {
+        while self.payload.is_none()
+            && self.fatal.is_none()
+            && self.scratch.waiting < WAITING_MAX
+            && !self.control.overfull()
+            && self.control.inbox.is_empty()
+        {
+            let Some(job) = self.queue.front_job() else {
+                break;
+            };
+            self.start(job);
+        }
+        if self.payload.is_some() {
+            self.hand_out();
+        }
+    }
+
+    /// Events for the next chunk or range of a job: 0 when none fits before the deadline. `ahead`: events that are
+    /// worked on before.
+    pub(super) fn size(&self, job: &Job, ahead: u64) -> u64 {
+        let left_us = self.deadline_us.map(|deadline_us| {
+            let ahead_us = job.pace.expected_us(ahead) / job.program.cores.max(1);
+            deadline_us.saturating_sub(time::monotonic_us() + ahead_us)
+        });
+        let program_max = job.program.chunk_max.max(1);
+        let run_max = self.queue.of_job(job.def.job).and_then(|run| run.chunk_max);
+        let chunk_max = run_max.unwrap_or(program_max).min(program_max);
+        job.pace.size(&Bounds {
+            range_s: job.program.range_s,
+            chunk_max,
+            left_us,
+        })
+    }
+
+    /// Gives the oldest run of a job back.
+    pub(super) fn return_run(&mut self, job: u64, reason: &str) {
+        if let Some(events) = self.queue.take(job, u64::MAX) {
+            self.give_back(events, reason);
+        }
+    }
+
+    fn start(&mut self, id: u64) {
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return match self.wrong_jobs.get(&id).cloned() {
+                Some(what) => self.not_started(id, u64::MAX, NotStarted::all("dispatch", what)),
+                None => self.return_run(id, "slot"),
+            };
+        };
+        let size = self.size(&job, 0);
+        let started = match (size, job.persistent()) {
+            (0, _) => {
+                self.return_run(id, "walltime");
+                Ok(())
+            }
+            (_, true) => self.start_persistent(&mut job),
+            (_, false) => self.start_command(&mut job, size),
+        };
+        self.jobs.insert(id, job);
+        if let Err(not_started) = started {
+            self.not_started(id, size, not_started);
+        }
+    }
+
+    fn not_started(&mut self, job: u64, count: u64, why: NotStarted) {
+        let count = if why.all { u64::MAX } else { count };
+        let Some(events) = self.queue.take(job, count) else {
+            return;
+        };
+        if why.failure == "preempted" {
+            return self.give_back(events, "yield");
+        }
+        self.control.put(FromSlot::Failed(Failed {
+            ticket: events.ticket,
+            job,
+            first: events.first,
+            count: events.count,
+            failure: why.failure.to_owned(),
+            message: why.message,
+            at_us: time::realtime_us(),
+            ..Failed::default()
+        }));
+    }
+
+    fn start_command(&mut self, job: &mut Job, size: u64) -> Result<(), NotStarted> {
+        let Some(run) = self.queue.of_job(job.def.job) else {
+            return Ok(());
+        };
+        let count = size.min(run.end - run.next);
+        let events = Events {
+            ticket: run.ticket,
+            job: run.job,
+            first: run.next,
+            count,
+        };
+        if !job.def.inputs.is_empty() {
+            let (place, control) = (&self.scratch.place, &mut self.control);
+            job.inputs
+                .copy_shared(place, &job.def, &mut || !control.urgent())?;
+            job.inputs
+                .copy_each(place, &job.def, (events.first, count), &mut || !control.urgent())?;
+        }
+        let place = &self.scratch.place;
+        let wrong = |what: String| NotStarted {
+            failure: "payload_setup",
+            message: what,
+            all: false,
+        };
+        let argv = job.arguments(place, events).map_err(wrong)?;
+        let outputs = job.outputs(place, events).map_err(wrong)?;
+        self.prepare(job, events)?;
+        job.set_environment(&self.scratch.place, Some(events))?;
+        let clocks = (time::monotonic_us(), time::realtime_us());
+        let pid = spawn(
+            &mut self.spawner,
+            &job.path,
+            (&argv, job.env()),
+            &[],
+            self.scratch.place.isolated,
+        )?;
+        let events = self.queue.take(job.def.job, count).unwrap_or(events);
+        let kind = Kind::Command { events, outputs };
+        self.payload = Some(Payload::new(pid, job.def.job, kind, clocks));
+        Ok(())
+    }
+
+    fn start_persistent(&mut self, job: &mut Job) -> Result<(), NotStarted> {
+        let (place, control) = (&self.scratch.place, &mut self.control);
+        job.inputs
+            .copy_shared(place, &job.def, &mut || !control.urgent())?;
+        let wrong = |what: String| NotStarted::all("payload_setup", what);
+        let nothing = Events {
+            job: job.def.job,
+            count: 1,
+            ..Events::default()
+        };
+        let argv = job.arguments(place, nothing).map_err(wrong)?;
+        self.prepare(job, nothing)?;
+        job.set_environment(&self.scratch.place, None)?;
+        let (payload_in, to) = fd::pipe()?;
+        let (from, payload_out) = fd::pipe()?;
+        fd::set_nonblocking(to.as_fd(), true)?;
+        fd::set_nonblocking(from.as_fd(), true)?;
+        fd::set_pipe_size(to.as_fd(), PIPE_BYTES);
+        fd::set_pipe_size(from.as_fd(), PIPE_BYTES);
+        let descriptors = [
+            (payload_in.as_raw_fd(), PAYLOAD_IN),
+            (payload_out.as_raw_fd(), PAYLOAD_OUT),
+        ];
+        let clocks = (time::monotonic_us(), time::realtime_us());
+        let pid = spawn(
+            &mut self.spawner,
+            &job.path,
+            (&argv, job.env()),
+            &descriptors,
+            self.scratch.place.isolated,
+        )?;
+        let talk = Talk::new(to, from, job.program.cores <= 1, clocks.0);
+        self.payload = Some(Payload::new(
+            pid,
+            job.def.job,
+            Kind::Range(Box::new(talk)),
+            clocks,
+        ));
+        Ok(())
+    }
+
+    /// Inputs by name in the work directory, streams empty, the state of the scratch remembered.
+    fn prepare(&mut self, job: &Job, events: Events) -> Result<(), NotStarted> {
+        let links = job.links(&self.scratch.place, events);
+        self.scratch.lay_out(links)?;
+        self.scratch.remember()?;
+        let limit = usize::try_from(job.program.log_bytes_max)
+            .unwrap_or(usize::MAX)
+            .min(256 << 20);
+        let keep_whole = job.program.stdout_output && !job.persistent();
+        self.streams.reset(limit, keep_whole);
+        Ok(())
+    }
+}
+
+fn spawn(
+    spawner: &mut tidemill_sys::spawn::Spawner,
+    path: &std::ffi::CStr,
+    (argv, env): (&Strings, &Strings),
+    descriptors: &[(RawFd, RawFd)],
+    isolated: Isolated,
+) -> Result<i32, NotStarted> {
+    // in a PID namespace the kernel kills payloads with their init anyway
+    let parent_death_signal = if isolated == Isolated::Subreaper {
+        signal::KILL
+    } else {
+        0
+    };
+    spawner
+        .spawn(&Command {
+            path,
+            argv,
+            env,
+            descriptors,
+            parent_death_signal,
+        })
+        .map_err(|error| {
+            let hint = match error.os_error() {
+                2 => " (no such file, or its interpreter or loader is missing)",
+                8 => " (neither a program for this machine nor a script that begins with `#!`)",
+                13 => " (is it executable, and may you reach its directory?)",
+                _ => "",
+            };
+            NotStarted::all("payload_setup", format!("{}{hint}", chain(&error)))
+        })
+}

@@ -1,0 +1,221 @@
+//! Work that waits in a slot, and how much of it one payload or range gets. Pure.
+
+use std::collections::VecDeque;
+
+/// What is left of a `Run`: events `next..end`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub ticket: u64,
+    pub job: u64,
+    pub next: u64,
+    pub end: u64,
+    pub chunk_max: Option<u64>,
+}
+
+/// Consecutive events of one ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Events {
+    pub ticket: u64,
+    pub job: u64,
+    pub first: u64,
+    pub count: u64,
+}
+
+impl Events {
+    pub fn end(&self) -> u64 {
+        self.first + self.count
+    }
+}
+
+/// Runs in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    runs: VecDeque<Run>,
+}
+
+impl Queue {
+    pub fn push(&mut self, run: Run) {
+        if run.next < run.end {
+            self.runs.push_back(run);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The job of the oldest run.
+    pub fn front_job(&self) -> Option<u64> {
+        self.runs.front().map(|run| run.job)
+    }
+
+    /// The oldest run of a job.
+    pub fn of_job(&self, job: u64) -> Option<&Run> {
+        self.runs.iter().find(|run| run.job == job)
+    }
+
+    /// Takes up to `count` events off the oldest run of a job.
+    pub fn take(&mut self, job: u64, count: u64) -> Option<Events> {
+        let at = self.runs.iter().position(|run| run.job == job)?;
+        let run = &mut self.runs[at];
+        let count = count.min(run.end - run.next);
+        let events = Events {
+            ticket: run.ticket,
+            job,
+            first: run.next,
+            count,
+        };
+        run.next += count;
+        if run.next == run.end {
+            self.runs.remove(at);
+        }
+        Some(events)
+    }
+
+    /// Takes everything, or everything of one job.
+    pub fn take_all(&mut self, job: Option<u64>) -> Vec<Events> {
+        let (taken, kept) = self
+            .runs
+            .drain(..)
+            .partition(|run| job.is_none_or(|job| job == run.job));
+        self.runs = kept;
+        let taken: VecDeque<Run> = taken;
+        let events = |run: &Run| Events {
+            ticket: run.ticket,
+            job: run.job,
+            first: run.next,
+            count: run.end - run.next,
+        };
+        taken.iter().map(events).collect()
+    }
+}
+
+/// Seconds per event of a job: the application's estimate until measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    event_s: f64,
+    measured: bool,
+    last_count: u64,
+}
+
+/// What bounds the next chunk or range.
+pub(crate) struct Bounds {
+    /// aimed length
+    pub range_s: f64,
+    pub chunk_max: u64,
+    /// until the deadline
+    pub left_us: Option<u64>,
+}
+
+/// A measurement weighs so much against what was measured before.
+const WEIGHT: f64 = 0.3;
+/// The next range is at most so many times the last: one lucky event says little about the next thousand.
+const GROWTH_MAX: u64 = 8;
+
+impl Pace {
+    pub fn new(estimate_s: f64) -> Self {
+        Pace {
+            event_s: estimate_s.max(0.0),
+            measured: false,
+            last_count: 0,
+        }
+    }
+
+    pub fn measure(&mut self, count: u64, wall_us: u64) {
+        let event_s = wall_us as f64 / 1e6 / count.max(1) as f64;
+        self.event_s = if self.measured {
+            self.event_s * (1.0 - WEIGHT) + event_s * WEIGHT
+        } else {
+            event_s
+        };
+        self.measured = true;
+        self.last_count = count;
+    }
+
+    /// How long so many events are expected to take.
+    pub fn expected_us(&self, count: u64) -> u64 {
+        (self.event_s * 1e6 * count as f64) as u64
+    }
+
+    /// Events for the next chunk or range; 0 when not even one is expected to end in time.
+    pub fn size(&self, bounds: &Bounds) -> u64 {
+        let fits = match bounds.left_us {
+            None => u64::MAX,
+            Some(0) => 0,
+            // the cast saturates where event_s is tiny or 0
+            Some(left_us) => (left_us as f64 / 1e6 / self.event_s) as u64,
+        };
+        let aimed = (bounds.range_s / self.event_s) as u64;
+        let grown = if self.measured {
+            self.last_count.saturating_mul(GROWTH_MAX)
+        } else {
+            u64::MAX
+        };
+        aimed.min(grown).clamp(1, bounds.chunk_max.max(1)).min(fits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bounds(range_s: f64, chunk_max: u64, left_us: Option<u64>) -> Bounds {
+        Bounds {
+            range_s,
+            chunk_max,
+            left_us,
+        }
+    }
+
+    #[test]
+    fn a_90_s_range_is_not_started_with_60_s_left() {
+        let pace = Pace::new(90.0);
+        assert_eq!(pace.size(&bounds(10.0, 100, Some(60_000_000))), 0);
+        assert_eq!(pace.size(&bounds(10.0, 100, Some(91_000_000))), 1);
+        assert_eq!(pace.size(&bounds(10.0, 100, None)), 1);
+    }
+
+    #[test]
+    fn sizes_follow_the_measured_pace_and_the_time_left() {
+        let mut pace = Pace::new(60.0);
+        pace.measure(10, 1_000_000);
+        assert_eq!(pace.size(&bounds(1.0, 1000, None)), 10);
+        assert_eq!(
+            pace.size(&bounds(100.0, 1000, None)),
+            80,
+            "no more than 8 times the last"
+        );
+        assert_eq!(pace.size(&bounds(100.0, 5, None)), 5);
+        assert_eq!(pace.size(&bounds(100.0, 1000, Some(300_001))), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_started_is_expected_to_end_in_time(event_s in 0.0001_f64..1000.0, range_s in 0.1_f64..1000.0, chunk_max in 1_u64..10_000, left_us in 0_u64..10_000_000_000) {
+            let mut pace = Pace::new(1.0);
+            pace.measure(1, (event_s * 1e6) as u64);
+            let size = pace.size(&bounds(range_s, chunk_max, Some(left_us)));
+            prop_assert!(size as f64 * pace.event_s <= left_us as f64 / 1e6 * 1.000_001);
+            prop_assert!(size <= chunk_max);
+        }
+
+        #[test]
+        fn a_queue_gives_every_event_once(runs in prop::collection::vec((0_u64..3, 0_u64..20), 0..10), takes in prop::collection::vec((0_u64..3, 1_u64..7), 0..40)) {
+            let mut queue = Queue::default();
+            let mut all = Vec::new();
+            for (ticket, &(job, count)) in runs.iter().enumerate() {
+                let ticket = ticket as u64;
+                queue.push(Run { ticket, job, next: 100 * ticket, end: 100 * ticket + count, chunk_max: None });
+                all.extend((0..count).map(|event| (ticket, job, 100 * ticket + event)));
+            }
+            let mut taken: Vec<Events> = takes.iter().filter_map(|&(job, count)| queue.take(job, count)).collect();
+            taken.extend(queue.take_all(None));
+            prop_assert!(queue.is_empty());
+            let mut given: Vec<_> = taken.iter().flat_map(|e| (e.first..e.end()).map(|event| (e.ticket, e.job, event))).collect();
+            given.sort_unstable();
+            all.sort_unstable();
+            prop_assert_eq!(given, all);
+        }
+    }
+}
