@@ -79,6 +79,9 @@ pub struct Pilot {
     /// When the oldest record that waits to be sent came.
     pub(crate) flush_since_us: Option<u64>,
     asked: Option<(f64, u64)>,
+    /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
+    /// we neither hold nor have recorded by then for lost.
+    catching_up: bool,
     worked_us: u64,
     safe_us: u64,
     saved_us: u64,
@@ -126,6 +129,7 @@ impl Pilot {
             settled: HashMap::new(),
             flush_since_us: Some(now_us),
             asked: None,
+            catching_up: true,
             worked_us: now_us,
             safe_us: now_us,
             saved_us: 0,
@@ -230,6 +234,10 @@ impl Pilot {
 
     /// Read and connect; do what the lead says.
     fn talk(&mut self, now_us: u64) -> Result<(), PilotError> {
+        if !self.link.is_up() {
+            // what Hello does not hold must have its record on the way
+            self.records.seal()?;
+        }
         let (binding, keeper) = (&self.binding, &self.keeper);
         let held = || {
             let mut held = binding.held();
@@ -241,6 +249,7 @@ impl Pilot {
                 LinkEvent::Up { acked } => {
                     LOG.info("lead.joined", &[("acked", &acked)]);
                     self.asked = None;
+                    self.catching_up = true;
                     self.safe_us = now_us;
                     self.records.reconnected(acked);
                 }
@@ -280,7 +289,14 @@ impl Pilot {
                     self.tell(slot, &tidemill_slot::ToSlot::CancelJob { job }, now_us)?;
                 }
             }
-            LeadMessage::Drain(drain) => self.drain(Reason::Drain, &drain.reason, now_us)?,
+            LeadMessage::Drain(drain) => {
+                let reason = if drain.reason == "stop" {
+                    Reason::Stop
+                } else {
+                    Reason::Drain
+                };
+                self.drain(reason, &drain.reason, now_us)?;
+            }
             LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
         }
         Ok(())
@@ -353,7 +369,7 @@ impl Pilot {
             self.records.seal()?;
             self.flush_since_us = None;
         }
-        if self.flush_since_us.is_none() && self.records.has_unsent() {
+        if (self.flush_since_us.is_none() || self.catching_up) && self.records.has_unsent() {
             if let Some(buffer) = self.link.records_buffer(now_us) {
                 self.records.write_unsent(buffer, OUT_BYTES_MAX);
             }
@@ -364,6 +380,7 @@ impl Pilot {
             self.saved_us = now_us;
             self.save(now_us)?;
         }
+        self.catching_up &= !self.link.is_up() || self.records.has_unsent();
         self.ask(now_us)?;
         if self.link.is_up() && now_us >= self.link.last_sent_us + beat_us(self.post.settings()) {
             self.link.send(
@@ -402,7 +419,7 @@ impl Pilot {
 
     fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
         let working = matches!(self.phase, Phase::Working) && self.link.is_up() && self.slot_ready;
-        if !working || self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX {
+        if !working || self.catching_up || self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX {
             return Ok(());
         }
         let queued_s = self.binding.queued_s();
