@@ -110,15 +110,15 @@ def run(args: Namespace) -> int:
     """Run the site's agent."""
     from tidemill import log
     from tidemill.cli.supervise import end_with_parent
-    from tidemill.site.agent import run_agent
+    from tidemill.site.run import run_agent
 
     directory = _site(args)
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
     log.to_stderr(args.log_level)
     return run_agent(
-        _read(directory),
         directory,
+        _read(directory),
         once=args.once,
         take_over=args.take_over,
         stop_pilots=args.stop_pilots,

@@ -51,9 +51,9 @@ def run(args: Namespace) -> int:
     from tidemill.client.home import home_dir, make_home, read_up
 
     home = home_dir(args.dir or args.home)
-    running = read_up(home)
     if args.stop:
-        return _stop(home, running)
+        return _stop(home)
+    running = read_up(home)
     if running is not None:
         raise ConfigError(
             f"a `tidemill up` runs already in `{home}`: process {running.pid}, at {running.address}",
@@ -71,7 +71,7 @@ def start_detached(
     home: Path, *, nodes: int | None = None, cores: int | None = None, tied: bool = False
 ) -> UpFile:
     """Start `tidemill up` in the background and wait until it answers. `tied`: it ends when this process ends."""
-    from tidemill.client.home import make_home, read_up
+    from tidemill.client.home import make_home, read_up, up_runs
 
     make_home(home)
     argv = [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(home)]
@@ -91,12 +91,9 @@ def start_detached(
         up = read_up(home)
         if up is not None:
             return up
-        if process.poll() is not None:
-            break
+        if process.poll() is not None and not up_runs(home):
+            break  # else another one won the race: it will answer
         clock.sleep_s(0.02)
-    up = read_up(home)  # another one may have won the race to start
-    if up is not None:
-        return up
     if process.poll() is None:
         process.terminate()
     words = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error: ")]
@@ -109,16 +106,17 @@ def start_detached(
 
 def stop_up(home: Path) -> bool:
     """Stop the `tidemill up` of this home and wait for its end; False if none runs. Raises SiteError."""
-    from tidemill.client.home import read_up, up_runs
+    from tidemill.client.home import up_runs
 
-    up = read_up(home)
-    if up is None:
+    if not up_runs(home):
         return False
-    os.kill(up.pid, signal.SIGTERM)
+    pid = int((home / "up.lock").read_text() or 0)
+    if pid:
+        os.kill(pid, signal.SIGTERM)
     deadline = clock.monotonic_s() + STOP_S
     while up_runs(home):
         if clock.monotonic_s() > deadline:
-            raise SiteError(f"process {up.pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
+            raise SiteError(f"process {pid} did not end within {STOP_S:.0f} s", hint=f"see {home}/up.log")
         clock.sleep_s(0.02)
     return True
 
@@ -142,12 +140,11 @@ def _stop_words(home: Path) -> str:
     return "`tidemill up --stop`" if home == home_dir() else f"`tidemill up --stop --home {home}`"
 
 
-def _stop(home: Path, running: UpFile | None) -> int:
-    if running is None:
+def _stop(home: Path) -> int:
+    if stop_up(home):
+        say("stopped; what was running goes on with the next `tidemill up`")
+    else:
         say(f"no `tidemill up` runs in `{home}`")
-        return 0
-    stop_up(home)
-    say("stopped; what was running goes on with the next `tidemill up`")
     return 0
 
 
@@ -307,7 +304,7 @@ def _locked(home: Path) -> Iterator[None]:
     from tidemill.server.mounts import refuse_network
 
     refuse_network(home)
-    with (home / "up.lock").open("a") as file:
+    with (home / "up.lock").open("a+") as file:
         for attempt in range(LOCK_TRIES):  # one who only asks whether we run holds the lock for an instant
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -319,6 +316,9 @@ def _locked(home: Path) -> Iterator[None]:
                         hint=f"stop it: {_stop_words(home)}",
                     ) from None
                 clock.sleep_s(0.02)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield
 
 
