@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import sys
 from pathlib import Path
+
+import pytest
 
 from tidemill.examples import try_ranges
 from tidemill.examples.try_ranges import Outcome, Trial
@@ -133,3 +137,31 @@ def test_by_hand_nothing_is_forked(tmp_path: Path) -> None:
     )
     assert len(set(result.stdout.split())) == 1
     assert result.stderr.count("done") == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_event_is_settled_once_however_many_copies_are_killed(tmp_path: Path, seed: int) -> None:
+    source = """
+def work(r):
+    for event in r.events():
+        time.sleep(0.0005)
+        r.done(event, 1)
+tidemill.forked(work)
+"""
+    chance = random.Random(seed)
+    killed = []
+
+    def kill(parent: int, line: str) -> None:
+        if line.startswith("done ") and chance.random() < 0.05:
+            copies = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+            if copies:
+                killed.append(int(chance.choice(copies)))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    outcome = run(tmp_path, source, Trial(events=300, size=7, cores=3, watch=kill))
+    assert (outcome.error, outcome.exit_status) == (None, 0)
+    assert killed
+    assert len(outcome.done()) + len(outcome.failed) == 300
+    assert len(outcome.failed) <= len(set(killed))
+    assert set(outcome.failed.values()) <= {"the forked copy was killed by signal 9"}

@@ -413,6 +413,7 @@ class _Copy(object):
             -1, 8
         )  # the copy writes the event it is at: survives any death, costs no call
         self.message = ""  # its last words
+        self.fresh = True  # has never had a range
 
 
 class _Parent(object):
@@ -446,6 +447,7 @@ class _Parent(object):
     def _hand_out(self) -> None:
         while self._stock and self._waiting:
             copy = self._waiting.popleft()
+            self._idle_deaths, copy.fresh = 0 if copy.fresh else self._idle_deaths, False
             copy.range = Range(*self._stock[0], link=self._pilot)
             copy.position[:8] = struct.pack("q", -1)
             self._tell(copy, "range %d %d %d" % self._stock.popleft())
@@ -518,7 +520,7 @@ class _Parent(object):
             end = "the forked copy was killed by signal %d" % os.WTERMSIG(status)
         else:
             end = "the forked copy ended with exit status %d" % os.WEXITSTATUS(status)
-        self._idle_deaths = 0 if copy.range is not None else self._idle_deaths + (status != 0)
+        self._idle_deaths += copy.fresh and status != 0
         if copy.range is not None and copy.range.unsettled():
             self._blame(copy.range, struct.unpack("q", copy.position[:8])[0], copy.message or end)
         if self._idle_deaths >= IDLE_DEATHS_MAX:
