@@ -18,6 +18,7 @@ mod server;
 mod work;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use tidemill_sys::{process, signal};
@@ -41,7 +42,7 @@ Leaves when the fleet is closed and all pilots have left, or on SIGTERM.
 /// Run a lead until it may leave; returns the exit code. Call while single-threaded.
 pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     let log = Log::new("lead");
-    match options(args).and_then(|fleet| lead(&fleet, log)) {
+    match options(args).and_then(|fleet| fleet.map_or_else(help, |fleet| lead(&fleet, log))) {
         Ok(()) => 0,
         Err(LeadError::Usage(text)) => {
             tidemill_wire::log::plain(&format!(
@@ -69,7 +70,13 @@ fn lead(fleet: &std::path::Path, log: Log) -> Result<(), LeadError> {
     }
 }
 
-fn options(args: impl Iterator<Item = OsString>) -> Result<PathBuf, LeadError> {
+fn help() -> Result<(), LeadError> {
+    let _ = std::io::stdout().write_all(USAGE.as_bytes()); // a closed pipe is the reader's choice
+    Ok(())
+}
+
+/// The fleet's directory; None: help was asked for.
+fn options(args: impl Iterator<Item = OsString>) -> Result<Option<PathBuf>, LeadError> {
     use lexopt::prelude::*;
     let usage = |error: lexopt::Error| LeadError::Usage(error.to_string());
     let mut parser = lexopt::Parser::from_args(args);
@@ -77,8 +84,11 @@ fn options(args: impl Iterator<Item = OsString>) -> Result<PathBuf, LeadError> {
     while let Some(option) = parser.next().map_err(usage)? {
         match option {
             Long("fleet") => fleet = Some(PathBuf::from(parser.value().map_err(usage)?)),
+            Long("help") | Short('h') => return Ok(None),
             other => return Err(usage(other.unexpected())),
         }
     }
-    fleet.ok_or_else(|| LeadError::Usage(String::from("missing option `--fleet`")))
+    fleet
+        .map(Some)
+        .ok_or_else(|| LeadError::Usage(String::from("missing option `--fleet`")))
 }
