@@ -205,7 +205,7 @@ class LocalBatchSystem:
         while not daemon_lives(self._directory):
             if process.poll() and not daemon_lives(self._directory):
                 raise SiteError(
-                    f"the local batch daemon ended with status {process.returncode}: "
+                    f"the local batch daemon ended with status {process.poll()}: "
                     f"{_tail(self._directory / 'daemon.log') or 'it printed nothing'}"
                 )
             if clock.monotonic_s() > deadline:

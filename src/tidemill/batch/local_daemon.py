@@ -107,6 +107,8 @@ class Daemon:
             if path.name.startswith("."):
                 continue
             entry = self._table.entries.get(path.name)
+            if entry is None and any((self._directory / "queue").glob(f"[0-9]*-{path.name}.json")):
+                continue  # submitted since we looked: it is canceled at the next step
             if entry is not None and entry.state is AllocationState.QUEUED:
                 self._end(entry, AllocationState.CANCELED, "canceled before it ran")
                 changed = True

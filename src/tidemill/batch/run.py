@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,33 +40,46 @@ def run(
     return done.stdout.decode(errors="replace")
 
 
-def start(
-    command: Sequence[str],
-    *,
-    output: Path,
-    environ: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> subprocess.Popen[bytes]:
+class Started:
+    """A program that was started and outlives us; `poll` waits for it when it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.status: int | None = None  #: exit status, or minus the signal that killed it
+
+    def poll(self) -> int | None:
+        """The exit status, None while it runs."""
+        if self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it
+                self.status = 0
+            else:
+                self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status
+
+
+def start(command: Sequence[str], *, output: Path, environ: Mapping[str, str] | None = None) -> Started:
     """Start a program in a session of its own that outlives us; what it prints is appended to `output`.
 
     Raises SiteError.
     """
-    descriptor = -1
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.fspath(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
     try:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        return subprocess.Popen(
+        pid = os.posix_spawnp(
+            command[0],
             list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            env=dict(environ) if environ is not None else None,
-            cwd=cwd,
-            start_new_session=True,
+            dict(os.environ if environ is None else environ),
+            file_actions=actions,
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1],
         )
     except OSError as error:
-        raise SiteError(
-            f"failed to start `{' '.join(command)[:_QUOTE_CHARS_MAX]}`: {error.strerror}"
-        ) from error
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+        shown = " ".join(command)[:_QUOTE_CHARS_MAX]
+        raise SiteError(f"failed to start `{shown}`: {error.strerror}") from error
+    return Started(pid)

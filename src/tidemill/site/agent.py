@@ -1,4 +1,4 @@
-"""The site agent: one bounded loop that joins the parts. `run_agent` is its entry point.
+"""The site agent: one bounded loop that joins the parts. See `run` for how it is started.
 
 Each tick: answers of the server, records of the fleets, news of the batch system, deliveries, grants, allocations. What
 changes is durable in the site's log before it is acted upon, and the epoch is looked at before every action outside.
@@ -6,16 +6,13 @@ changes is durable in the site's log before it is acted upon, and the epoch is l
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import BatchSystem
-from tidemill.batch.local import LocalBatchSystem
 from tidemill.config import SiteConfig
-from tidemill.errors import ProtocolError, SiteError, TidemillError
+from tidemill.errors import SiteError
 from tidemill.harvest.plan import Demand
 from tidemill.log import Log
 from tidemill.model.application import DEFAULT_EVENT_S
@@ -28,7 +25,7 @@ from tidemill.site.capacity import Ahead, event_s, wanted
 from tidemill.site.deliveries import Deliveries
 from tidemill.site.fleets import Fleets, OpenFleet, is_over
 from tidemill.site.granting import Granting
-from tidemill.site.identity import Identity, SupersededError, claim
+from tidemill.site.identity import Identity, SupersededError
 from tidemill.site.log import SiteLog, restore
 from tidemill.site.outputs import Deliverer
 from tidemill.site.prepare import NodeShape, Preparer
@@ -36,15 +33,11 @@ from tidemill.site.rate import Throughput
 from tidemill.site.staging import Stage
 from tidemill.site.sync import Sync
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
-from tidemill.wire.http import ConflictError
 from tidemill.wire.node import Started
 
 HELPERS = 2
 APPLICATIONS_S = 2.0
 CLEAN_S = 5.0
-ONCE_S = 20.0
-"""`--once` ends after so long, or earlier when nothing is under way."""
-
 STOP_PILOTS_S = 30.0
 JOBS_CLEANED_PER_TICK = 500
 _log = Log("agent")
@@ -119,7 +112,12 @@ class Agent:
     @property
     def is_drained(self) -> bool:
         """Whether no new work is taken: told by the server or by a STOP file."""
-        return self.log.pool.state.drained is not None or (self.site_dir / "STOP").exists()
+        return self.log.pool.state.drained is not None or self.is_stopped
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether staff have put a STOP file into the site directory: then nothing new starts at all."""
+        return (self.site_dir / "STOP").exists()
 
     def _take_reply(self) -> bool:
         reply = self.sync.take()
@@ -151,6 +149,12 @@ class Agent:
             return []
 
     def _grant(self) -> bool:
+        if self.is_stopped:
+            if self.standing is not None:  # its lead hands out nothing more; work to come gets another fleet
+                _log.warning("site.stopped", file=str(self.site_dir / "STOP"))
+                self.granting.drain(self.standing)
+                self.standing = None
+            return False
         if not self.log.pool.tally.backlog or self.granting.unwritten:
             return False
         return self.granting.plan(self._standing_fleet())
@@ -178,14 +182,11 @@ class Agent:
     def _harvest(self) -> bool:
         if self.config.mode != "run":
             return False
-        demand = self._demand()
+        if self.is_stopped:
+            return self.allocations.step("", Demand(events=0, core_s=0.0, slot_cores=1), self.identity)
         if self.standing is None:
             return False
-        if self.is_drained and not self.allocations.living:
-            return False
-        if self.is_drained:
-            demand = Demand(events=0, core_s=0.0, slot_cores=1)
-        return self.allocations.step(self.standing.record.name, demand, self.identity)
+        return self.allocations.step(self.standing.record.name, self._demand(), self.identity)
 
     def _demand(self) -> Demand:
         """What is open here. Old fleets' pilots are at some of it, which makes this an upper bound."""
@@ -409,83 +410,3 @@ class Agent:
         self.hands.shutdown(wait=False, cancel_futures=True)
         self.sync.close()
         self.log.close()
-
-
-class _Signals:
-    """TERM and INT ask the loop to end."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.is_asked = True
-
-
-def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
-    """The site's batch system."""
-    return LocalBatchSystem(site_dir / "batch", config.local)
-
-
-def run_agent(
-    config: SiteConfig,
-    site_dir: Path,
-    *,
-    once: bool = False,
-    take_over: bool = False,
-    stop_pilots: bool = False,
-) -> int:
-    """Serve a site until TERM, or (`once`) until nothing is under way; the exit code.
-
-    TERM leaves pilots and leads running unless `stop_pilots`. Raises TidemillError when it cannot start or was
-    superseded.
-    """
-    site_dir = site_dir.absolute()
-    for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    identity = claim(
-        site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
-    )
-    signals = _Signals()
-    agent = Agent(config, site_dir, identity=identity, batch=open_batch(config, site_dir))
-    _log.info("agent.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
-    try:
-        _loop(agent, signals, once=once)
-    except (SupersededError, ConflictError) as error:
-        agent.close()
-        raise SiteError(error.message, hint=error.hint, transient=False) from error
-    if stop_pilots:
-        agent.stop_pilots()
-    agent.leave()
-    _log.info("agent.ended", site=config.name, epoch=identity.epoch)
-    return 0
-
-
-def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
-    config = agent.config
-    started_s = quiet_since_s = clock.monotonic_s()
-    while not signals.is_asked:
-        try:
-            changed = agent.tick()
-        except (SupersededError, ConflictError, ProtocolError):
-            raise
-        except TidemillError as error:
-            if agent.log.is_broken:
-                raise
-            _log.error("tick.failed", reason=error.message, hint=error.hint)
-            changed = False
-        now = clock.monotonic_s()
-        if changed:
-            quiet_since_s = now
-        if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
-            return
-        clock.sleep_s(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.allocations.living)))
-
-
-def _pause_s(config: SiteConfig, *, quiet_s: float, busy: bool) -> float:
-    """Short while something happens, longer the longer nothing does."""
-    if quiet_s < 1.0:
-        return config.tick_s
-    longest = config.tick_s * 2 if busy else config.tick_max_s
-    return min(max(config.tick_s, quiet_s / 20), max(longest, config.tick_s))

@@ -115,13 +115,21 @@ class Granting:
         self._note(fleet, entry, {}, {})
         return True
 
+    def drain(self, fleet: OpenFleet) -> None:
+        """Note that a fleet's lead is to hand out nothing more."""
+        entry = s.Granted(fleet=fleet.record.name, grants=[], cancels=[], ended=[], close=False, drain=True)
+        self._note(fleet, entry, {}, {})
+
     def write(self) -> None:
         """Write the work files whose entries are durable. Raises SiteError: they are written later then."""
         while self.unwritten:
             work = self.unwritten[0]
             entry = work.entry
             order = WorkOrder(
-                cancel_jobs=entry.cancels, ended=entry.ended, drain=entry.close, close=entry.close
+                cancel_jobs=entry.cancels,
+                ended=entry.ended,
+                drain=entry.close or entry.drain,
+                close=entry.close,
             )
             self._fleets.give(
                 work.fleet, grants=entry.grants, programs=work.programs, jobs=work.jobs, order=order

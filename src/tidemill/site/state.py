@@ -176,6 +176,7 @@ class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):
     cancels: list[int]
     ended: list[str]
     close: bool
+    drain: bool = False
 
 
 class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):

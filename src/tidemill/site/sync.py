@@ -19,6 +19,9 @@ from tidemill.wire.http import ConflictError, Connection
 UNIX_INTERVAL_S = 0.2
 TCP_INTERVAL_S = 10.0
 AWAY_FIRST_S = 0.5
+PRESSED = 20
+"""When something presses, the pause is so many times shorter."""
+
 _log = Log("sync")
 
 
@@ -35,6 +38,7 @@ class Sync:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._under_way: Future[SyncReply] | None = None
         self._next_s = 0.0
+        self._pressed_s = 0.0
         self.failures = 0
         self.more = False
         self.said: str | None = None
@@ -44,7 +48,7 @@ class Sync:
         if self._under_way is not None:
             return False
         now = clock.monotonic_s()
-        return now >= self._next_s or (presses and not self.failures)
+        return now >= self._next_s or (presses and not self.failures and now >= self._pressed_s)
 
     def start(self, request: SyncRequest) -> None:
         """Send a request; `take` gives the answer when it is there."""
@@ -78,7 +82,9 @@ class Sync:
         self.failures = 0
         self.said = None
         self.more = reply.more
-        self._next_s = clock.monotonic_s() + self.interval_s
+        now = clock.monotonic_s()
+        self._next_s = now + self.interval_s
+        self._pressed_s = now + self.interval_s / PRESSED
         return reply
 
     def wait(self, timeout_s: float) -> None:

@@ -1,0 +1,194 @@
+"""What every batch system must do, tried on each that can run here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill import clock
+from tidemill.batch.contract import Answer, Submission
+from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
+from tidemill.batch.processes import start_of
+from tidemill.config import LocalBatch
+from tidemill.errors import SiteError
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+DEADLINE_S = 20.0
+
+
+class Bench:
+    """A batch system of two one-core nodes, and words for what the tests wait for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "batch"
+        self.config = LocalBatch(nodes=2, cores_per_node=1, memory_mb_per_node=100, grace_s=0.3)
+        self.batch = LocalBatchSystem(self.directory, self.config)
+        self.names: list[str] = []
+
+    def submit(self, name: str, script: str, *, nodes: int = 1, walltime_s: float = 60.0) -> str:
+        self.names.append(name)
+        submission = Submission(
+            name=name,
+            command=["/bin/sh", "-c", script],
+            nodes=nodes,
+            cores=1,
+            memory_mb=100,
+            walltime_s=walltime_s,
+        )
+        return self.batch.submit(submission)
+
+    def state(self, name: str) -> AllocationState | None:
+        status = self.batch.status([name])[name]
+        return status.state if status.answer is Answer.FOUND else None
+
+    def wait(self, name: str, *states: AllocationState) -> AllocationState:
+        wait_for(lambda: self.state(name) in states, f"{name} is one of {states}")
+        found = self.state(name)
+        assert found is not None
+        return found
+
+    def wait_end(self, name: str) -> AllocationState:
+        return self.wait(name, *ALLOCATION_FINAL)
+
+    def daemon_pid(self) -> int:
+        """The process that holds the daemon's lock, as the kernel tells it (proc_locks(5))."""
+        inode = (self.directory / "daemon.lock").stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if fields[5].endswith(f":{inode}") and fields[3] == "WRITE":
+                return int(fields[4])
+        raise AssertionError("no daemon holds the lock")
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    deadline = clock.monotonic_s() + DEADLINE_S
+    while not done():
+        if clock.monotonic_s() > deadline:
+            pytest.fail(f"waited in vain: {what}")
+        clock.sleep_s(0.005)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    it = Bench(tmp_path)
+    yield it
+    it.batch.cancel(it.names)
+    it.batch.stop()
+    wait_for(lambda: not daemon_lives(it.directory), "the daemon ends")
+
+
+def test_command_that_succeeds_is_completed_and_its_output_kept(bench: Bench) -> None:
+    bench.submit("a", "echo hello $TIDEMILL_RANK $TIDEMILL_NODE_NAME")
+    assert bench.wait_end("a") is AllocationState.COMPLETED
+    assert bench.batch.output("a").read_text() == "hello 0 node0000\n"
+
+
+def test_command_that_fails_is_failed_with_status_and_last_words(bench: Bench) -> None:
+    bench.submit("a", "echo no licence >&2; exit 7")
+    assert bench.wait_end("a") is AllocationState.FAILED
+    status = bench.batch.status(["a"])["a"]
+    assert "7" in status.reason
+    assert "no licence" in status.output_tail
+
+
+def test_unknown_name_is_gone_and_known_ones_are_told_in_one_call(bench: Bench) -> None:
+    bench.submit("a", "sleep 60")
+    answers = bench.batch.status(["a", "never"])
+    assert answers["a"].answer is Answer.FOUND
+    assert answers["never"].answer is Answer.GONE
+
+
+def test_same_name_again_is_the_same_allocation(bench: Bench, tmp_path: Path) -> None:
+    for _ in range(2):
+        bench.submit("a", f"echo x >> {tmp_path}/ran")
+    bench.wait_end("a")
+    bench.submit("a", f"echo x >> {tmp_path}/ran")
+    assert bench.wait_end("a") is AllocationState.COMPLETED
+    assert (tmp_path / "ran").read_text() == "x\n"
+
+
+def test_allocations_wait_for_nodes_first_in_first_out(bench: Bench, tmp_path: Path) -> None:
+    bench.submit("wide", f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done", nodes=2)
+    for name in ("b", "c", "d"):
+        bench.submit(name, f"echo {name} >> {tmp_path}/order; sleep 0.05", nodes=2)
+    bench.wait("wide", AllocationState.ACTIVE)
+    assert bench.state("b") is AllocationState.QUEUED
+    assert bench.batch.machine().nodes_free == 0
+    (tmp_path / "go").touch()
+    bench.wait_end("d")
+    assert (tmp_path / "order").read_text().split() == ["b", "b", "c", "c", "d", "d"]
+
+
+def test_walltime_ends_with_term_and_then_kill(bench: Bench, tmp_path: Path) -> None:
+    bench.submit(
+        "a", f"trap 'echo term > {tmp_path}/term' TERM; while :; do sleep 0.05; done", walltime_s=0.5
+    )
+    assert bench.wait_end("a") is AllocationState.COMPLETED
+    assert "walltime" in bench.batch.status(["a"])["a"].reason
+    assert (tmp_path / "term").read_text() == "term\n"
+
+
+def test_canceled_allocation_leaves_no_process_behind(bench: Bench, tmp_path: Path) -> None:
+    script = f"setsid sleep 1000 & echo $! > {tmp_path}/pid; (trap '' TERM; sleep 1000) & wait"
+    bench.submit("a", script)
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", "it started")
+    escaped = int((tmp_path / "pid").read_text())
+    bench.batch.cancel(["a", "never"])
+    assert bench.wait_end("a") is AllocationState.CANCELED
+    assert start_of(escaped) is None
+
+
+def test_allocation_that_is_canceled_before_it_runs_never_runs(bench: Bench, tmp_path: Path) -> None:
+    bench.submit("a", "sleep 1000", nodes=2)
+    bench.wait("a", AllocationState.ACTIVE)
+    bench.submit("b", f"touch {tmp_path}/ran", nodes=2)
+    bench.batch.cancel(["b"])
+    assert bench.wait_end("b") is AllocationState.CANCELED
+    assert not (tmp_path / "ran").exists()
+
+
+def test_allocation_that_cannot_ever_run_is_refused(bench: Bench) -> None:
+    with pytest.raises(SiteError, match="3 nodes") as caught:
+        bench.submit("a", "true", nodes=3)
+    assert not caught.value.transient
+
+
+def test_killed_daemon_finds_its_allocations_again(bench: Bench, tmp_path: Path) -> None:
+    bench.submit("a", f"while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo done > {tmp_path}/done")
+    bench.submit("b", "exec sleep 1000")
+    bench.wait("a", AllocationState.ACTIVE)
+    bench.wait("b", AllocationState.ACTIVE)
+    os.kill(bench.daemon_pid(), signal.SIGKILL)
+    wait_for(lambda: not daemon_lives(bench.directory), "the daemon is dead")
+    bench.submit("c", "true")
+    assert bench.state("a") is AllocationState.ACTIVE
+    (tmp_path / "go").touch()
+    assert bench.wait_end("a") is AllocationState.COMPLETED
+    assert (tmp_path / "done").exists()
+    bench.batch.cancel(["b"])
+    assert bench.wait_end("b") is AllocationState.CANCELED
+    assert bench.wait_end("c") is AllocationState.COMPLETED
+
+
+def test_allocation_that_dies_with_its_daemon_is_not_forgotten(bench: Bench) -> None:
+    bench.submit("a", "exec sleep 1000")
+    bench.wait("a", AllocationState.ACTIVE)
+    os.kill(bench.daemon_pid(), signal.SIGSTOP)
+    table = read_table(bench.directory)
+    assert table is not None
+    os.kill(bench.daemon_pid(), signal.SIGKILL)
+    os.killpg(table.entries["a"].processes[0][0], signal.SIGKILL)
+    wait_for(lambda: not daemon_lives(bench.directory), "the daemon is dead")
+    assert bench.wait_end("a") is AllocationState.FAILED
+    assert "killed" in bench.batch.status(["a"])["a"].reason
+
+
+def test_others_cannot_reach_the_daemons_files(bench: Bench) -> None:
+    bench.submit("a", "true")
+    bench.wait_end("a")
+    assert bench.directory.stat().st_mode & 0o777 == 0o700
+    assert not any(path.is_socket() for path in bench.directory.rglob("*"))
