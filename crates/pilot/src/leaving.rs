@@ -288,6 +288,8 @@ impl Pilot {
         let Some(mut lead) = self.lead_process.take() else {
             return Ok(());
         };
+        // it waits for all pilots to have left, us included
+        self.link.reset(monotonic_us(), "we leave");
         if matches!(reason, Reason::Idle | Reason::Drain | Reason::Stop) {
             while lead.watch(monotonic_us()) {
                 let over = self.post.deadline_us.is_some_and(|at_us| monotonic_us() >= at_us);

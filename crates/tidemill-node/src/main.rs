@@ -38,7 +38,6 @@ fn main() {
 fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
     match command {
         "run" => tidemill_pilot::run(args),
-        "run" => tidemill_pilot::run(args),
         "lead" => tidemill_lead::run(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
