@@ -26,7 +26,7 @@ from tidemill.server.dispatcher import Dispatcher, Missing
 from tidemill.server.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.store import Session, Store
 from tidemill.server.sync import Bad, Conflict
-from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog
+from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
 
 READERS = 3
 WAITERS = 16
@@ -141,8 +141,8 @@ def _handler(api: Api, called: Route) -> Any:
 
 
 def _log_handler(api: Api) -> Any:
-    async def handle(request: Request[Any, Any, Any], job: int) -> Response[bytes]:
-        query = _query(LogQuery, request)
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        query, job = _query(LogQuery, request), int(request.path_params["job"])
         event: int | None = query.event
         rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
         if not rows:
@@ -228,7 +228,7 @@ def _query(kind: type[T], request: Request[Any, Any, Any]) -> T:
 
 
 def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
-    if kind is submit.SubmitRequest:
+    if kind is SubmitRequest:
         return submit.decode(body)
     try:
         return msgspec.json.decode(body, type=kind)

@@ -20,6 +20,7 @@ from tidemill.server.records import (
     PARTIAL,
     RELEASED,
     RUNNING,
+    SETTLED,
     WAITING,
     Job,
     Lease,
@@ -111,11 +112,30 @@ def _stop(work: Work, job: Job) -> None:
     work.keep_sets(job)
 
 
+def rest_of(work: Work, job: Job, lease: Lease) -> list[tuple[int, int]]:
+    """The events that an active lease still holds. Active leases of a job hold no event together."""
+    pieces = work.sets(job).leased.within(lease.first, lease.end)
+    if not lease.part:
+        return pieces
+    returned = IntervalSet.parse(lease.part)
+    return [own for piece in pieces for own in returned.missing(*piece)]
+
+
+def take(work: Work, job: Job, lease: Lease, events: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Take events away from an active lease; which of them it held. The campaign is no longer charged for them."""
+    rest = IntervalSet(rest_of(work, job, lease))
+    held = [piece for span in events for piece in rest.within(*span)]
+    leased = work.sets(job).leased
+    count = sum(leased.remove(*piece) for piece in held)
+    work.sums[work.campaign_of(job)].core_s -= count * lease.event_s * lease.cores
+    if count == len(rest):
+        work.end_lease(lease, SETTLED)
+    return held
+
+
 def give_back(work: Work, job: Job, lease: Lease, reason: str, *, state: int = RELEASED) -> None:
-    """End a lease: its undone events are free again, and the campaign is not charged for them."""
-    kept = work.sets(job)
-    rest = sum(kept.leased.remove(*piece) for piece in kept.undone(lease.first, lease.end))
-    work.sums[work.campaign_of(job)].core_s -= rest * lease.event_s * lease.cores
+    """End a lease: what it held is free again."""
+    take(work, job, lease, [(lease.first, lease.end)])
     work.keep_sets(job)
     work.end_lease(lease, state, clean(reason))
 

@@ -102,7 +102,7 @@ def _claim(work: Work, site: Site, queue: _Queue, window: int) -> tuple[Claim, b
             estimate = specs[job.spec].resources.event_s
             seconds = matching.event_s(site, kind.app, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
-        free = free_of(job)
+        free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
     return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates), cut
@@ -138,7 +138,7 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
         work.lease(
             Lease(
                 job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
-                each.core_s / each.count / cores, 0,
+                each.core_s / each.count / cores, "",
             )
         )  # fmt: skip
         work.order(

@@ -56,7 +56,7 @@ class Job(msgspec.Struct, gc=False):
 
 
 class Lease(msgspec.Struct, gc=False):
-    """A row of `leases`. `part`: some of it was given back, so it cannot be taken up again as a whole."""
+    """A row of `leases`. `part`: the events of it that were given back, as intervals; somebody else may have them now."""
 
     job: int
     lease: int
@@ -69,7 +69,7 @@ class Lease(msgspec.Struct, gc=False):
     reason: str
     cores: int
     event_s: float
-    part: int
+    part: str
 
     @property
     def end(self) -> int:

@@ -150,28 +150,19 @@ def _welcome(work: Work, site: Site, job: Job, report: DoneReport) -> bool:
 
 
 def _take_from_leases(work: Work, job: Job, lease: Lease, events: Sequence[tuple[int, int]]) -> None:
-    """These events are done or failed: no lease holds them any more. Others that held them are told."""
+    """These events are done or failed: no lease holds them any more. Other sites that held them are told."""
     kept = work.sets(job)
     if lease.state == ACTIVE:
-        held = sum(kept.leased.remove(*piece) for piece in events)
-        work.sums[work.campaign_of(job)].core_s -= held * lease.event_s * lease.cores
-        if not kept.leased.touches(lease.first, lease.end):
-            work.end_lease(lease, SETTLED)
-        return
-    if not kept.undone(lease.first, lease.end) and lease.state == LOST:
+        ending.take(work, job, lease, events)
+    elif lease.state == LOST and not kept.undone(lease.first, lease.end):
         work.end_lease(lease, SETTLED)
+    if not any(kept.leased.touches(*piece) for piece in events):
+        return
     for other in work.leases_of(job.id):
-        if other.state != ACTIVE:
-            continue
-        mine = IntervalSet((max(a, other.first), min(b, other.end)) for a, b in events)
-        lost = [piece for span in mine for piece in kept.leased.within(*span)]
-        for first, stop in lost:
-            kept.leased.remove(first, stop)
-            work.sums[work.campaign_of(job)].core_s -= (stop - first) * other.event_s * other.cores
-            if other.site != lease.site:
-                work.order(other.site, DiscardOrder, job=job.id, first=first, count=stop - first)
-        if lost and not kept.leased.touches(other.first, other.end):
-            work.end_lease(other, SETTLED, "done by a late result of another lease")
+        if other.state == ACTIVE and other is not lease:
+            for first, stop in ending.take(work, job, other, events):
+                if other.site != lease.site:
+                    work.order(other.site, DiscardOrder, job=job.id, first=first, count=stop - first)
 
 
 def _failure(work: Work, job: Job, lease: Lease, report: FailureReport) -> None:
@@ -209,13 +200,11 @@ def _release(work: Work, job: Job, lease: Lease, report: ReleaseReport) -> None:
 
 
 def _return(work: Work, job: Job, lease: Lease, span: tuple[int, int], reason: str) -> None:
-    """Undone events of an active lease are free again."""
-    kept = work.sets(job)
-    back = sum(kept.leased.remove(*piece) for piece in kept.undone(*span))
-    work.sums[work.campaign_of(job)].core_s -= back * lease.event_s * lease.cores
+    """What an active lease holds of these events is free again."""
+    held = ending.take(work, job, lease, [span])
     work.keep_sets(job)
-    lease.part = 1
-    if kept.leased.touches(lease.first, lease.end):
+    if lease.state == ACTIVE:
+        lease.part = str(IntervalSet([*IntervalSet.parse(lease.part), *held]))
         work.change_lease(lease)
     else:
         work.end_lease(lease, RELEASED, clean(reason))

@@ -18,7 +18,7 @@ UPDATE sites SET offers = :offers WHERE id = :id;
 -- Hand out ranges.
 INSERT INTO leases (job, lease, site, first, count, state, leased_us, cores, event_s) SELECT v.job, v.lease, v.site, v.first, v.count, v.state, v.leased_us, v.cores, v.event_s FROM v;
 
--- name: update_leases many(job bigint, lease bigint, state smallint, ended_us bigint, reason text, part smallint)
+-- name: update_leases many(job bigint, lease bigint, state smallint, ended_us bigint, reason text, part text)
 -- Leases that ended or came back.
 UPDATE leases SET state = v.state, ended_us = v.ended_us, reason = v.reason, part = v.part FROM v WHERE leases.job = v.job AND leases.lease = v.lease;
 

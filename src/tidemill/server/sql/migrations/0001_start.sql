@@ -49,7 +49,7 @@ CREATE INDEX jobs_name ON jobs (name, id) WHERE name <> '';
 CREATE TABLE leases (
   job BIGINT NOT NULL, lease BIGINT NOT NULL, site BIGINT NOT NULL, first BIGINT NOT NULL, count BIGINT NOT NULL,
   state SMALLINT NOT NULL, leased_us BIGINT NOT NULL, ended_us BIGINT, reason TEXT NOT NULL DEFAULT '',
-  cores BIGINT NOT NULL, event_s DOUBLE PRECISION NOT NULL, part SMALLINT NOT NULL DEFAULT 0,
+  cores BIGINT NOT NULL, event_s DOUBLE PRECISION NOT NULL, part TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (job, lease)
 ) {clustered} {hot};
 

@@ -1,0 +1,269 @@
+"""Sites that lose, repeat and reorder messages, fall silent and come back: every event is counted exactly once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidemill.errors import TidemillError
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Output
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.store import Store
+from tidemill.wire.api import (
+    AppOffer,
+    CancelOrder,
+    Capacity,
+    DeliveredReport,
+    DeliverOrder,
+    DiscardOrder,
+    DoneReport,
+    FailureReport,
+    ForgetOrder,
+    LeaseOrder,
+    OutputRow,
+    ReleaseReport,
+    Report,
+    SubmitRequest,
+    SyncRequest,
+    Usage,
+)
+
+LOST_S = 600.0
+EVENTS = 12
+FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of databases, which nobody needs to keep
+
+
+class Site:
+    """An agent as the contract wants it: its log of reports is durable, messages are not."""
+
+    def __init__(self, name: str, server: Server) -> None:
+        self.name, self.server = name, server
+        self.have = self.numbered = 0
+        self.reports: list[Report] = []
+        self.leases: dict[int, tuple[int, IntervalSet]] = {}
+        self.done: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self.kept: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self.has_outputs: dict[int, bool] = {}
+        self.sent: list[SyncRequest] = []
+
+    def request(self, want: float) -> SyncRequest:
+        capacity = Capacity(
+            want_core_s=want, want_ranges_max=4, slot_cores_max=1, slot_memory_mb_max=4000, devices={}, event_s={},
+            nodes=1, busy_cores=0, adhoc=False,
+        )  # fmt: skip
+        offers = [
+            AppOffer(
+                name=name, version="1", digest="", mode="command", parameters={}, outputs=[], cores=1, memory_mb=100,
+                event_s=1.0,
+            )
+            for name in ("plain", "files")
+        ]  # fmt: skip
+        return SyncRequest(
+            site=self.name, epoch=1, host="h", version="1", reports=list(self.reports), have=self.have, offers=offers,
+            capacity=capacity,
+        )  # fmt: skip
+
+    def sync(self, want: float, *, reply_lost: bool) -> bool:
+        request = self.request(want)
+        self.sent.append(request)
+        reply = self.server.dispatcher.handle_sync(request)
+        if reply_lost:
+            return True
+        busy = bool(reply.orders) or bool(self.reports)
+        self.reports = [report for report in self.reports if report.n > reply.acked]
+        for order in reply.orders:
+            assert order.n > self.have
+            self.have = order.n
+            self.obey(order)
+        return busy
+
+    def obey(self, order: object) -> None:
+        match order:
+            case LeaseOrder():
+                self.leases[order.lease] = (order.job, IntervalSet([(order.first, order.first + order.count)]))
+                if order.spec is not None:
+                    self.has_outputs[order.job] = bool(order.spec.outputs)
+                assert order.job in self.has_outputs, "leased without a spec"
+            case CancelOrder() | ForgetOrder():
+                self.leases = {each: of for each, of in self.leases.items() if of[0] != order.job}
+                for memory in (self.done, self.kept, self.has_outputs):
+                    memory.pop(order.job, None)
+            case DiscardOrder():
+                end = order.first + order.count
+                self.kept[order.job].remove(order.first, end)
+                self.done[order.job].remove(order.first, end)
+                for job, todo in self.leases.values():
+                    if job == order.job:
+                        todo.remove(order.first, end)
+            case DeliverOrder():
+                assert str(self.kept[order.job]) == order.done
+                self.server.delivered[order.job].append(order.done)
+                output = OutputRow(name="o", url=f"file:///{order.job}", size_bytes=1, sha256="")
+                self.report(DeliveredReport, job=order.job, outputs=[output], evidence=None)
+
+    def report(self, kind: type, **fields: object) -> None:
+        self.numbered += 1
+        self.reports.append(kind(n=self.numbered, **fields))
+
+    def pick(self, which: int, size: int) -> tuple[int, int, int, int] | None:
+        """Lease, job and a piece of what is to be done."""
+        pieces = [
+            (lease, job, first, end)
+            for lease, (job, todo) in sorted(self.leases.items())
+            for first, end in todo
+        ]
+        if not pieces:
+            return None
+        lease, job, first, end = pieces[which % len(pieces)]
+        return lease, job, first, min(end, first + 1 + size)
+
+    def work(self, which: int, size: int) -> None:
+        picked = self.pick(which, size)
+        if picked is None:
+            return
+        lease, job, first, end = picked
+        for a, b in self.done[job].missing(first, end):
+            self.done[job].add(a, b)
+            if self.has_outputs[job]:
+                self.kept[job].add(a, b)
+            self.report(
+                DoneReport, lease=lease, job=job, first=a, count=b - a, outputs=self.has_outputs[job],
+                usage=Usage(payloads=b - a, wall_us=1_000_000),
+            )  # fmt: skip
+        self.leases[lease][1].remove(first, end)
+
+    def fail(self, which: int) -> None:
+        picked = self.pick(which, 0)
+        if picked is None:
+            return
+        lease, job, first, end = picked
+        if not self.done[job].touches(first, end):
+            self.done[job].add(first, end)
+            evidence = Evidence(failure=FailureClass.PAYLOAD, message="no")
+            self.report(
+                FailureReport, lease=lease, job=job, first=first, count=1, event=first, final=True, evidence=evidence
+            )
+        self.leases[lease][1].remove(first, end)
+
+    def release(self, which: int, size: int) -> None:
+        picked = self.pick(which, size)
+        if picked is None:
+            return
+        lease, job, first, end = picked
+        self.leases[lease][1].remove(first, end)
+        for a, b in self.done[job].missing(first, end):
+            self.report(ReleaseReport, lease=lease, job=job, first=a, count=b - a, reason="idle", evidence=None)
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self.now_s = 0.0
+        store = Store(path=folder / "t.db")
+        store.init()
+        self.dispatcher = Dispatcher(store, site_lost_s=LOST_S, monotonic_s=lambda: self.now_s)
+        self.delivered: dict[int, list[str]] = defaultdict(list)
+        files = [Output(name="o", path="o")]
+        plain = JobSpec(app="plain", events=EVENTS, failed_max=EVENTS)
+        self.dispatcher.handle_submit(
+            SubmitRequest(
+                key="1", campaign="c", jobs=[plain, msgspec.structs.replace(plain, app="files", outputs=files)]
+            )
+        )
+        single = JobSpec(app="plain", failed_max=1)
+        self.dispatcher.handle_submit(SubmitRequest(key="2", campaign="d", jobs=[single], repeat=[4]))
+        self.jobs = 6
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["sync", "sync", "sync", "reply_lost", "repeat", "work", "work", "work", "fail", "release", "silence"]),
+        st.integers(0, 1),
+        st.integers(0, 5),
+        st.integers(0, 7),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+def test_every_event_is_counted_once_whatever_happens_to_messages_and_sites(steps: list[tuple[str, int, int, int]]) -> None:
+    with tempfile.TemporaryDirectory(dir=FAST) as folder:
+        server = Server(Path(folder))
+        sites = [Site("a", server), Site("b", server)]
+        for verb, which, one, two in steps:
+            step(server, sites[which], sites[1 - which], verb=verb, one=one, two=two)
+        drain(server, sites)
+        check(server, sites)
+        server.dispatcher.close()
+
+
+def step(server: Server, site: Site, other: Site, *, verb: str, one: int, two: int) -> None:
+    match verb:
+        case "sync" | "reply_lost":
+            site.sync(float(two), reply_lost=verb == "reply_lost")
+        case "repeat":
+            if site.sent:  # an old message comes again: its answer is not read
+                server.dispatcher.handle_sync(site.sent[one % len(site.sent)])
+        case "work":
+            site.work(one, two)
+        case "fail":
+            site.fail(one)
+        case "release":
+            site.release(one, two)
+        case "silence":
+            server.now_s += LOST_S * 0.9
+            other.sync(float(two), reply_lost=False)
+            server.now_s += LOST_S * 0.9
+            server.dispatcher.check_sites()
+
+
+def drain(server: Server, sites: list[Site]) -> None:
+    for _ in range(200):
+        busy = False
+        for site in sites:
+            busy = site.sync(1000.0, reply_lost=False) or busy
+            while site.pick(0, EVENTS) is not None:
+                site.work(0, EVENTS)
+                busy = True
+        if not busy:
+            return
+    raise AssertionError("the server never comes to rest")
+
+
+def check(server: Server, sites: list[Site]) -> None:
+    session = server.dispatcher._session
+    rows = session.rows("jobs_by_id", ids=list(range(1, server.jobs + 1)))
+    done = failed = 0
+    for row in rows:
+        job = dict(zip(FIELDS, row, strict=True))
+        assert job["state"] in (2, 3), job
+        done_set, failed_set = IntervalSet.parse(job["done"]), IntervalSet.parse(job["failed"])
+        assert (len(done_set), len(failed_set)) == (job["n_done"], job["n_failed"])
+        assert job["n_done"] + job["n_failed"] == job["events"]
+        assert not any(done_set.touches(*piece) for piece in failed_set)
+        assert (job["n_leased"], job["leased"], job["ready"]) == (0, "", 0)
+        done += job["n_done"]
+        failed += job["n_failed"]
+        if job["outputs"]:
+            assert server.delivered[job["id"]][-1] == job["done"]
+    sums = [session.rows("campaign_whole", name=name)[0][7:9] for name in ("c", "d")]
+    assert (done, failed) == (sum(row[0] for row in sums), sum(row[1] for row in sums))
+    assert sum(row[3] for row in session.rows("counts")) == server.jobs
+    leases = session.rows("leases_of_jobs", ids=[row[0] for row in rows])
+    assert all(row[5] != 0 for row in leases), "an active lease of an ended job"
+    used = session.rows("campaign_shares", ids=[1, 2])
+    assert all(row[3] >= 0 for row in used)
+
+
+from tidemill.server.records import Job  # noqa: E402
+
+FIELDS = Job.__struct_fields__
+_ = TidemillError
