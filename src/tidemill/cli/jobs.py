@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
                 count_text(row.events),
                 _time(row.started_us, row.ended_us),
                 row.site or "-",
-                row.app,
+                row.app or "-",
                 row.name or "-",
                 row.campaign,
                 row.reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,8 +12,10 @@ from tidemill.cli.terminal import say
 from tidemill.report.tables import count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
+    from tidemill.client.client import Client
     from tidemill.wire.api import CampaignRow
 
+PATIENCE_S = 8.0  #: without progress for so long, the cause is told
 LINE_S = 10.0  #: without a terminal: a line so often
 
 
@@ -59,6 +62,42 @@ class Progress:
         failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
         say(f"{self._what}: {count_text(settled)} of {count_text(row.events)} events ({done}){failed},"
             f" {duration_text(now - self._started_s)}")  # fmt: skip
+
+
+class Patience:
+    """Says why nothing happens: call it at every look; it asks `cause` when no event was settled for a while."""
+
+    def __init__(self, cause: Callable[[], str | None], *, quiet: bool = False) -> None:
+        self._cause = cause
+        self._quiet = quiet
+        self._settled = 0
+        self._next_s = clock.monotonic_s() + PATIENCE_S
+        self._told: str | None = None
+
+    def __call__(self, row: CampaignRow) -> None:
+        """Look at a campaign's row."""
+        settled = row.events_done + row.events_failed
+        now = clock.monotonic_s()
+        if settled != self._settled:
+            self._settled, self._next_s = settled, now + PATIENCE_S
+        if now < self._next_s or self._quiet:
+            return
+        self._next_s = now + PATIENCE_S
+        cause = self._cause()
+        if cause is not None and cause != self._told:
+            self._told = cause
+            say(f"waiting: {cause}")
+
+
+def why_waiting(client: Client, job: int) -> str | None:
+    """What a job that makes no progress waits for, as the server and the newest allocation tell it."""
+    detail = client.job(job)
+    for allocation in client.allocations(site=detail.row.site, limit=1):
+        if allocation.state == "FAILED":
+            return f"site `{allocation.site}` cannot start its pilots: {allocation.reason}"
+    if detail.waits_for is None:
+        return None
+    return detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else "")
 
 
 def _bar(what: str) -> tuple[Any, Any]:

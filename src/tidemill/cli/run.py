@@ -225,13 +225,19 @@ def _client(args: Namespace) -> Client:
 
 def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
     """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
-    from tidemill.cli.progress import Progress
+    from tidemill.cli.progress import Patience, Progress, why_waiting
 
     interrupted = False
+    patience = Patience(lambda: why_waiting(client, sent.jobs[0]), quiet=quiet)
+
+    def look(row: CampaignRow) -> None:
+        progress(row)
+        patience(row)
+
     with Progress(what=sent.campaign, quiet=quiet) as progress:
         while True:
             try:
-                client.wait(sent, on_progress=progress)
+                client.wait(sent, on_progress=look)
                 return client.campaign(sent.campaign), interrupted
             except KeyboardInterrupt:
                 if interrupted:

@@ -1,0 +1,245 @@
+"""The command line against real processes: server, agent, pilots, payloads, in a PID namespace of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fault.processes import by_role, send
+from tests.fault.world import namespace_command
+
+from tidemill.client import Client
+from tidemill.client.home import read_up
+
+TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
+WAIT_S = 60.0
+
+
+class Home:
+    """A home with a running `tidemill up`, and a directory to work in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "w"
+        self.work.mkdir()
+        self.env = {**os.environ, "TIDEMILL_HOME": str(path)}
+        self._up: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.path / "up.log").open("wb") as log:
+            self._up = subprocess.Popen(
+                [*namespace_command(), *TIDEMILL, "up"],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: read_up(self.path) is not None, self.logs)
+
+    def end(self) -> None:
+        if self._up is not None:
+            self._up.kill()
+            self._up.wait()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, *words: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*TIDEMILL, *words],
+            cwd=self.work,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def data(self, *words: str) -> Any:
+        done = self.run(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path}\n{path.read_text()[-2000:]}" for path in sorted(self.path.glob("*.log"))
+        )
+
+
+def wait_for(done: Callable[[], bool], told: Callable[[], str] = str, timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited in vain\n{told()}")
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    it = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        it.start()
+        yield it
+    finally:
+        it.end()
+
+
+def _campaign(home: Home) -> str:
+    """A name that no other test of this home uses."""
+    return f"t{time.monotonic_ns()}-{home.path.name}"
+
+
+def test_run_gives_every_event_to_the_command_and_keeps_what_it_prints(home: Home) -> None:
+    name = _campaign(home)
+    done = home.run("run", "--events", "20", "--name", name, "--", "echo", "event", "{event}", "{seed}")
+    assert done.returncode == 0, done.stderr + home.logs()
+    assert "20 of 20 events done" in done.stderr
+    assert done.stdout == ""
+    (bundle,) = (home.work / "tidemill-out").rglob(f"{name}/*.tar")
+    with tarfile.open(bundle) as tar:
+        texts = [tar.extractfile(each).read().decode().split() for each in tar]  # type: ignore[union-attr]
+    assert sorted(int(words[1]) for words in texts) == list(range(20))
+    assert len({words[2] for words in texts}) == 20
+
+
+def test_run_of_one_event_prints_what_the_command_prints(home: Home) -> None:
+    done = home.run("run", "--", "printf", "a\\nb")
+    assert (done.returncode, done.stdout) == (0, "a\nb"), done.stderr
+
+
+def test_a_failing_command_is_exit_1_with_class_status_and_its_last_words(home: Home) -> None:
+    done = home.run("run", "--", "sh", "-c", "echo it broke >&2; exit 3")
+    assert done.returncode == 1
+    assert "payload" in done.stderr
+    assert "it broke" in done.stderr
+    assert "hint: " in done.stderr
+
+
+def test_inputs_lines_outputs_and_environment_reach_the_command(home: Home) -> None:
+    name = _campaign(home)
+    (home.work / "lines.txt").write_text("alpha\nbeta gamma\n")
+    (home.work / "conf.txt").write_text("configured")
+    script = 'printf "%s|%s|%s" "$1" "$(cat conf.txt)" "$COLOUR" > out.txt'
+    done = home.run(
+        "run", "--each", "lines.txt", "--input", "conf.txt", "--output", "out.txt", "--env", "COLOUR=blue",
+        "--no-keep-stdout", "--name", name, "--", "sh", "-c", script, "sh", "{line}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [each.data.decode() for each in Client(home=home.path).results(name)]
+    assert sorted(found) == ["alpha|configured|blue", "beta gamma|configured|blue"]
+
+
+def test_ctrl_c_cancels_the_job(home: Home) -> None:
+    name = _campaign(home)
+    running = subprocess.Popen(
+        [*TIDEMILL, "run", "--name", name, "--", "sleep", "600"],
+        cwd=home.work,
+        env=home.env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    client = Client(home=home.path)
+    wait_for(lambda: any(row.state == "RUNNING" for row in client.jobs(campaign=name)), home.logs)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 1
+    assert "canceling" in said
+    assert [row.state for row in client.jobs(campaign=name)] == ["CANCELED"]
+
+
+def test_verbs_that_ask_answer_as_tables_and_as_json(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--events", "3", "--name", name, "--", "sh", "-c", "exit {event}").returncode == 1
+    (row,) = home.data("jobs", "--campaign", name)
+    job = str(row["id"])
+    assert (row["state"], row["events_done"], row["events_failed"]) == ("FAILED", 1, 2)
+    for words in (
+        ["jobs"], ["job", "show", job], ["job", "explain", job], ["top", "--once"], ["errors", "--campaign", name],
+        ["report", "--campaign", name], ["app", "list"], ["site", "status", str(home.path / "site")], ["doctor"],
+    ):  # fmt: skip
+        done = home.run(*words)
+        assert done.returncode == 0, (words, done.stderr)
+        home.data(*words)
+    groups = home.data("errors", "--campaign", name)
+    assert {(group["failure"], group["count"]) for group in groups} == {("payload", 1)}
+
+
+def test_outputs_are_listed_and_copied(home: Home) -> None:
+    name = _campaign(home)
+    assert home.run("run", "--events", "4", "--name", name, "--", "echo", "{event}").returncode == 0
+    (listed,) = home.data("outputs", "ls", "--campaign", name)
+    done = home.run("outputs", "get", str(listed["job"]), "--to", "copies")
+    assert done.returncode == 0, done.stderr
+    assert (home.work / done.stdout.strip()).stat().st_size == listed["output"]["size_bytes"]
+    assert home.run("outputs", "get", str(listed["job"]), "--output", "nil").returncode == 1
+
+
+def test_a_report_page_is_written(home: Home) -> None:
+    home.run("run", "--", "true")
+    done = home.run("report", "--html", "report.html")
+    assert done.returncode == 0, done.stderr
+    assert (home.work / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_retry_runs_what_failed_again(home: Home) -> None:
+    name = _campaign(home)
+    flag = home.work / f"{name}.flag"
+    assert home.run("run", "--name", name, "--", "cat", str(flag)).returncode == 1
+    flag.write_text("there")
+    (row,) = home.data("jobs", "--campaign", name)
+    assert home.run("job", "retry", str(row["id"])).returncode == 0
+    (ended,) = Client(home=home.path).wait([row["id"]], timeout_s=WAIT_S)
+    assert ended.state == "COMPLETED"
+
+
+def test_a_second_up_says_which_one_runs_and_how_to_stop_it(home: Home) -> None:
+    done = home.run("up")
+    up = read_up(home.path)
+    assert done.returncode == 2
+    assert up is not None
+    assert f"process {up.pid}" in done.stderr
+    assert "tidemill up --stop" in done.stderr
+
+
+def test_up_survives_the_death_of_server_and_agent(home: Home) -> None:
+    name = _campaign(home)
+    running = subprocess.Popen(
+        [*TIDEMILL, "run", "--events", "60", "--name", name, "--", "sh", "-c", "sleep 0.1; echo {event}"],
+        cwd=home.work, env=home.env, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    client = Client(home=home.path)
+    wait_for(lambda: any(row.events_done > 0 for row in client.jobs(campaign=name)), home.logs)
+    for role in ("server", "agent"):
+        (victim,) = by_role(home.path)[role]
+        assert send(victim, signal.SIGKILL)
+    _, said = running.communicate(timeout=WAIT_S)
+    assert running.returncode == 0, said + home.logs()
+    (row,) = Client(home=home.path).jobs(campaign=name)
+    assert (row.state, row.events_done) == ("COMPLETED", 60)
+
+
+def test_homes_do_not_meet_and_everything_ends_with_up() -> None:
+    homes = [Home(Path(tempfile.mkdtemp(prefix="tm-"))) for _ in range(2)]
+    try:
+        for each in homes:
+            each.start()
+        done = [each.run("run", "--name", "same", "--", "echo", str(each.path)) for each in homes]
+        assert [each.stdout.strip() for each in done] == [str(each.path) for each in homes]
+        first, second = homes
+        (up,) = by_role(first.path)["up"]
+        assert send(up, signal.SIGTERM)
+        wait_for(lambda: not by_role(first.path), first.logs)
+        assert read_up(second.path) is not None
+        assert second.run("run", "--", "true").returncode == 0
+    finally:
+        for each in homes:
+            each.end()
