@@ -190,7 +190,21 @@ def read_secret(path: Path) -> str:
     return secret.decode()
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class _TcpConnection(http.client.HTTPConnection):
+    """Closes when nobody needs it any more: a thread has ended, or a client went away."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    """As `_TcpConnection`, by TLS."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _UnixConnection(_TcpConnection):
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
@@ -235,9 +249,9 @@ def _opener(address: str) -> Any:
             hint="write `unix:/path/api.sock`, `http://host:port` or `https://host:port`",
         )
     if parts.scheme == "http":
-        return lambda timeout_s: http.client.HTTPConnection(host, port, timeout=timeout_s)
+        return lambda timeout_s: _TcpConnection(host, port, timeout=timeout_s)
     context = ssl.create_default_context()
-    return lambda timeout_s: http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    return lambda timeout_s: _TlsConnection(host, port, timeout=timeout_s, context=context)
 
 
 def _target(path: str, query: Query | None) -> str:
