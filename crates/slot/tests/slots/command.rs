@@ -1,0 +1,222 @@
+//! Unmodified programs.
+
+use std::io::Read;
+
+use tidemill_wire::InputDef;
+
+use crate::support::*;
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("a failing event is told with status and stderr and its neighbours are done", failing_event),
+    ("a signal is told", signal),
+    ("programs that cannot be started fail their whole run at once", missing),
+    ("templates and environment tell the events", templates),
+    ("outputs are put aside and can be read and removed", outputs),
+    ("a missing or false output fails the event", bad_outputs),
+    ("stdout can be an output of any length", stdout_output),
+    ("inputs lie in the work directory and cannot be changed", inputs),
+    ("a missing input is a stage_in failure", missing_input),
+    ("what one payload leaves the next does not see", emptied),
+    ("processes left over are killed", leftovers),
+    ("an unknown template is a dispatch failure", unknown_template),
+    ("chunks hold several events", chunks),
+    ("idle is told once", idle),
+];
+
+fn failing_event() {
+    for spec in [isolated(), plain()] {
+        let what = shell("test $TIDEMILL_FIRST != 13 || { echo bad luck >&2; exit 3; }");
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 30).all();
+        let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
+        assert_eq!((failed.first, failed.count, failed.exit_status), (13, 1, Some(3)));
+        assert_eq!((failed.failure.as_str(), failed.stderr.as_slice()), ("payload", &b"bad luck\n"[..]));
+        assert_eq!(rig.done.iter().map(|done| done.payloads).sum::<u64>(), 29);
+        assert!(rig.done.len() < 10, "neighbours are joined: {}", rig.done.len());
+        assert!(rig.done.iter().all(|done| done.wall_us > 0 && done.rss_kb > 0));
+    }
+}
+
+fn signal() {
+    let failed = fails(&isolated(), &shell("kill -SEGV $$"));
+    assert_eq!((failed.signal, failed.exit_status), (Some(11), None));
+    assert!(failed.message.contains("SIGSEGV"), "{}", failed.message);
+}
+
+fn missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text");
+    std::fs::write(&text, "hello").unwrap();
+    let unexecutable = text.to_str().unwrap().to_owned();
+    let cases = [("/no/such/program", "No such file"), (&unexecutable, "Permission denied"), ("bin/true", "absolute")];
+    for (path, says) in cases {
+        let mut rig = Rig::new(&isolated());
+        rig.learn(&(program(path, "command"), job(&[]))).give(0, 1000).all();
+        let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
+        assert_eq!(failed.count, 1000);
+        assert!(failed.message.contains(says), "{}", failed.message);
+        if path != "bin/true" {
+            assert_eq!(failed.failure, "payload_setup");
+            assert!(failed.message.contains(path), "{}", failed.message);
+        }
+    }
+    std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(&text, "\0\0hello").unwrap();
+    let failed = fails(&isolated(), &(program(&unexecutable, "command"), job(&[])));
+    assert!(failed.failure == "payload_setup" && failed.message.contains("#!"), "{failed:?}");
+}
+
+fn templates() {
+    let mut what = (program("/bin/sh", "command"), job(&["-c", "echo $* $TIDEMILL_FIRST $TIDEMILL_COUNT $TIDEMILL_SEED $TIDEMILL_JOB $TIDEMILL_CORES $A $B $PWD $HOME $TMPDIR", "x"]));
+    what.1.argv.extend(["{event}", "{last_event}", "{events}", "{seed}", "{cores}", "a{{b}}"].map(String::from));
+    what.0.env.insert("A".into(), "program".into());
+    what.0.env.insert("B".into(), "program".into());
+    what.1.env.insert("B".into(), "job".into());
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(7, 1).all();
+    assert_eq!(rig.stdout(), "7 7 1 108 1 a{b} 7 1 108 5 1 program job /tmp/work /tmp/home /tmp\n");
+}
+
+fn outputs() {
+    for spec in [isolated(), plain()] {
+        let mut what = shell("mkdir sub; echo $TIDEMILL_FIRST > sub/result-$TIDEMILL_FIRST; echo b > b");
+        what.0.outputs = vec![output("result", "sub/result-{event}"), output("b", "b")];
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 600);
+        let mut read = 0;
+        while read < 600 {
+            rig.until(|rig| !rig.done.is_empty());
+            for done in std::mem::take(&mut rig.done) {
+                let names: Vec<_> = done.outputs.iter().map(|output| output.name.as_str()).collect();
+                assert_eq!(names, ["result", "b"]);
+                let mut text = String::new();
+                rig.slot.open_output(&done.outputs[0].path).unwrap().read_to_string(&mut text).unwrap();
+                assert_eq!(text, format!("{}\n", done.first));
+                for output in &done.outputs {
+                    rig.slot.remove_output(&output.path).unwrap();
+                    assert!(rig.slot.open_output(&output.path).is_err());
+                }
+                read += 1;
+            }
+            assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+        }
+    }
+}
+
+fn bad_outputs() {
+    let cases = [("true", "is missing"), ("ln -s /etc/passwd x", "x"), ("mkdir x", "x"), ("mkfifo x", "x")];
+    for (script, says) in cases {
+        let mut what = shell(script);
+        what.0.outputs = vec![output("x", "x")];
+        let failed = fails(&isolated(), &what);
+        assert!(failed.failure == "payload" && failed.message.contains("output `x`"), "{failed:?}");
+        assert!(failed.message.contains(says), "{failed:?}");
+        assert_eq!(failed.exit_status, Some(0));
+    }
+}
+
+fn stdout_output() {
+    let mut what = shell("echo hello; echo log >&2; [ $TIDEMILL_FIRST = 0 ] || head -c 5000000 /dev/zero");
+    what.0.stdout_output = true;
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(0, 2).all();
+    let (short, long) = (&rig.done[0], &rig.done[1]);
+    assert_eq!(short.outputs[0].inline.as_deref(), Some(&b"hello\n"[..]));
+    assert_eq!((short.stdout.len(), short.stderr.as_slice(), short.truncated), (0, &b"log\n"[..], false));
+    let file = rig.slot.open_output(&long.outputs[0].path).unwrap();
+    assert_eq!((long.outputs[0].name.as_str(), file.metadata().unwrap().len()), ("stdout", 5_000_006));
+    assert!(!long.truncated);
+}
+
+fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> InputDef {
+    let text = |text: &str| text.to_owned();
+    InputDef { name: text(name), kind: text(kind), path: path.map(text), lines: lines.map(text), first: 0, sha256: None }
+}
+
+fn inputs() {
+    let stage = tempfile::tempdir().unwrap();
+    let at = |name: &str| stage.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("cards"), "the cards\n").unwrap();
+    std::fs::create_dir(at("files")).unwrap();
+    for event in 0..3 {
+        std::fs::write(at(&format!("files/{event}")), format!("file {event}\n")).unwrap();
+    }
+    std::fs::write(at("lines"), "zero\none\ntwo\n").unwrap();
+    for base in [isolated(), plain()] {
+        let mut what = shell("cat cards data $TIDEMILL_INPUT_CARDS $TIDEMILL_INPUT_DATA; echo $1; (echo x >> cards) 2>/dev/null && [ $(id -u) != 0 ] && echo changed; rm -f cards; :");
+        what.1.argv.extend(["x".to_owned(), "{line} {input.cards}".to_owned()]);
+        what.1.inputs = vec![
+            input("cards", "shared", Some(&at("cards")), None),
+            input("data", "each", Some(&at("files")), Some(&at("lines"))),
+        ];
+        // the stage is masked: inputs are read all the same
+        let spec = tidemill_slot::SlotSpec { mask: vec![stage.path().into()], ..base };
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 3).all();
+        assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+        let lines = ["zero", "one", "two"];
+        for (event, done) in rig.done.iter().enumerate() {
+            let text = String::from_utf8_lossy(&done.stdout).into_owned();
+            let twice = format!("the cards\nfile {event}\n").repeat(2) + lines[event] + " ";
+            assert!(text.starts_with(&twice) && !text.contains("changed"), "{text}");
+        }
+    }
+}
+
+fn missing_input() {
+    let mut what = shell("true");
+    what.1.inputs = vec![input("cards", "shared", Some("/no/such/cards"), None)];
+    let failed = fails(&isolated(), &what);
+    assert!(failed.failure == "stage_in" && failed.message.contains("/no/such/cards"), "{failed:?}");
+}
+
+fn emptied() {
+    let script = "set -e; for d in /tmp /tmp/work $HOME /dev/shm; do test ! -e $d/x; done; test $(ls -A /tmp | wc -l) = 3; test $(ls -A | wc -l) = 0; \
+        case $TIDEMILL_FIRST in 0) ;; 1) rmdir /tmp/home; touch /tmp/x;; 2) mkdir -p x/y; chmod 0 x;; 3) touch $HOME/x;; 4) echo > /dev/shm/x;; 5) chmod 0 /tmp;; *) touch x; rm -rf /tmp/work;; esac";
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&shell(script)).give(0, 9).all();
+    assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+}
+
+fn leftovers() {
+    // each payload leaves processes and finds none of the last
+    let script = "set -e; test $(ls -d /proc/[0-9]* | wc -l) -le 5; sleep 1000 & setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & sleep 1000' & exit 0";
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&shell(script)).give(0, 20).all();
+    assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+
+    let dir = tempfile::tempdir().unwrap();
+    let pids = dir.path().join("pids");
+    std::fs::write(&pids, "").unwrap();
+    let mut what = shell("sh -c 'setsid sleep 1000 & echo $!' >> $1");
+    what.1.argv.extend(["x".to_owned(), pids.to_str().unwrap().to_owned()]);
+    let mut rig = Rig::new(&plain());
+    rig.learn(&what).give(0, 3).all();
+    let pids = std::fs::read_to_string(&pids).unwrap();
+    assert_eq!(pids.lines().count(), 3);
+    for pid in pids.lines() {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        assert!(!line.contains("sleep"), "{pid} lives: {line}");
+    }
+}
+
+fn unknown_template() {
+    let failed = fails(&isolated(), &(program("/bin/true", "command"), job(&["{evnt}"])));
+    assert!(failed.failure == "dispatch" && failed.message.contains("{evnt}"), "{failed:?}");
+}
+
+fn chunks() {
+    let mut what = shell("echo $TIDEMILL_COUNT");
+    (what.0.chunk_max, what.0.event_s) = (10, 0.01);
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(0, 25).all();
+    assert_eq!(rig.stdout(), "10\n10\n5\n");
+}
+
+fn idle() {
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&shell("true")).give(0, 5).give(5, 5).until(|rig| rig.idle == 1);
+    assert_eq!(rig.settled(), 10, "idle comes after everything else");
+    rig.give(10, 1).until(|rig| rig.idle == 2);
+}
