@@ -31,7 +31,10 @@ LOCK_TRIES_MAX = 10
 KEPT_S = 3600.0
 KEPT_MAX = 1000
 PAUSE_BUSY_S = 0.02
-PAUSE_IDLE_S = 0.2
+PAUSE_IDLE_S = 0.1
+STEADY_S = 2.0
+"""It looks more seldom when nothing has changed for so long."""
+
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _log = log.Log("local_batch")
 
@@ -60,14 +63,13 @@ class Daemon:
         self._machine = machine
         table = read_table(directory)
         self._table = table or Table(boot=processes.boot())
-        self._children: dict[int, processes.Child] = {}
         self._deadlines: dict[str, float] = {}
         self._kill_at: dict[str, float] = {}
         self._adopt()
         self._save()
 
     def step(self) -> bool:
-        """Do what is due; whether anything lives."""
+        """Do what is due; whether anything changed."""
         changed = self._take_queue()
         changed |= self._take_cancels()
         changed |= self._end_finished()
@@ -76,6 +78,11 @@ class Daemon:
         if changed:
             self._prune()
             self._save()
+        return changed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or runs."""
         return any(entry.state not in ALLOCATION_FINAL for entry in self._table.entries.values())
 
     # ---- what others want ----
@@ -144,16 +151,15 @@ class Daemon:
         self._save()  # that it may run is durable before it runs
         for rank, node in enumerate(entry.nodes):
             try:
-                child = self._start_rank(entry, rank, node)
+                pid = self._start_rank(entry, rank, node)
             except SiteError as error:
                 entry.reason = error.message
                 _log.error("allocation.failed", name=name, reason=error.message)
                 continue
-            self._children[child.pid] = child
-            entry.processes.append((child.pid, processes.start_of(child.pid) or 0))
+            entry.processes.append((pid, processes.start_of(pid) or 0))
         _log.info("allocation.started", name=name, nodes=entry.nodes)
 
-    def _start_rank(self, entry: Entry, rank: int, node: int) -> processes.Child:
+    def _start_rank(self, entry: Entry, rank: int, node: int) -> int:
         submission = entry.submission
         environ = {
             **os.environ,
@@ -170,12 +176,12 @@ class Daemon:
             width = self._machine.cores_per_node
             os.sched_setaffinity(0, self._machine.processors[node * width : (node + 1) * width])
         try:
-            return start(command, output=self._directory / "output" / key, environ=environ)
+            return start(command, output=self._directory / "output" / key, environ=environ).pid
         finally:
             os.sched_setaffinity(0, before)
 
     def _end_finished(self) -> bool:
-        self._reap()
+        processes.reap()
         changed = False
         for entry in self._table.entries.values():
             if entry.state is not AllocationState.ACTIVE:
@@ -275,11 +281,6 @@ class Daemon:
                     (self._directory / "output" / f"{name}.{rank}").unlink(missing_ok=True)
                     (self._directory / "exit" / f"{name}.{rank}").unlink(missing_ok=True)
 
-    def _reap(self) -> None:
-        for pid in [pid for pid, child in self._children.items() if child.poll() is not None]:
-            del self._children[pid]
-        processes.reap_orphans(self._children)
-
 
 def serve(directory: Path) -> int:
     """Run until idle or told to stop; 0, also when another daemon serves the directory already."""
@@ -288,21 +289,21 @@ def serve(directory: Path) -> int:
         return 0
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     daemon = Daemon(directory)
-    idle_since = clock.monotonic_s()
+    busy_s = changed_s = clock.monotonic_s()
     while True:
         try:
-            living = daemon.step()
+            changed = daemon.step()
         except TidemillError as error:
             _log.error("step.failed", reason=error.message)
-            living = True
             clock.sleep_s(PAUSE_IDLE_S)
-        if living:
-            idle_since = clock.monotonic_s()
-        idle_s = clock.monotonic_s() - idle_since
-        if not living and (idle_s > IDLE_S or (directory / "stop").exists()):
+            changed = True
+        now = clock.monotonic_s()
+        changed_s = now if changed else changed_s
+        busy_s = now if daemon.is_busy else busy_s
+        if not daemon.is_busy and (now - busy_s > IDLE_S or (directory / "stop").exists()):
             (directory / "stop").unlink(missing_ok=True)
             return 0
-        clock.sleep_s(PAUSE_BUSY_S if idle_s < 1 else PAUSE_IDLE_S)
+        clock.sleep_s(PAUSE_BUSY_S if now - changed_s < STEADY_S else PAUSE_IDLE_S)
 
 
 def _lock(directory: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -86,11 +86,13 @@ def find_marked(mark: str) -> list[tuple[int, int]]:
     return [(each.pid, each.started) for each in marked if each.session == each.pid]
 
 
-def reap_orphans(known: Mapping[int, Child]) -> None:
-    """Wait for dead processes that became ours when their parents died."""
-    for each in _table().values():
-        if each.parent == os.getpid() and each.state == "Z" and each.pid not in known:
-            _quietly(partial(os.waitpid, each.pid, os.WNOHANG))
+def reap() -> None:
+    """Wait for all children that are dead, also those that became ours when their parents died."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
 
 
 def _marked(table: Iterable[_Stat], mark: str) -> list[tuple[int, int]]:

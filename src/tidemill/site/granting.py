@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
+from itertools import islice
 
 import msgspec
 
@@ -22,6 +23,7 @@ from tidemill.wire.node import Grant, InputDef, JobDef, Program
 
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
+DEFINED_MAX = 20_000
 STAGED_EVENTS_PER_STEP = 500
 STAGE_TRIES_MAX = 3
 _log = Log("granting")
@@ -69,7 +71,7 @@ class Granting:
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
         number = pool.state.next_grant
-        for job_id in list(pool.tally.backlog)[:JOBS_PER_TICK]:
+        for job_id in list(islice(pool.tally.backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
             try:
                 defined = self._define(job)
@@ -165,6 +167,10 @@ class Granting:
         inputs = self._staging[job.id].inputs if has_inputs else []
         defined = (program, self._preparer.job(job, program, inputs))
         if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
+            if len(self._defined) >= DEFINED_MAX:
+                self._defined = {
+                    n: each for n, each in self._defined.items() if n in self._log.pool.state.jobs
+                }
             self._defined[job.id] = defined
         return defined
 

@@ -93,9 +93,15 @@ def _unknown(tally: Tally, order: api.LeaseOrder) -> None:
 
 
 def _cancel(tally: Tally, order: api.CancelOrder) -> None:
-    if order.job in tally.state.jobs:
-        tally.drop(order.job)
-        tally.state.forgotten.append(order.job)
+    _drop(tally, order.job)
+
+
+def _drop(tally: Tally, job_id: int) -> None:
+    job = tally.state.jobs.get(job_id)
+    if job is not None:
+        tally.drop(job_id)
+        if job.spec.inputs:
+            tally.state.forgotten.append(job_id)
 
 
 def _discard(tally: Tally, order: api.DiscardOrder) -> None:
@@ -123,9 +129,7 @@ def _deliver(tally: Tally, order: api.DeliverOrder) -> None:
 
 
 def _forget(tally: Tally, order: api.ForgetOrder) -> None:
-    if order.job in tally.state.jobs:
-        tally.drop(order.job)
-        tally.state.forgotten.append(order.job)
+    _drop(tally, order.job)
 
 
 def _fetch(tally: Tally, order: api.FetchLogOrder) -> None:

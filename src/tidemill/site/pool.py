@@ -180,6 +180,7 @@ class Pool:
             done=IntervalSet(),
         )
         self.state.jobs[job.id] = job
+        self.state.steps += 1
         self.tally.open_up(job, 0, 1)
         self.tally.make_ready(job, [s.Piece(0, 1)])
 

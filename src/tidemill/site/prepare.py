@@ -32,6 +32,7 @@ CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
 
 PROGRAMS_MAX = 10_000
+COMMANDS_MAX = 1_000
 STDOUT = "stdout"
 T = TypeVar("T")
 _encode = msgspec.json.encode
@@ -55,6 +56,7 @@ class Preparer:
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: set[str] = set()
+        self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
     def begin(self) -> None:
@@ -140,7 +142,13 @@ class Preparer:
                 "this site runs approved applications only, no commands",
                 hint=did_you_mean("", self._applications.by_name),
             )
-        return adhoc(spec.command or [], path=os.environ.get("PATH"))
+        key = tuple(spec.command or ())
+        known = self._commands.get(key)
+        if known is None:
+            if len(self._commands) >= COMMANDS_MAX:
+                self._commands.clear()
+            known = self._commands[key] = adhoc([*key], path=os.environ.get("PATH"))
+        return known
 
     def _make(self, spec: JobSpec, approved: Approved, measured_s: float | None) -> Program:
         app, asked = approved.app, spec.resources

@@ -132,6 +132,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     fleets: dict[str, Fleet] = {}
     allocations: dict[str, Allocation] = {}
     deliveries: dict[int, str] = {}  #: job -> events to deliver (interval text)
+    steps: int = 0  #: steps of our own among the jobs
     step_evidence: dict[int, Evidence] = {}  #: why steps of our own failed
     fetches: list[FetchLogOrder] = []
     forgotten: list[int] = []  #: jobs whose staged files are to be cleaned

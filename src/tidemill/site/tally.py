@@ -134,12 +134,13 @@ class Tally:
 
     def drop_steps(self, job_id: int) -> None:
         """Forget the job's own steps, which are few."""
-        if job_id >= s.STEP_BASE:
+        if job_id >= s.STEP_BASE or not self.state.steps:
             return
         start = s.STEP_BASE + job_id * s.STEPS_MAX
         for step in range(start, start + s.STEPS_MAX):
             if step in self.state.jobs:
                 self.drop(step)
+                self.state.steps -= 1
                 self.state.step_evidence.pop(step, None)
                 self.state.forgotten.append(step)
 
