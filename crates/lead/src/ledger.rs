@@ -6,14 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidemill_wire::{Ask, Grant, Program};
 
 use crate::intervals::Intervals;
 use crate::pace::Pace;
 use crate::record::{Kind, RecordHead};
-use crate::work::{one_line, WorkText};
 
 /// A pilot that returned work because its slot broke is not given that grant again for so long.
 const SLOT_REFUSAL_US: u64 = 30_000_000;
@@ -81,14 +79,6 @@ pub enum Number {
     },
 }
 
-/// What a work file orders besides work.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Orders {
-    pub cancelled: Vec<u64>,
-    /// Grants and jobs that could not be used, one sentence each.
-    pub problems: Vec<String>,
-}
-
 #[derive(Default)]
 pub struct Ledger {
     pub(crate) programs: HashMap<u64, ProgramState>,
@@ -96,25 +86,19 @@ pub struct Ledger {
     pub(crate) grants: HashMap<u64, GrantState>,
     pub(crate) pilots: Vec<Pilot>,
     keys: HashMap<String, PilotKey>,
-    cancelled: HashSet<u64>,
-    ended: HashSet<String>,
-    orders: u64,
+    pub(crate) cancelled: HashSet<u64>,
+    pub(crate) ended: HashSet<String>,
+    pub(crate) orders: u64,
     /// Settled events and measurements of journals that were read before the work files.
-    replayed: HashMap<u64, Intervals>,
-    replayed_pace: HashMap<u64, Pace>,
+    pub(crate) replayed: HashMap<u64, Intervals>,
+    pub(crate) replayed_pace: HashMap<u64, Pace>,
     live: bool,
     pub(crate) hold_until: Option<u64>,
     pub(crate) cores_connected: u64,
-    draining: bool,
-    closed: bool,
+    pub(crate) draining: bool,
+    pub(crate) closed: bool,
     /// Something became free: standing asks should be tried.
-    changed: bool,
-}
-
-#[derive(Deserialize)]
-struct JobHead {
-    job: u64,
-    program: u64,
+    pub(crate) changed: bool,
 }
 
 impl Ledger {
@@ -183,150 +167,6 @@ impl Ledger {
     /// Whether a connection whose work may be given away later could still come back.
     pub fn awaits_pilots(&self) -> bool {
         self.pilots.iter().any(|pilot| pilot.lost_at.is_some())
-    }
-
-    /// Take the content of a work file.
-    pub fn load(&mut self, work: WorkText) -> Orders {
-        let mut orders = Orders::default();
-        for text in work.programs {
-            if let Err(problem) = self.load_program(one_line(text)) {
-                orders.problems.push(problem);
-            }
-        }
-        for text in work.jobs {
-            if let Err(problem) = self.load_job(one_line(text)) {
-                orders.problems.push(problem);
-            }
-        }
-        for grant in work.grants {
-            if let Err(problem) = self.load_grant(&grant) {
-                orders.problems.push(problem);
-            }
-        }
-        self.cancel(&work.cancel_jobs);
-        orders.cancelled = work.cancel_jobs;
-        for allocation in work.ended {
-            self.end_allocation(allocation);
-        }
-        self.draining |= work.drain;
-        self.closed |= work.close;
-        orders
-    }
-
-    fn load_program(&mut self, text: Box<RawValue>) -> Result<(), String> {
-        let program: Program =
-            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a program: {error}"))?;
-        let pace = Pace::estimated(program.event_s);
-        let state = ProgramState {
-            text,
-            pace,
-            free_events: 0,
-            queue: BTreeMap::new(),
-            program,
-        };
-        self.programs.entry(state.program.program).or_insert(state);
-        Ok(())
-    }
-
-    fn load_job(&mut self, text: Box<RawValue>) -> Result<(), String> {
-        let head: JobHead =
-            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
-        let Some(program) = self.programs.get_mut(&head.program) else {
-            return Err(format!(
-                "job {} is of program {}, which was never told",
-                head.job, head.program
-            ));
-        };
-        let pace = self.replayed_pace.get(&head.job).copied();
-        if let Some(pace) = pace {
-            program.pace.learn((pace.event_s() * 1e6) as u64, 1);
-        }
-        self.jobs.insert(
-            head.job,
-            JobState {
-                program: head.program,
-                text,
-                pace,
-            },
-        );
-        Ok(())
-    }
-
-    fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {
-        let Some(job) = self.jobs.get(&grant.job) else {
-            return Err(format!(
-                "grant {} is of job {}, which was never told",
-                grant.grant, grant.job
-            ));
-        };
-        if self.grants.contains_key(&grant.grant) {
-            return Err(format!("grant {} was told before", grant.grant));
-        }
-        let mut open = Intervals::of(grant.first, grant.count);
-        for &(first, end) in self.replayed.get(&grant.grant).map_or(&[][..], Intervals::spans) {
-            open.remove(first, end);
-        }
-        self.cancelled.remove(&grant.job);
-        if open.is_empty() {
-            return Ok(());
-        }
-        self.orders += 1;
-        let state = GrantState {
-            job: grant.job,
-            order: self.orders,
-            chunk_max: grant.chunk_max,
-            free: open.clone(),
-            open,
-        };
-        if let Some(program) = self.programs.get_mut(&job.program) {
-            program.queue.insert(state.order, grant.grant);
-            program.free_events += state.free.len();
-        }
-        self.grants.insert(grant.grant, state);
-        self.changed = true;
-        Ok(())
-    }
-
-    fn cancel(&mut self, jobs: &[u64]) {
-        if jobs.is_empty() {
-            return;
-        }
-        self.cancelled.extend(jobs);
-        let (dropped, kept) = std::mem::take(&mut self.grants)
-            .into_iter()
-            .partition(|(_, grant): &(u64, GrantState)| self.cancelled.contains(&grant.job));
-        let dropped: HashMap<u64, GrantState> = dropped;
-        self.grants = kept;
-        for grant in dropped.values() {
-            let program = self.jobs.get(&grant.job).map(|job| job.program);
-            if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
-                program.queue.remove(&grant.order);
-                program.free_events -= grant.free.len();
-            }
-        }
-        for pilot in &mut self.pilots {
-            pilot.outstanding.retain(|grant, _| !dropped.contains_key(grant));
-            pilot.limbo.retain(|grant, _| !dropped.contains_key(grant));
-        }
-    }
-
-    /// Those of the jobs that are cancelled.
-    pub fn cancelled_of(&self, grants: &[Grant]) -> Vec<u64> {
-        let jobs: HashSet<u64> = grants.iter().map(|grant| grant.job).collect();
-        jobs.into_iter()
-            .filter(|job| self.cancelled.contains(job))
-            .collect()
-    }
-
-    fn end_allocation(&mut self, allocation: String) {
-        let keys: Vec<PilotKey> = (0..self.pilots.len())
-            .filter(|&key| self.pilots[key].allocation == allocation)
-            .collect();
-        for key in keys {
-            self.pilots[key].alive = false;
-            self.give_away(key);
-        }
-        self.ended.insert(allocation);
     }
 
     /// Whether the batch system has ended this pilot's allocation.
@@ -537,7 +377,7 @@ impl Ledger {
     }
 
     /// Everything that a pilot has becomes free.
-    fn give_away(&mut self, key: PilotKey) {
+    pub(crate) fn give_away(&mut self, key: PilotKey) {
         let pilot = &mut self.pilots[key];
         pilot.lost_at = None;
         let work: Vec<(u64, Intervals)> = pilot.outstanding.drain().chain(pilot.limbo.drain()).collect();

@@ -232,7 +232,8 @@ impl World {
 
     fn send(&mut self, k: usize) {
         let key = self.ledger.key_of(&self.pilots[k].id(k));
-        for text in self.pilots[k].records[self.pilots[k].sent..].to_vec() {
+        let unsent = self.pilots[k].records[self.pilots[k].sent..].to_vec();
+        for text in unsent {
             let head: RecordHead<'_> = serde_json::from_str(&text).unwrap();
             assert_eq!(self.ledger.number(key, head.s), Number::New);
             self.ledger.record(key, &head, self.now);

@@ -5,12 +5,14 @@ mod commit;
 mod connection;
 mod error;
 mod files;
+mod grants;
 mod handout;
 mod intervals;
 mod ledger;
 #[cfg(test)]
 mod ledger_tests;
 mod pace;
+mod peers;
 mod protocol;
 mod record;
 mod replay;

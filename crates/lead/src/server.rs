@@ -8,14 +8,12 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::fd::{poll, Poll, READABLE, WRITABLE};
 use tidemill_sys::signal;
 use tidemill_sys::time::monotonic_us;
-use tidemill_wire::log::{cause, Log};
-use tidemill_wire::{
-    handshake, Ack, Beat, Challenge, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT,
-};
+use tidemill_wire::log::Log;
+use tidemill_wire::{handshake, Ack, Beat, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT};
 
 use crate::address;
 use crate::commit::Commit;
-use crate::connection::{self, Connection, Peer};
+use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
 use crate::ledger::{Ledger, PilotKey};
 use crate::replay::Journals;
@@ -23,7 +21,6 @@ use crate::work::WorkReader;
 
 /// Connections at once; more wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 4096;
-const ACCEPTS_PER_TURN: usize = 64;
 /// With many connections, a turn handles what came in so long, instead of one line per `poll` of all.
 const CROWD: usize = 64;
 const CROWD_PAUSE_US: u64 = 2_000;
@@ -60,11 +57,11 @@ pub struct Lead {
     pub(crate) manifest: Manifest,
     pub(crate) secret: String,
     pub(crate) incarnation: u64,
-    listener: TcpListener,
-    accept_again_at: u64,
+    pub(crate) listener: TcpListener,
+    pub(crate) accept_again_at: u64,
     pub(crate) connections: Vec<Option<Connection>>,
-    open: usize,
-    greeting_bytes: usize,
+    pub(crate) open: usize,
+    pub(crate) greeting_bytes: usize,
     pub(crate) refused: u64,
     pub(crate) connection_of: Vec<Option<usize>>,
     /// Pilots that asked, in that order, once each; some have been served since.
@@ -275,127 +272,6 @@ impl Lead {
         }
         poll(&mut self.polled, Some(wait_us.min(soonest.saturating_sub(now))))?;
         Ok(())
-    }
-
-    fn accept(&mut self, now: u64) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            if self.open >= CONNECTIONS_MAX {
-                return;
-            }
-            match self.listener.accept() {
-                Ok((stream, address)) => {
-                    if let Err(error) = self.greet(stream, address, now) {
-                        self.log.warning(
-                            "connection.refused",
-                            &[("peer", &address.to_string()), ("error", &error)],
-                        );
-                    }
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    self.log
-                        .warning("lead.cannot_accept", &[("error", &error.to_string())]);
-                    self.accept_again_at = now + 1_000_000;
-                    return;
-                }
-            }
-        }
-    }
-
-    fn greet(&mut self, stream: std::net::TcpStream, address: SocketAddr, now: u64) -> Result<(), String> {
-        let nonce = handshake::nonce().map_err(|error| cause(&error))?;
-        let mut new = Connection::new(stream, address.to_string(), (nonce.clone(), now))
-            .map_err(|error| error.to_string())?;
-        new.send(
-            &LeadMessage::Challenge(Challenge {
-                nonce,
-                incarnation: self.incarnation,
-            }),
-            now,
-            self.log,
-        );
-        new.flush()?;
-        self.open += 1;
-        match self.connections.iter().position(Option::is_none) {
-            Some(slot) => self.connections[slot] = Some(new),
-            None => self.connections.push(Some(new)),
-        }
-        Ok(())
-    }
-
-    /// Read from one connection and handle its lines.
-    fn receive(&mut self, slot: usize, now: u64) {
-        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
-            return;
-        };
-        let before = connection.lines.buffered();
-        let greets = connection.pilot().is_none();
-        if greets {
-            let crowded = self.greeting_bytes > connection::GREETING_BYTES_TOTAL;
-            let limit = if crowded {
-                connection::GREETING_BYTES_CROWDED
-            } else {
-                connection::GREETING_BYTES_MAX
-            };
-            connection.lines.set_limit(limit);
-        }
-        let mut over = connection.read(now).err();
-        let mut lines = std::mem::replace(&mut connection.lines, tidemill_wire::LineBuffer::new(0));
-        if over.is_none() || connection.pilot().is_some() {
-            while let Some(line) = lines.next_line() {
-                if let Err(reason) = self.handle(slot, &mut connection, line, now) {
-                    over = Some(reason);
-                    break;
-                }
-            }
-        }
-        connection.lines = lines;
-        if let (true, Some(key)) = (connection.hungry, connection.pilot()) {
-            self.serve_on(key, &mut connection, now);
-        }
-        if greets {
-            self.greeting_bytes = self.greeting_bytes.saturating_sub(before);
-            if connection.pilot().is_none() {
-                self.greeting_bytes += connection.lines.buffered();
-            } else {
-                connection.lines.set_limit(tidemill_wire::LINE_BYTES_MAX);
-            }
-        }
-        self.connections[slot] = Some(connection);
-        if let Some(reason) = over {
-            self.close(slot, &reason, now);
-        }
-    }
-
-    /// End a connection; its pilot, if any, gets its time of grace.
-    pub(crate) fn close(&mut self, slot: usize, reason: &str, now: u64) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::take) else {
-            return;
-        };
-        self.open -= 1;
-        match connection.peer {
-            Peer::Unknown { .. } => {
-                self.greeting_bytes = self.greeting_bytes.saturating_sub(connection.lines.buffered());
-                self.refused += 1;
-                self.log.warning(
-                    "connection.refused",
-                    &[
-                        ("peer", &connection.address),
-                        ("reason", &reason),
-                        ("refused", &self.refused),
-                    ],
-                );
-            }
-            Peer::Pilot(key) => {
-                if self.connection_of[key] == Some(slot) {
-                    self.connection_of[key] = None;
-                    self.ledger.disconnect(key, now);
-                    let pilot = &self.ledger.pilot(key).id;
-                    self.log
-                        .info("pilot.disconnected", &[("pilot", pilot), ("reason", &reason)]);
-                }
-            }
-        }
     }
 
     fn tick(&mut self, now: u64) {

@@ -144,7 +144,7 @@ mod tests {
             torn.push(noise);
             let mut frames = Frames::new(&torn);
             let mut read: Vec<String> = Vec::new();
-            while let Some(json) = frames.next() {
+            for json in frames.by_ref() {
                 read.push(serde_json::from_slice(json).unwrap());
             }
             // the noise byte can complete a line only by being its newline

@@ -1,5 +1,6 @@
 //! A fleet directory, a lead on a thread, and pilots that speak the real protocol over loopback.
 #![allow(dead_code)] // each test file uses its part
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};

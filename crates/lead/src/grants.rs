@@ -1,0 +1,172 @@
+//! What work files tell the ledger: programs, jobs, grants, and orders that take work away again.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tidemill_wire::{Grant, Program};
+
+use crate::intervals::Intervals;
+use crate::ledger::{GrantState, JobState, Ledger, PilotKey, ProgramState};
+use crate::pace::Pace;
+use crate::work::{one_line, WorkText};
+
+/// What a work file orders besides work.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    pub cancelled: Vec<u64>,
+    /// Grants and jobs that could not be used, one sentence each.
+    pub problems: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct JobHead {
+    job: u64,
+    program: u64,
+}
+
+impl Ledger {
+    /// Take the content of a work file.
+    pub fn load(&mut self, work: WorkText) -> Orders {
+        let mut orders = Orders::default();
+        for text in work.programs {
+            if let Err(problem) = self.load_program(one_line(text)) {
+                orders.problems.push(problem);
+            }
+        }
+        for text in work.jobs {
+            if let Err(problem) = self.load_job(one_line(text)) {
+                orders.problems.push(problem);
+            }
+        }
+        for grant in work.grants {
+            if let Err(problem) = self.load_grant(&grant) {
+                orders.problems.push(problem);
+            }
+        }
+        self.cancel(&work.cancel_jobs);
+        orders.cancelled = work.cancel_jobs;
+        for allocation in work.ended {
+            self.end_allocation(allocation);
+        }
+        self.draining |= work.drain;
+        self.closed |= work.close;
+        orders
+    }
+
+    fn load_program(&mut self, text: Box<RawValue>) -> Result<(), String> {
+        let program: Program =
+            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a program: {error}"))?;
+        let pace = Pace::estimated(program.event_s);
+        let state = ProgramState {
+            text,
+            pace,
+            free_events: 0,
+            queue: BTreeMap::new(),
+            program,
+        };
+        self.programs.entry(state.program.program).or_insert(state);
+        Ok(())
+    }
+
+    fn load_job(&mut self, text: Box<RawValue>) -> Result<(), String> {
+        let head: JobHead =
+            serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
+        let Some(program) = self.programs.get_mut(&head.program) else {
+            return Err(format!(
+                "job {} is of program {}, which was never told",
+                head.job, head.program
+            ));
+        };
+        let pace = self.replayed_pace.get(&head.job).copied();
+        if let Some(pace) = pace {
+            program.pace.learn((pace.event_s() * 1e6) as u64, 1);
+        }
+        self.jobs.insert(
+            head.job,
+            JobState {
+                program: head.program,
+                text,
+                pace,
+            },
+        );
+        Ok(())
+    }
+
+    fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {
+        let Some(job) = self.jobs.get(&grant.job) else {
+            return Err(format!(
+                "grant {} is of job {}, which was never told",
+                grant.grant, grant.job
+            ));
+        };
+        if self.grants.contains_key(&grant.grant) {
+            return Err(format!("grant {} was told before", grant.grant));
+        }
+        let mut open = Intervals::of(grant.first, grant.count);
+        for &(first, end) in self.replayed.get(&grant.grant).map_or(&[][..], Intervals::spans) {
+            open.remove(first, end);
+        }
+        self.cancelled.remove(&grant.job);
+        if open.is_empty() {
+            return Ok(());
+        }
+        self.orders += 1;
+        let state = GrantState {
+            job: grant.job,
+            order: self.orders,
+            chunk_max: grant.chunk_max,
+            free: open.clone(),
+            open,
+        };
+        if let Some(program) = self.programs.get_mut(&job.program) {
+            program.queue.insert(state.order, grant.grant);
+            program.free_events += state.free.len();
+        }
+        self.grants.insert(grant.grant, state);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn cancel(&mut self, jobs: &[u64]) {
+        if jobs.is_empty() {
+            return;
+        }
+        self.cancelled.extend(jobs);
+        let (dropped, kept) = std::mem::take(&mut self.grants)
+            .into_iter()
+            .partition(|(_, grant): &(u64, GrantState)| self.cancelled.contains(&grant.job));
+        let dropped: HashMap<u64, GrantState> = dropped;
+        self.grants = kept;
+        for grant in dropped.values() {
+            let program = self.jobs.get(&grant.job).map(|job| job.program);
+            if let Some(program) = program.and_then(|program| self.programs.get_mut(&program)) {
+                program.queue.remove(&grant.order);
+                program.free_events -= grant.free.len();
+            }
+        }
+        for pilot in &mut self.pilots {
+            pilot.outstanding.retain(|grant, _| !dropped.contains_key(grant));
+            pilot.limbo.retain(|grant, _| !dropped.contains_key(grant));
+        }
+    }
+
+    /// Those of the jobs that are cancelled.
+    pub fn cancelled_of(&self, grants: &[Grant]) -> Vec<u64> {
+        let jobs: HashSet<u64> = grants.iter().map(|grant| grant.job).collect();
+        jobs.into_iter()
+            .filter(|job| self.cancelled.contains(job))
+            .collect()
+    }
+
+    fn end_allocation(&mut self, allocation: String) {
+        let keys: Vec<PilotKey> = (0..self.pilots.len())
+            .filter(|&key| self.pilots[key].allocation == allocation)
+            .collect();
+        for key in keys {
+            self.pilots[key].alive = false;
+            self.give_away(key);
+        }
+        self.ended.insert(allocation);
+    }
+}
