@@ -87,7 +87,10 @@ class Site:
     def obey(self, order: object) -> None:
         match order:
             case LeaseOrder():
-                self.leases[order.lease] = (order.job, IntervalSet([(order.first, order.first + order.count)]))
+                self.leases[order.lease] = (
+                    order.job,
+                    IntervalSet([(order.first, order.first + order.count)]),
+                )
                 if order.spec is not None:
                     self.has_outputs[order.job] = bool(order.spec.outputs)
                 assert order.job in self.has_outputs, "leased without a spec"
@@ -148,7 +151,14 @@ class Site:
             self.done[job].add(first, end)
             evidence = Evidence(failure=FailureClass.PAYLOAD, message="no")
             self.report(
-                FailureReport, lease=lease, job=job, first=first, count=1, event=first, final=True, evidence=evidence
+                FailureReport,
+                lease=lease,
+                job=job,
+                first=first,
+                count=1,
+                event=first,
+                final=True,
+                evidence=evidence,
             )
         self.leases[lease][1].remove(first, end)
 
@@ -159,7 +169,9 @@ class Site:
         lease, job, first, end = picked
         self.leases[lease][1].remove(first, end)
         for a, b in self.done[job].missing(first, end):
-            self.report(ReleaseReport, lease=lease, job=job, first=a, count=b - a, reason="idle", evidence=None)
+            self.report(
+                ReleaseReport, lease=lease, job=job, first=a, count=b - a, reason="idle", evidence=None
+            )
 
 
 class Server:
@@ -173,7 +185,9 @@ class Server:
         plain = JobSpec(app="plain", events=EVENTS, failed_max=EVENTS)
         self.dispatcher.handle_submit(
             SubmitRequest(
-                key="1", campaign="c", jobs=[plain, msgspec.structs.replace(plain, app="files", outputs=files)]
+                key="1",
+                campaign="c",
+                jobs=[plain, msgspec.structs.replace(plain, app="files", outputs=files)],
             )
         )
         single = JobSpec(app="plain", failed_max=1)
@@ -194,7 +208,9 @@ STEPS = st.lists(
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
-def test_every_event_is_counted_once_whatever_happens_to_messages_and_sites(steps: list[tuple[str, int, int, int]]) -> None:
+def test_every_event_is_counted_once_whatever_happens_to_messages_and_sites(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
     with tempfile.TemporaryDirectory(dir=FAST) as folder:
         server = Server(Path(folder))
         sites = [Site("a", server), Site("b", server)]

@@ -88,7 +88,7 @@ def _spell(query: Query, declared: str | None, dialect: Dialect) -> Query:
     else:
         text = re.sub(r"\{in:(\w+)\}", r"= ANY(:\1)", text.replace("%", "%%"))
         text = re.sub(r"(?<!:):(body)\b", r"%(\1)b", text)  # large: sent as it is, not as hexadecimal text
-        text = re.sub(r"(?<![:%(]):([a-z_]+)", r"%(\1)s", text)
+        text = re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", text)
         arrays = ", ".join(f"%s::{' '.join(pair[1:])}[]" for pair in pairs)
         text = re.sub(r"\bFROM v\b", f"FROM unnest({arrays}) AS v({', '.join(columns)})", text)
     types = tuple(" ".join(pair[1:]) for pair in pairs)

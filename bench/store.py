@@ -1,0 +1,215 @@
+"""How fast is the store at a million jobs? Prints one JSON object with `sqlite` and `postgresql`.
+
+    bench/store.py --json [--jobs N] [--only sqlite|postgresql]
+
+Each database is measured in a fresh process: `submit_per_s` (requests of 10,000 jobs as bytes, decoding included),
+`cycle_per_s` (one-event jobs leased and finished through `handle_sync`), `page_ms` (the slowest of the pages in `PAGES`,
+each the median of several), `rss_mb` (the process's peak; `rss_half_mb`: when half of the jobs were done). PostgreSQL is
+started from its Debian packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.model.job import JobSpec
+from tidemill.server import pages
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.pages import Filter
+from tidemill.server.store import Session, Store
+from tidemill.wire.api import (
+    AppOffer,
+    Capacity,
+    DoneReport,
+    LeaseOrder,
+    SubmitRequest,
+    SyncRequest,
+    Usage,
+)
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
+BATCH = 10_000
+CAMPAIGNS = 10
+SPECS = 100
+RANGES = 5_000
+REPEATS = 5
+
+
+def submit(dispatcher: Dispatcher, jobs: int) -> float:
+    """Jobs per second, from bytes to commit."""
+    specs = [JobSpec(app=f"app{number % 4}", params={"mass": number}) for number in range(SPECS)]
+    bodies = []
+    for batch in range(max(1, jobs // BATCH)):
+        chosen = [specs[number % SPECS] for number in range(min(BATCH, jobs))]
+        request = SubmitRequest(key=f"k{batch}", campaign=f"c{batch % CAMPAIGNS}", jobs=chosen)
+        bodies.append(msgspec.json.encode(request) if batch < CAMPAIGNS else b"")
+    spent = 0.0
+    for batch, body in enumerate(bodies):
+        mine = body or bodies[batch % CAMPAIGNS].replace(
+            b'"key":"k%d"' % (batch % CAMPAIGNS), b'"key":"k%d"' % batch
+        )
+        started = time.perf_counter()
+        dispatcher.handle_submit(mine)
+        spent += time.perf_counter() - started
+    return jobs / spent
+
+
+def cycle(dispatcher: Dispatcher, jobs: int) -> tuple[float, int]:
+    """One-event jobs leased and finished per second, and the peak of memory when half were."""
+    capacity = Capacity(
+        want_core_s=float(RANGES), want_ranges_max=RANGES, slot_cores_max=1, slot_memory_mb_max=2000, devices={},
+        event_s={f"app{number}": 1.0 for number in range(4)}, nodes=1, busy_cores=0, adhoc=False,
+    )  # fmt: skip
+    offers: list[AppOffer] | None = [
+        AppOffer(
+            name=f"app{number}", version="1", digest="", mode="command", parameters={}, outputs=[], cores=1,
+            memory_mb=100, event_s=1.0,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    reports: list[Any] = []
+    have = number = done = half_mb = 0
+    spent = 0.0
+    while True:
+        request = SyncRequest(
+            site="s",
+            epoch=1,
+            host="h",
+            version="1",
+            reports=reports,
+            have=have,
+            offers=offers,
+            capacity=capacity,
+        )
+        offers = None
+        started = time.perf_counter()
+        reply = dispatcher.handle_sync(request)
+        spent += time.perf_counter() - started
+        reports = []
+        for order in reply.orders:
+            have = order.n
+            if isinstance(order, LeaseOrder):
+                number += 1
+                usage = Usage(payloads=1, wall_us=1_000_000, user_us=900_000)
+                reports.append(
+                    DoneReport(
+                        n=number,
+                        lease=order.lease,
+                        job=order.job,
+                        first=0,
+                        count=1,
+                        outputs=False,
+                        usage=usage,
+                    )
+                )
+        done += len(reports)
+        if done >= jobs // 2 and not half_mb:
+            half_mb = rss_mb()
+        if not reports:
+            return jobs / spent, half_mb
+
+
+PAGES: dict[str, Callable[[Session, int], Any]] = {
+    "newest": lambda session, _: pages.jobs(session, Filter(), before=None, limit=100),
+    "deep": lambda session, jobs: pages.jobs(session, Filter(), before=jobs // 2, limit=100),
+    "state": lambda session, _: pages.jobs(session, Filter(state="COMPLETED"), before=None, limit=100),
+    "state_none": lambda session, _: pages.jobs(session, Filter(state="FAILED"), before=None, limit=100),
+    "app": lambda session, _: pages.jobs(session, Filter(app="app1"), before=None, limit=100),
+    "app_deep": lambda session, jobs: pages.jobs(session, Filter(app="app1"), before=jobs // 2, limit=100),
+    "site": lambda session, _: pages.jobs(session, Filter(site="s"), before=None, limit=100),
+    "campaign_deep": lambda session, jobs: pages.jobs(
+        session, Filter(campaign="c3"), before=jobs // 2, limit=1000
+    ),
+    "all_filters": lambda session, jobs: pages.jobs(
+        session, Filter(campaign="c3", state="COMPLETED", site="s", app="app2"), before=jobs // 2, limit=1000
+    ),
+    "counts": lambda session, _: pages.counts(session),
+    "campaigns": lambda session, _: pages.campaigns(session),
+}
+
+
+def page_ms(store: Store, jobs: int) -> dict[str, float]:
+    """Median milliseconds of each page."""
+    session = store.reader()
+    found = {}
+    for name, page in PAGES.items():
+        times = []
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            page(session, jobs)
+            times.append(time.perf_counter() - started)
+        found[name] = round(statistics.median(times) * 1000, 2)
+    session.close()
+    return found
+
+
+def rss_mb() -> int:
+    """Peak of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def measure(store: Store, jobs: int) -> dict[str, Any]:
+    """All figures of one database."""
+    store.init()
+    dispatcher = Dispatcher(store)
+    submitted = submit(dispatcher, jobs)
+    waiting = page_ms(store, jobs)
+    cycled, half_mb = cycle(dispatcher, jobs)
+    ended = page_ms(store, jobs)
+    dispatcher.close()
+    worst = max([*waiting.values(), *ended.values()])
+    return {
+        "jobs": jobs, "submit_per_s": round(submitted), "cycle_per_s": round(cycled), "page_ms": worst,
+        "rss_mb": rss_mb(), "rss_half_mb": half_mb, "pages_ms": ended,
+    }  # fmt: skip
+
+
+def child(database: str, jobs: int, place: str) -> dict[str, Any]:
+    """Measure in a process of its own."""
+    command = [sys.executable, __file__, "--jobs", str(jobs), "--child", database, "--place", place]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--json", action="store_true", help="one JSON object (the only form there is)")
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--only", choices=["sqlite", "postgresql"])
+    parser.add_argument("--child", choices=["sqlite", "postgresql"], help=argparse.SUPPRESS)
+    parser.add_argument("--place", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        store = Store(path=Path(given.place)) if given.child == "sqlite" else Store(url=given.place)
+        print(json.dumps(measure(store, given.jobs)))
+        return
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+        if given.only != "postgresql":
+            found["sqlite"] = child("sqlite", given.jobs, f"{folder}/sqlite.db")
+        if given.only != "sqlite":
+            Path(folder).chmod(0o711)
+            state = f"{folder}/pg"
+            started = subprocess.run([SCRIPT, "start", state], check=True, stdout=subprocess.PIPE, text=True)
+            try:
+                found["postgresql"] = child("postgresql", given.jobs, started.stdout.strip())
+            finally:
+                subprocess.run([SCRIPT, "stop", state], check=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
