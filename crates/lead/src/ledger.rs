@@ -159,6 +159,11 @@ impl Ledger {
         self.changed = true;
     }
 
+    /// Whether something became free since `take_changed`.
+    pub fn has_changed(&self) -> bool {
+        self.changed
+    }
+
     /// Whether something became free since the last call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
@@ -244,12 +249,13 @@ impl Ledger {
     }
 
     /// The pilot could take work; it has told what it knew when its connection began.
-    pub fn ask(&mut self, key: PilotKey, ask: Ask) {
+    pub fn ask(&mut self, key: PilotKey, ask: Ask, now: u64) {
         let pilot = &mut self.pilots[key];
         self.cores_connected = self.cores_connected - pilot.cores + ask.cores;
         pilot.cores = ask.cores;
         pilot.ask = Some(ask);
         self.release_limbo(key);
+        self.end_holding(now);
     }
 
     /// Judge the number of a record; only `New` ones may be given to `record`.
@@ -410,11 +416,15 @@ impl Ledger {
                 lost.push(key);
             }
         }
+        self.end_holding(now);
+        lost
+    }
+
+    fn end_holding(&mut self, now: u64) {
         if self.hold_until.is_some() && !self.is_holding(now) {
             self.hold_until = None;
             self.changed = true;
         }
-        lost
     }
 
     /// After a restart nothing is handed out until every live pilot has told what it holds.

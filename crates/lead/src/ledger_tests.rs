@@ -180,7 +180,7 @@ impl World {
         }
         self.send(k);
         let key = self.ledger.key_of(&self.pilots[k].id(k));
-        self.ledger.ask(key, ask(cores));
+        self.ledger.ask(key, ask(cores), self.now);
         if let Some(given) = self.ledger.hand_out(key, 1.0, self.now) {
             assert!(!given.is_empty() && given.iter().all(|grant| grant.count > 0));
             self.pilots[k].held.extend(given);
@@ -389,7 +389,7 @@ fn twenty_thousand_jobs_of_one_event_are_handed_out_quickly() {
     let began = std::time::Instant::now();
     let mut number = 0;
     while !ledger.is_settled() {
-        ledger.ask(key, ask(2));
+        ledger.ask(key, ask(2), 1);
         for given in ledger.hand_out(key, 5.0, 1).unwrap() {
             number += 1;
             let text = format!(
@@ -401,5 +401,6 @@ fn twenty_thousand_jobs_of_one_event_are_handed_out_quickly() {
     }
     assert_eq!(number, count);
     let seconds = began.elapsed().as_secs_f64();
-    assert!(seconds < 1.0, "{count} hand-outs took {seconds} s"); // about 0.02 s when nothing else runs
+    // 0.1 s unoptimised when nothing else runs; if each cost grew with their number it would be minutes
+    assert!(seconds < 10.0, "{count} hand-outs took {seconds} s");
 }

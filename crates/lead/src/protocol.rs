@@ -39,8 +39,10 @@ impl Lead {
                         if !std::mem::replace(&mut self.in_line[key], true) {
                             self.asking.push_back(key);
                         }
-                        self.ledger.ask(key, ask);
-                        self.serve_on(key, connection, now);
+                        self.ledger.ask(key, ask, now);
+                        if !self.ledger.has_changed() {
+                            self.serve_on(key, connection, now);
+                        } // else all that ask are served in their order at the end of this turn
                         Ok(())
                     }
                     PilotMessage::Beat(_) => Ok(()),

@@ -18,7 +18,7 @@ fn a_pilot_gets_little_until_measured_and_then_a_full_queue() {
     let first = pilot.work();
     assert_eq!((first.programs.len(), first.jobs.len()), (1, 1));
     assert_eq!(
-        events(&[first.clone()]).len(),
+        events(std::slice::from_ref(&first)).len(),
         2,
         "estimated at a minute each: one per core"
     );
@@ -67,7 +67,7 @@ fn the_work_of_a_lost_pilot_goes_to_another_after_its_time_of_grace() {
     let mut lost = lead.pilot("a.r0.i1");
     lost.ask(4);
     let gone = lost.work();
-    assert_eq!(events(&[gone.clone()]).len(), 4);
+    assert_eq!(events(std::slice::from_ref(&gone)).len(), 4);
     let number = lost.record(done(&grant(1, 1, 1, 1), 10));
     lost.wait_acked(number);
     drop(lost);
