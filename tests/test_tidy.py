@@ -18,6 +18,7 @@ from tidemill import config
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tidemill"
 FILE_LINES_MAX = 500
+ONE_FILE_BY_CONTRACT = {"src/tidemill/payload/__init__.py"}  #: payloads get it as a single file
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 5
 PYTHON_DEPENDENCIES_MAX = 12
@@ -124,7 +125,7 @@ def test_files_have_at_most_500_lines() -> None:
     offenders = []
     for path in [*python_files(), *rust_files(), *files(".sh", "scripts")]:
         length = len(path.read_text(encoding="utf-8").splitlines())
-        if length > FILE_LINES_MAX and not is_flat_table(path):
+        if length > FILE_LINES_MAX and not is_flat_table(path) and at(path) not in ONE_FILE_BY_CONTRACT:
             offenders.append(f"{at(path)}: {length} lines")
     listed(offenders, f"a file has at most {FILE_LINES_MAX} lines, flat tables excepted")
 

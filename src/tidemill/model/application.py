@@ -46,7 +46,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: str
     version: str = "1"
     executable: str
-    digest: str | None = None  #: `sha256:...` of the executable; checked at every fleet; None = filled by `app check`
+    digest: str | None = None  #: `sha256:...` of the executable, checked at every fleet
     script: str | None = None  #: a file the executable interprets, digest-checked too; first argument
     script_digest: str | None = None
     mode: Mode = Mode.COMMAND
@@ -56,7 +56,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pass_environment: list[str] = []  #: names copied from the site agent's environment
     resources: Resources = Resources()
     outputs: list[Output] = []
-    events_per_range_max: int | None = None  #: command mode: None = 1 unless `{events}` or `{last_event}` is used
+    events_per_range_max: int | None = None  #: None = 1 unless `{events}` is among the arguments
     range_s: float = 10.0  #: aimed length of one range in range mode and of one chunk in command mode
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each

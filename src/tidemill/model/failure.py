@@ -38,20 +38,54 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 POLICY: dict[FailureClass, Policy] = {
-    FailureClass.DISPATCH: Policy(False, "the site cannot take the job", "check the application and its parameters: `tidemill app check`"),
-    FailureClass.BATCH: Policy(False, "the batch system refused or lost an allocation", "see the batch system's message; `tidemill site check`"),
-    FailureClass.STAGE_IN: Policy(True, "an input is missing, unreadable or corrupt", "check URL and checksum of the input, then `tidemill job retry`"),
-    FailureClass.IMAGE: Policy(False, "the software image could not be mounted or read", "`tidemill image verify`, then retry"),
-    FailureClass.PAYLOAD_SETUP: Policy(True, "the payload ended before it was ready for events", "read its stderr: `tidemill job logs`"),
-    FailureClass.PAYLOAD: Policy(True, "the payload failed on the event", "read its stderr: `tidemill job logs ID --event N`; repeat it with its seed"),
-    FailureClass.WALLTIME: Policy(True, "the event ran longer than its time limit", "raise `timeout` of the application if the event is sound"),
-    FailureClass.PREEMPTED: Policy(False, "the allocation was given back or ended first", "nothing: the events run again elsewhere"),
+    FailureClass.DISPATCH: Policy(
+        False,
+        "the site cannot take the job",
+        "check the application and its parameters: `tidemill app check`",
+    ),
+    FailureClass.BATCH: Policy(
+        False,
+        "the batch system refused or lost an allocation",
+        "see the batch system's message; `tidemill site check`",
+    ),
+    FailureClass.STAGE_IN: Policy(
+        True,
+        "an input is missing, unreadable or corrupt",
+        "check URL and checksum of the input, then `tidemill job retry`",
+    ),
+    FailureClass.IMAGE: Policy(
+        False, "the software image could not be mounted or read", "`tidemill image verify`, then retry"
+    ),
+    FailureClass.PAYLOAD_SETUP: Policy(
+        True, "the payload ended before it was ready for events", "read its stderr: `tidemill job logs`"
+    ),
+    FailureClass.PAYLOAD: Policy(
+        True,
+        "the payload failed on the event",
+        "read its stderr: `tidemill job logs ID --event N`; repeat it with its seed",
+    ),
+    FailureClass.WALLTIME: Policy(
+        True,
+        "the event ran longer than its time limit",
+        "raise `timeout` of the application if the event is sound",
+    ),
+    FailureClass.PREEMPTED: Policy(
+        False, "the allocation was given back or ended first", "nothing: the events run again elsewhere"
+    ),
     FailureClass.NODE: Policy(False, "the node or its pilot died", "nothing: the events run again elsewhere"),
-    FailureClass.MEMORY: Policy(True, "the payload used more memory than its slot has", "raise `memory` of the application or job"),
-    FailureClass.DISK: Policy(True, "a file system was full", "raise `scratch` of the application, or free space at the site"),
+    FailureClass.MEMORY: Policy(
+        True, "the payload used more memory than its slot has", "raise `memory` of the application or job"
+    ),
+    FailureClass.DISK: Policy(
+        True, "a file system was full", "raise `scratch` of the application, or free space at the site"
+    ),
     FailureClass.CREDENTIAL: Policy(False, "a credential was refused or had expired", "renew it, then retry"),
-    FailureClass.STAGE_OUT: Policy(True, "an output could not be delivered", "check the destination's space and rights, then retry"),
-    FailureClass.LOST: Policy(False, "the site has been silent for too long", "nothing: the events run again at another site"),
+    FailureClass.STAGE_OUT: Policy(
+        True, "an output could not be delivered", "check the destination's space and rights, then retry"
+    ),
+    FailureClass.LOST: Policy(
+        False, "the site has been silent for too long", "nothing: the events run again at another site"
+    ),
 }
 
 

@@ -37,9 +37,7 @@ class IntervalSet:
             return end - first
         low = bisect_left(ends, first)
         high = bisect_right(firsts, end)
-        overlap = sum(
-            max(0, min(end, ends[k]) - max(first, firsts[k])) for k in range(low, high)
-        )
+        overlap = sum(max(0, min(end, ends[k]) - max(first, firsts[k])) for k in range(low, high))
         merged_first = min(first, firsts[low]) if low < high else first
         merged_end = max(end, ends[high - 1]) if low < high else end
         firsts[low:high] = [merged_first]
@@ -140,9 +138,7 @@ class IntervalSet:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __str__(self) -> str:
-        return ",".join(
-            str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in self
-        )
+        return ",".join(str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in self)
 
     def __repr__(self) -> str:
         return f"IntervalSet.parse({str(self)!r})"

@@ -2,7 +2,8 @@
 
 Within a campaign the jobs' events are numbered consecutively (`base`), from an offset that depends on the
 campaign's name, so that two campaigns of one application do not repeat each other's events. Consecutive seeds stay
-distinct modulo 900,000,000, the largest seed that Pythia 8 ("Random Numbers" in its manual) and CLHEP's HepJamesRandom accept.
+distinct modulo 900,000,000, the largest seed that Pythia 8 ("Random Numbers" in its manual) and CLHEP's
+HepJamesRandom accept.
 """
 
 from __future__ import annotations

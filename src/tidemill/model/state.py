@@ -23,7 +23,10 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (JobState.RUNNING, JobState.WAITING): "every lease came back before an event was done",
     (JobState.RUNNING, JobState.COMPLETED): "every event is kept and its outputs are delivered",
     (JobState.RUNNING, JobState.PARTIAL): "every event is kept or failed, no more than failed_max failed",
-    (JobState.RUNNING, JobState.FAILED): "more than failed_max events failed, or a step before or after them did",
+    (
+        JobState.RUNNING,
+        JobState.FAILED,
+    ): "more than failed_max events failed, or a step before or after them did",
     (JobState.RUNNING, JobState.CANCELED): "its owner canceled it",
     (JobState.PARTIAL, JobState.WAITING): "its owner retries the failed events",
     (JobState.FAILED, JobState.WAITING): "its owner retries it",
@@ -62,7 +65,10 @@ class AllocationState(StrEnum):
 
 
 ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
-    (AllocationState.INTENDED, AllocationState.QUEUED): "the batch system took it, or it was found there by name",
+    (
+        AllocationState.INTENDED,
+        AllocationState.QUEUED,
+    ): "the batch system took it, or it was found there by name",
     (AllocationState.INTENDED, AllocationState.FAILED): "the batch system refused it",
     (AllocationState.INTENDED, AllocationState.LOST): "not found by name after the submit was interrupted",
     (AllocationState.QUEUED, AllocationState.ACTIVE): "the batch system says that it runs",

@@ -1,8 +1,9 @@
 """Clients and sites <-> server. The HTTP API (version 1) and any other transport carry these very messages as JSON.
 
 `sync` is the whole site protocol. Both directions are numbered logs. The site sends the reports that the server has
-not acknowledged, and `have`, the highest number of the server's orders that are durable at the site; the server answers with
-`acked`, the highest report number that is committed, and the orders after `have`. Any message may be repeated or lost.
+not acknowledged, and `have`, the highest number of the server's orders that are durable at the site; the server
+answers with `acked`, the highest report number that is committed, and the orders after `have`. Any message may be
+repeated or lost.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ORDERS_MAX = 20_000
 
 
 class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """All jobs or none. The same `key` with the same content again answers as the first time; with other content it is refused.
+    """All jobs or none. The same `key` with the same content again answers as the first time; with other it is refused.
 
     `jobs` may repeat one spec: `repeat` lists of the same length as `jobs`, None = each once.
     """
@@ -124,7 +125,7 @@ class Attempt(msgspec.Struct, kw_only=True):
 
 
 class JobDetail(msgspec.Struct, kw_only=True):
-    """Everything about one job. `failed` and `done` are interval texts (`0-9,12`). `waits_for`: the one binding cause."""
+    """Everything about one job. `failed`, `done`: interval texts (`0-9,12`). `waits_for`: the one binding cause."""
 
     row: JobRow
     spec: JobSpec
@@ -299,7 +300,7 @@ class Capacity(msgspec.Struct, kw_only=True):
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
-    """Events of a lease are kept. `outputs`: the site keeps output files for them, so no other result may replace them."""
+    """Events of a lease are kept. `outputs`: the site keeps output files for them; no other result may replace them."""
 
     n: int
     lease: int
@@ -324,7 +325,7 @@ class FailureReport(msgspec.Struct, kw_only=True, tag_field="t", tag="failure"):
 
 
 class ReleaseReport(msgspec.Struct, kw_only=True, tag_field="t", tag="release"):
-    """The site will not run these events of the lease; the server leases them again. `failure` None = no fault of the job."""
+    """The site will not run these events; the server leases them again. `evidence` None = no fault of the job."""
 
     n: int
     lease: int

@@ -42,7 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_s: float  #: the lead keeps so many seconds of work queued at each core
     idle_s: float  #: a pilot without work for so long leaves
     dead_after_s: float  #: a pilot that hears nothing from its lead for so long drains and leaves
-    pilot_grace_s: float  #: the lead gives away the work of a pilot whose connection has been gone for so long
+    pilot_grace_s: (
+        float  #: the lead gives away the work of a pilot whose connection has been gone for so long
+    )
     isolation: str  #: `required` (refuse to run without namespaces) or `preferred`
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
@@ -82,7 +84,7 @@ class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
 
 class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     """A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
-    that event, or None where the lines are no files; `lines` is a file with one line per event of `first..`, or None."""
+    that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None."""
 
     name: str
     kind: str
@@ -120,7 +122,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 
-    Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`; `{{` and `}}` are braces.
+    Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`;
+    `{{` and `}}` are braces.
     """
 
     job: int
@@ -187,7 +190,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="sta
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="done"):
-    """Events `first..first+count-1` are kept. Times and bytes are sums over the payloads of this record, `rss_kb` their maximum."""
+    """Events `first..first+count-1` are kept. Times and bytes are sums over the record's payloads, `rss_kb` is the
+    maximum of one."""
 
     p: str
     s: int
