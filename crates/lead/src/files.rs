@@ -118,15 +118,19 @@ impl Lead {
         if self.superseded {
             return Some(Exit::Superseded);
         }
+        if !self.ledger.is_closed() && !self.stopped {
+            self.quiet_since = now;
+            return None;
+        }
         let alone =
             self.pilots_connected() == 0 && !self.ledger.awaits_pilots() && !self.ledger.is_holding(now);
         if !alone {
             self.quiet_since = now;
             return None;
         }
-        let over = (self.ledger.is_closed() || self.stopped) && self.commit.is_idle();
         let dead_after_us = self.seconds(self.manifest.settings.dead_after_s);
         let given_up = now.saturating_sub(self.quiet_since) > dead_after_us;
-        (over && (self.ledger.is_draining() || given_up)).then_some(Exit::Finished)
+        let over = self.ledger.is_draining() || given_up;
+        (over && self.commit.is_idle()).then_some(Exit::Finished)
     }
 }

@@ -43,7 +43,11 @@ struct Room {
 impl Ledger {
     /// The work for a pilot that asks, None if there is none now. What is given is outstanding, the ask is answered.
     pub fn hand_out(&mut self, key: PilotKey, queue_s: f64, now: u64) -> Option<Vec<Grant>> {
-        let ask = self.pilots[key].ask.clone()?;
+        let mut ask = self.pilots[key].ask.clone()?;
+        let stood_s = now.saturating_sub(self.pilots[key].asked_at) as f64 / 1e6;
+        ask.remaining_s = ask
+            .remaining_s
+            .map(|remaining_s| (remaining_s - stood_s).max(0.0));
         if self.is_draining() || self.is_holding(now) || self.has_ended(key) {
             return None;
         }

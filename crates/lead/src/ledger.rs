@@ -13,8 +13,8 @@ use crate::intervals::Intervals;
 use crate::pace::Pace;
 use crate::record::{Kind, RecordHead};
 
-/// A pilot that returned work because its slot broke is not given that grant again for so long.
-const SLOT_REFUSAL_US: u64 = 30_000_000;
+/// A pilot that returned work (its slot broke, its time is short) is not given that grant again for so long.
+const REFUSAL_US: u64 = 30_000_000;
 /// After a reconnect, what the pilot neither holds nor records is given away after so long.
 const LIMBO_US: u64 = 2_000_000;
 
@@ -58,6 +58,7 @@ pub struct Pilot {
     ended: bool,
     pub connected: bool,
     pub(crate) ask: Option<Ask>,
+    pub(crate) asked_at: u64,
     pub(crate) cores: u64,
     pub(crate) outstanding: HashMap<u64, Intervals>,
     /// Was outstanding before a reconnect, is not held: recorded soon, or lost on the way to the pilot.
@@ -254,6 +255,7 @@ impl Ledger {
         self.cores_connected = self.cores_connected - pilot.cores + ask.cores;
         pilot.cores = ask.cores;
         pilot.ask = Some(ask);
+        pilot.asked_at = now;
         self.release_limbo(key);
         self.end_holding(now);
     }
@@ -348,12 +350,12 @@ impl Ledger {
         let pilot = &mut self.pilots[key];
         match head.reason.as_ref() {
             "no_fit" => pilot.refused.insert(head.grant, u64::MAX),
-            "slot" => pilot.refused.insert(head.grant, now + SLOT_REFUSAL_US),
-            // what it asked before is no longer true: it leaves, or its time is up
-            _ => {
-                pilot.ask = None;
+            "slot" | "walltime" => pilot.refused.insert(head.grant, now + REFUSAL_US),
+            "yield" | "drain" => {
+                pilot.ask = None; // it leaves
                 None
             }
+            _ => None,
         };
     }
 

@@ -404,3 +404,22 @@ fn twenty_thousand_jobs_of_one_event_are_handed_out_quickly() {
     // 0.1 s unoptimised when nothing else runs; if each cost grew with their number it would be minutes
     assert!(seconds < 10.0, "{count} hand-outs took {seconds} s");
 }
+
+#[test]
+fn the_time_left_of_a_standing_ask_goes_by() {
+    let mut ledger = Ledger::default();
+    ledger.start(0);
+    let key = ledger.key_of("a.r0.i1");
+    ledger.connect(key, &[], 0);
+    let three_s = Ask {
+        remaining_s: Some(3.0),
+        ..ask(1)
+    };
+    ledger.ask(key, three_s, 0);
+    let mut file = work(1, vec![grant(1, 0, 1)]); // of 1 s
+    file.jobs = vec![raw(String::from(r#"{"job":1,"program":1}"#))];
+    ledger.load(file);
+    let late = ledger.hand_out(key, 5.0, 2_500_000);
+    assert_eq!(late, None, "half a second is left");
+    assert!(ledger.hand_out(key, 5.0, 1_500_000).is_some());
+}

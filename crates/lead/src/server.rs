@@ -289,18 +289,22 @@ impl Lead {
                 ],
             );
         }
+        let deaf = self.commit.is_full();
         let dead_after_us = self.seconds(self.manifest.settings.dead_after_s);
         let beat_us = (dead_after_us / 3).clamp(100_000, BEAT_US_MAX);
         for slot in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[slot] else {
                 continue;
             };
+            if deaf {
+                connection.heard_at = now; // we do not listen: it is not silent
+            }
             let silent_us = now.saturating_sub(connection.heard_at);
             match &connection.peer {
                 Peer::Unknown { until, .. } if now >= *until => {
                     self.close(slot, "it has not proved who it is in time", now);
                 }
-                Peer::Pilot(_) if silent_us > SILENT_BEATS * beat_us && !self.commit.is_full() => {
+                Peer::Pilot(_) if silent_us > SILENT_BEATS * beat_us => {
                     self.close(slot, "it is silent", now);
                 }
                 Peer::Pilot(_) if now.saturating_sub(connection.sent_at) >= beat_us => {

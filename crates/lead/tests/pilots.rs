@@ -114,6 +114,29 @@ fn a_pilot_that_tells_its_end_or_returns_work_leaves_it_to_others_at_once() {
 }
 
 #[test]
+fn the_ask_of_a_pilot_that_returned_work_for_lack_of_time_still_stands() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(2, 1.0);
+    let lead = fleet.lead();
+    let mut pilot = lead.pilot("a.r0.i1");
+    pilot.ask(2);
+    let work = pilot.work();
+    pilot.ask(2);
+    for grant in &work.grants {
+        pilot.record(returned(grant, "walltime"));
+    }
+    fleet.work(|work| {
+        work.jobs.push(job(2, 1, 1));
+        work.grants.push(grant(2, 2, 0, 1));
+    });
+    assert_eq!(
+        events(&[pilot.work()]),
+        [(2, 0)],
+        "but not the grant that it returned"
+    );
+}
+
+#[test]
 fn a_pilot_is_not_given_again_what_did_not_fit_it() {
     let mut fleet = Fleet::new();
     fleet.work(|work| {
