@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidemill import clock
+from tidemill.batch import processes
 from tidemill.batch.contract import Answer, Submission
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
-from tidemill.batch.processes import start_of
 from tidemill.config import LocalBatch
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -55,13 +55,14 @@ class Bench:
         return self.wait(name, *ALLOCATION_FINAL)
 
     def daemon_pid(self) -> int:
-        """The process that holds the daemon's lock, as the kernel tells it (proc_locks(5))."""
-        inode = (self.directory / "daemon.lock").stat().st_ino
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if fields[5].endswith(f":{inode}") and fields[3] == "WRITE":
-                return int(fields[4])
-        raise AssertionError("no daemon holds the lock")
+        directory = os.fsencode(self.directory)
+        found = [
+            pid
+            for pid in processes.processes()
+            if {b"tidemill.batch.local_daemon", directory} <= set(processes.words_of(pid))
+        ]
+        assert len(found) == 1
+        return found[0]
 
 
 def wait_for(done: Callable[[], bool], what: str) -> None:
@@ -139,7 +140,7 @@ def test_canceled_allocation_leaves_no_process_behind(bench: Bench, tmp_path: Pa
     escaped = int((tmp_path / "pid").read_text())
     bench.batch.cancel(["a", "never"])
     assert bench.wait_end("a") is AllocationState.CANCELED
-    assert start_of(escaped) is None
+    assert processes.start_of(escaped) is None
 
 
 def test_allocation_that_is_canceled_before_it_runs_never_runs(bench: Bench, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Daemon:
 
     def _take_queue(self) -> bool:
         taken: list[Path] = []
-        for path in sorted((self._directory / "queue").glob("[0-9]*.json")):
+        for path in self._waiting("queue"):
             submission = read_file(path, Submission)
             if submission is None:
                 continue
@@ -108,11 +108,15 @@ class Daemon:
                 path.unlink(missing_ok=True)
         return bool(taken)
 
+    def _waiting(self, kind: str) -> list[Path]:
+        """The whole files of a directory, in order."""
+        directory = self._directory / kind
+        names = os.listdir(directory)  # noqa: PTH208 -- names only, many times a second
+        return [directory / name for name in sorted(names) if not name.startswith(".")]
+
     def _take_cancels(self) -> bool:
         changed = False
-        for path in (self._directory / "cancel").iterdir():
-            if path.name.startswith("."):
-                continue
+        for path in self._waiting("cancel"):
             entry = self._table.entries.get(path.name)
             if entry is None and any((self._directory / "queue").glob(f"[0-9]*-{path.name}.json")):
                 continue  # submitted since we looked: it is canceled at the next step

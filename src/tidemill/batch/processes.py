@@ -1,4 +1,9 @@
-"""Processes of this machine as /proc tells them: alive, descended from whom, marked by what (proc(5))."""
+"""Processes of this machine as /proc tells them: alive, descended from whom, marked by what (proc(5)).
+
+In a PID namespace whose /proc is still the outer one (`unshare --pid` without `--mount-proc`, some containers), the
+numbers in /proc are not ours. They are translated by `NSpid` and `NSsid` of `/proc/N/status`, and only the processes
+below our namespace's first one count: others' numbers mean nothing to us.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +27,56 @@ class Child(Protocol):
         """Its exit status, None while it runs."""
 
 
-class _Stat(NamedTuple):
+class Process(NamedTuple):
+    """A process; numbers as we would use them, `listed` as /proc lists it, `started` in ticks after boot."""
+
     pid: int
     state: str
     parent: int
     session: int
     started: int
+    listed: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended and only waits to be waited for."""
+        return self.state in "ZX"
 
 
 def boot() -> str:
-    """The kernel's boot id: process numbers mean nothing across boots."""
+    """The kernel's boot id and our PID namespace: whether a process number means the same to us and its writer."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{kernel} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
 
 
 def start_of(pid: int) -> int | None:
     """When the process started, in ticks after boot; None = it is not there, or is dead and not yet waited for."""
-    found = _stat(pid)
-    return None if found is None or found.state in "ZX" else found.started
+    found = find(pid)
+    return None if found is None or found.is_dead else found.started
+
+
+def find(pid: int) -> Process | None:
+    """The process of this number, None where there is none. One file, or a pass over /proc where it is not ours."""
+    return _read(pid) if _proc_is_ours() else processes().get(pid)
 
 
 def is_alive(pid: int, started: int) -> bool:
     """Whether this very process lives; a later one of the same number does not count."""
     return start_of(pid) == started
+
+
+def words_of(pid: int) -> list[bytes]:
+    """The command line of a process; empty where there is none."""
+    found = find(pid)
+    if found is None:
+        return []
+    try:
+        return Path(f"/proc/{found.listed}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def signal_session(pid: int, started: int, number: signal.Signals) -> None:
@@ -60,10 +90,10 @@ def kill_family(leaders: Collection[int], mark: str) -> bool:
 
     Returns whether anything lived; call again until not. One pass over /proc.
     """
-    table = _table()
+    table = processes()
     sessions = set(leaders)
     doomed = {each.pid for each in table.values() if each.session in sessions or each.pid in sessions}
-    doomed |= {pid for pid, _ in _marked(table.values(), mark)}
+    doomed |= {each.pid for each in _marked(table.values(), mark)}
     children: dict[int, list[int]] = {}
     for each in table.values():
         children.setdefault(each.parent, []).append(each.pid)
@@ -73,7 +103,9 @@ def kill_family(leaders: Collection[int], mark: str) -> bool:
             if child not in doomed:
                 doomed.add(child)
                 stack.append(child)
-    living = [pid for pid in doomed if pid in table and table[pid].state not in "ZX" and pid != os.getpid()]
+    living = [
+        pid for pid in doomed if pid in table and not table[pid].is_dead and pid not in (0, 1, os.getpid())
+    ]
     for pid in living:
         _quietly(partial(os.kill, pid, signal.SIGKILL))
     return bool(living)
@@ -81,8 +113,7 @@ def kill_family(leaders: Collection[int], mark: str) -> bool:
 
 def find_marked(mark: str) -> list[tuple[int, int]]:
     """Session leaders that carry `mark` in their environment, as (pid, start)."""
-    table = _table()
-    marked = [table[pid] for pid, _ in _marked(table.values(), mark)]
+    marked = _marked(processes().values(), mark)
     return [(each.pid, each.started) for each in marked if each.session == each.pid]
 
 
@@ -95,37 +126,87 @@ def reap() -> None:
         return
 
 
-def _marked(table: Iterable[_Stat], mark: str) -> list[tuple[int, int]]:
+def processes() -> dict[int, Process]:
+    """All processes that have a number in our PID namespace, by that number."""
+    found = (_read(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    listed = {each.listed: each for each in found if each is not None}
+    return listed if _proc_is_ours() else _translate(listed)
+
+
+def _translate(listed: dict[int, Process]) -> dict[int, Process]:
+    own = int(Path("/proc/self").readlink().name)
+    level = len(_numbers(own, "NSpid")) - 1
+    first = own
+    while (parent := listed[first].parent if first in listed else 0) and len(
+        _numbers(parent, "NSpid")
+    ) > level:
+        first = parent
+    children: dict[int, list[int]] = {}
+    for each in listed.values():
+        children.setdefault(each.parent, []).append(each.listed)
+    inside: dict[int, int] = {}  # as listed -> our number
+    stack = [first]
+    while stack:
+        number = stack.pop()
+        numbers = _numbers(number, "NSpid")
+        if len(numbers) > level:
+            inside[number] = numbers[level]
+            stack += children.get(number, [])
+    translated: dict[int, Process] = {}
+    for number, pid in inside.items():
+        if number in listed:
+            sessions = _numbers(number, "NSsid")
+            session = sessions[level] if len(sessions) > level else 0
+            parent = inside.get(listed[number].parent, 0)
+            translated[pid] = listed[number]._replace(pid=pid, parent=parent, session=session)
+    return translated
+
+
+def _numbers(listed: int, key: str) -> list[int]:
+    """A line of /proc/N/status that gives the process's number in each nested namespace, outermost first."""
+    try:
+        with open(f"/proc/{listed}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith(key):
+                    return [int(number) for number in line.split()[1:]]
+    except OSError:
+        return []
+    return []
+
+
+def _proc_is_ours() -> bool:
+    try:
+        return Path("/proc/self").readlink().name == str(os.getpid())
+    except OSError:
+        return True
+
+
+def _marked(table: Iterable[Process], mark: str) -> list[Process]:
     wanted = mark.encode()
-    found: list[tuple[int, int]] = []
+    found: list[Process] = []
     for each in table:
-        if each.pid == os.getpid() or each.state in "ZX":
+        if each.pid == os.getpid() or each.is_dead:
             continue
         try:
-            with open(f"/proc/{each.pid}/environ", "rb") as file:  # noqa: PTH123
+            with open(f"/proc/{each.listed}/environ", "rb") as file:  # noqa: PTH123
                 environ = file.read(ENVIRON_BYTES_MAX)
         except OSError:
             continue  # another user's, or gone
         if wanted in environ.split(b"\0"):
-            found.append((each.pid, each.started))
+            found.append(each)
     return found
 
 
-def _table() -> dict[int, _Stat]:
-    found = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
-    return {each.pid: each for each in found if each is not None}
-
-
-def _stat(pid: int) -> _Stat | None:
+def _read(listed: int) -> Process | None:
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        with open(f"/proc/{listed}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             text = file.read()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20:
         return None
-    return _Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return Process(listed, fields[0], int(fields[1]), int(fields[3]), int(fields[19]), listed)
 
 
 def _quietly(action: Callable[[], object]) -> None:

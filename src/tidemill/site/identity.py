@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
+from tidemill.batch import processes
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.node.files import read_bounded, sync_directory, write_durable
 
@@ -105,29 +106,15 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
         mine = Owner(
             epoch=newest + 1,
             host=socket.gethostname(),
-            boot=_boot(),
+            boot=processes.boot(),
             pid=os.getpid(),
-            start=process_start(os.getpid()) or 0,
+            start=processes.start_of(os.getpid()) or 0,
             since_us=clock.now_us(),
         )
         if _take(directory, mine):
             _write_beat(directory, mine.epoch)
             _prune(directory, mine.epoch)
             return Identity(directory, mine, heartbeat_s=heartbeat_s)
-
-
-def process_start(pid: int) -> int | None:
-    """When a process of this host started, in clock ticks after boot (proc(5), field 22); None = no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    except OSError as error:
-        raise SiteError(f"failed to read `/proc/{pid}/stat`: {error.strerror}") from error
-    fields = text.rpartition(")")[2].split()
-    if len(fields) < 20:
-        raise ProtocolError(f"`/proc/{pid}/stat` is not as expected: `{text[:100]}`")
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _take(directory: Path, owner: Owner) -> bool:
@@ -152,8 +139,8 @@ def _take(directory: Path, owner: Owner) -> bool:
 def _lives(directory: Path, owner: Owner, heartbeat_s: float, dead_s: float) -> bool:
     if (directory / f"{owner.epoch:06}.ended").exists():
         return False
-    if owner.host == socket.gethostname() and owner.boot == _boot():
-        return process_start(owner.pid) == owner.start
+    if owner.host == socket.gethostname() and owner.boot == processes.boot():
+        return processes.start_of(owner.pid) == owner.start
     beat = _read_beat(directory, owner.epoch)
     if beat is not None and abs(clock.now_us() - beat) < dead_s * 1e6:
         return True
@@ -199,15 +186,6 @@ def _write_beat(directory: Path, epoch: int) -> None:
 def _read_beat(directory: Path, epoch: int) -> int | None:
     content = read_bounded(directory / f"{epoch:06}.beat", _OWNER_BYTES_MAX)
     return int(content) if content is not None and content.isdigit() else None
-
-
-def _boot() -> str:
-    """The kernel's boot id and our PID namespace: whether a process number means the same to us and to its writer."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
 
 
 def _prune(directory: Path, epoch: int) -> None:

@@ -11,12 +11,12 @@ import socket
 from pathlib import Path
 
 from tidemill import clock
-from tidemill.batch.processes import Child
+from tidemill.batch import processes
 from tidemill.batch.run import start
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.node.fleet import Fleet
-from tidemill.site.identity import Identity, process_start
+from tidemill.site.identity import Identity
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 30.0
@@ -35,7 +35,7 @@ class Lead:
     def __init__(self, fleet: Fleet, binary: Path) -> None:
         self._fleet = fleet
         self._binary = binary
-        self._child: Child | None = None
+        self._child: processes.Child | None = None
         self._tries = 0
         self._started_s = 0.0
         self._next_s = 0.0
@@ -95,12 +95,9 @@ class Lead:
             return None
         if address is None or not _same_host(address.host):
             return None
-        try:
-            words = Path(f"/proc/{address.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return None
+        words = processes.words_of(address.pid)
         is_ours = b"lead" in words and os.fsencode(self._fleet.directory) in words
-        return address.pid if is_ours and process_start(address.pid) is not None else None
+        return address.pid if is_ours and processes.start_of(address.pid) is not None else None
 
 
 def _same_host(host: str) -> bool:
