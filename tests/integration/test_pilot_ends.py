@@ -41,6 +41,14 @@ def busy(it: Field) -> bool:
     )
 
 
+def children(pid: int) -> list[int]:
+    """Child processes."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
 SLEEP_S = f"3{os.getpid() % 1000:03}.5"
 
 
@@ -212,6 +220,60 @@ def test_a_full_disk_fails_what_has_outputs_and_nothing_else(tmp_path: Path) -> 
         assert 1 <= len(it.done(1)) <= 3
 
 
+def test_a_slot_that_is_killed_is_made_again_and_its_events_run_again(tmp_path: Path) -> None:
+    with field(tmp_path) as it:
+        work = job(1, "sleep 0.05", events=120)
+        it.fleet.write_work(programs=[program(event_s=0.05)], jobs=[work], grants=grants(work))
+        it.lead()
+        pilot = it.pilot("--cores", "2")
+        for _ in range(2):
+            before = len(it.done(1))
+            it.until(lambda before=before: len(it.done(1)) > before, "an event is done")  # type: ignore[misc]
+            slots = children(children(pilot.pid)[0])
+            os.kill(slots[0], signal.SIGKILL)
+        assert it.ended(pilot, timeout_s=60) == 0, it.tails()
+        assert str(it.done(1)) == "0-119"
+
+
+def test_slots_that_die_again_and_again_end_the_pilot(tmp_path: Path) -> None:
+    with field(tmp_path) as it:
+        work = job(1, f"exec sleep {SLEEP_S}", events=50)
+        it.fleet.write_work(programs=[program(event_s=0.5)], jobs=[work], grants=grants(work))
+        it.lead()
+        pilot = it.pilot("--cores", "1")
+        it.until(lambda: busy(it), "a payload runs")
+        inner = children(pilot.pid)[0]
+        killed: set[int] = set()
+
+        def kill_all() -> bool:
+            for slot in set(children(inner)) - killed:
+                os.kill(slot, signal.SIGKILL)
+                killed.add(slot)
+            return pilot.poll() is not None
+
+        it.until(kill_all, "the pilot ends")
+        assert pilot.returncode == 3
+        assert ended_reason(it) == "error"
+        assert {record.failure for record in it.of(Failed) if isinstance(record, Failed)} == {"node"}
+
+
+def test_a_yield_does_not_wait_for_large_outputs(tmp_path: Path) -> None:
+    with field(tmp_path, output_flush_s=30.0) as it:
+        work = job(1, "head -c 700000000 /dev/zero > out", events=40)
+        large = program(outputs=[output("zeros", "out")], event_s=0.5, scratch_mb=4000, memory_mb=4000)
+        it.fleet.write_work(programs=[large], jobs=[work], grants=grants(work))
+        it.lead()
+        pilot = it.pilot("--cores", "2", "--memory-mb", "10000")
+        bundle = it.fleet.bundle / "tm-here-e1-1.r0.i1.tar"
+        it.until(lambda: bundle.exists() and bundle.stat().st_size > 100_000_000, "an output is copied")
+        start_s = time.monotonic()
+        it.signal(pilot, signal.SIGTERM)
+        assert it.ended(pilot) == 0, it.tails()
+        assert time.monotonic() - start_s < 2
+        assert ended_reason(it) == "yield"
+        assert len(it.done(1)) + len(returned(it, 1)[0]) >= 1
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_the_start_needs_at_most_ten_look_ups_in_the_fleet_directory(tmp_path: Path) -> None:
     with field(tmp_path, idle_s=0.2) as it:
@@ -235,9 +297,8 @@ def test_nobody_reads_the_memory_of_a_pilot(tmp_path: Path) -> None:
     with field(tmp_path, idle_s=20.0) as it:
         it.lead()
         pilot = it.pilot("--cores", "1")
-        children = Path(f"/proc/{pilot.pid}/task/{pilot.pid}/children")
         it.until(lambda: bool(it.read()), "the pilot has started")
-        inner = children.read_text().split()[0]
+        inner = children(pilot.pid)[0]
         assert Path(f"/proc/{inner}/mem").stat().st_uid == 0  # not dumpable: owned by root, proc(5)
         status = Path(f"/proc/{inner}/status").read_text()
         assert re.search(r"^Threads:\s+1$", status, re.MULTILINE)

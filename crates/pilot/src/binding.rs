@@ -54,6 +54,15 @@ struct Ticket {
     left: Vec<(u64, u64)>,
 }
 
+/// Work that was not queued.
+#[derive(Debug, Default)]
+pub struct Refused {
+    /// This node can never run it.
+    pub no_fit: Vec<Piece>,
+    /// Of jobs that nobody has told.
+    pub unknown: Vec<Piece>,
+}
+
 /// Queue, slots and work at slots.
 pub struct Binding {
     programs: HashMap<u64, KnownProgram>,
@@ -99,9 +108,9 @@ impl Binding {
         self.jobs.get(&job)
     }
 
-    /// Queue work. What is told again (by another connection) replaces what was told before. Pieces that this node can
-    /// never run, or of jobs that nobody has told, come back with the reason.
-    pub fn take_work(&mut self, work: Work, now_us: u64) -> Vec<(Piece, &'static str)> {
+    /// Queue work. What is told again (by another connection) replaces what was told before. What is not queued
+    /// comes back.
+    pub fn take_work(&mut self, work: Work, now_us: u64) -> Refused {
         for program in work.programs {
             let number = program.program;
             let known = KnownProgram::new(program, self.programs.get(&number));
@@ -110,7 +119,7 @@ impl Binding {
         for job in work.jobs {
             self.jobs.insert(job.job, job);
         }
-        let mut refused = Vec::new();
+        let mut refused = Refused::default();
         for Grant {
             grant,
             job,
@@ -126,21 +135,18 @@ impl Binding {
                 count,
                 chunk_max,
             };
-            let program = self.jobs.get(&job).map(|def| def.program);
-            let Some((program, known)) = program.and_then(|p| Some((p, self.programs.get(&p)?))) else {
-                refused.push((piece, "no_fit"));
+            let Some((program, shape)) = self.needs(job) else {
+                refused.unknown.push(piece);
                 continue;
             };
-            let shape = known.shape.clone();
             if !self
                 .room
                 .could_ever_hold(shape.cores, shape.memory_mb, &shape.devices)
             {
-                refused.push((piece, "no_fit"));
+                refused.no_fit.push(piece);
                 continue;
             }
-            *self.queued_events.entry(shape.clone()).or_default() += count;
-            *self.program_events.entry(program).or_default() += count;
+            self.count(&shape, program, count);
             self.queues.entry(shape).or_default().push_back(Queued {
                 piece,
                 program,
@@ -148,6 +154,30 @@ impl Binding {
             });
         }
         refused
+    }
+
+    /// Put a piece back as the next to run; it comes back where its job is not known.
+    pub fn requeue(&mut self, piece: Piece, now_us: u64) -> Option<Piece> {
+        let Some((program, shape)) = self.needs(piece.job) else {
+            return Some(piece);
+        };
+        self.count(&shape, program, piece.count);
+        self.queues.entry(shape).or_default().push_front(Queued {
+            piece,
+            program,
+            since_us: now_us,
+        });
+        None
+    }
+
+    fn needs(&self, job: u64) -> Option<(u64, Shape)> {
+        let program = self.jobs.get(&job)?.program;
+        Some((program, self.programs.get(&program)?.shape.clone()))
+    }
+
+    fn count(&mut self, shape: &Shape, program: u64, events: u64) {
+        *self.queued_events.entry(shape.clone()).or_default() += events;
+        *self.program_events.entry(program).or_default() += events;
     }
 
     /// Everything that slots should be told now. Call after each change.

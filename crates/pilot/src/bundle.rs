@@ -19,6 +19,10 @@ use crate::tar;
 const COPY_BYTES: usize = 1 << 20;
 /// Written bytes are pushed to the storage in steps of this size, so that the fsync at a yield finds little left.
 const PUSH_BYTES: u64 = 8 << 20;
+/// Not more than this is ever on its way to the storage, also while one large member is copied.
+const DIRTY_BYTES_MAX: u64 = 64 << 20;
+/// How often a copy asks whether it should stop.
+const ASK_BYTES: u64 = 16 << 20;
 
 /// What a member is.
 #[derive(Clone, Debug)]
@@ -70,6 +74,10 @@ pub struct Bundle {
     end: u64,
     synced: u64,
     pushed: u64,
+    /// Up to here the data (not the index) is safe.
+    data_synced: u64,
+    /// An fsync failed: nothing that was not safe then is ever trusted.
+    broken: bool,
     copy: Vec<u8>,
 }
 
@@ -98,6 +106,8 @@ impl Bundle {
             end: 0,
             synced: 0,
             pushed: 0,
+            data_synced: 0,
+            broken: false,
             copy: Vec::new(),
         }))
     }
@@ -130,6 +140,7 @@ impl Bundle {
         debug_assert!(mark.end >= self.synced);
         self.end = mark.end;
         self.pushed = self.pushed.min(mark.end);
+        self.data_synced = self.data_synced.min(mark.end);
         self.entries.truncate(mark.entries);
         // what is behind `end` is overwritten by the next member; cutting it off gives the space back
         let _ = self.file.set_len(mark.end);
@@ -196,22 +207,36 @@ impl Bundle {
             let _ = writeback::start(self.file.as_fd(), self.pushed, self.end - self.pushed);
             self.pushed = self.end;
         }
+        if self.end - self.data_synced >= DIRTY_BYTES_MAX {
+            self.sync_file()?;
+        }
+        Ok(())
+    }
+
+    fn sync_file(&mut self) -> Result<(), PilotError> {
+        if let Err(error) = self.file.sync_data() {
+            self.broken = true;
+            return Err(PilotError::file("fsync", &self.path)(error));
+        }
+        self.data_synced = self.end;
+        self.pushed = self.end;
         Ok(())
     }
 
     /// Make every member so far survive a crash of the node. After an error none since the last success is safe.
     pub fn sync(&mut self) -> Result<(), PilotError> {
-        if self.end > self.synced {
-            self.file
-                .sync_data()
-                .map_err(PilotError::file("fsync", &self.path))?;
+        if self.broken {
+            let source = std::io::Error::other("an earlier fsync of it failed");
+            return Err(PilotError::file("fsync", &self.path)(source));
+        }
+        if self.end > self.data_synced {
+            self.sync_file()?;
         }
         for entry in self.entries.drain(..) {
             self.index.append(&entry)?;
         }
         self.index.sync()?;
         self.synced = self.end;
-        self.pushed = self.end;
         Ok(())
     }
 
@@ -230,7 +255,7 @@ impl Bundle {
         self.finish();
         self.entries.clear();
         (self.number, self.name, self.path, self.file, self.index) = (number, name, path, file, index);
-        (self.end, self.synced, self.pushed) = (0, 0, 0);
+        (self.end, self.synced, self.pushed, self.data_synced, self.broken) = (0, 0, 0, 0, false);
         Ok(())
     }
 
@@ -260,6 +285,33 @@ pub trait Source: Read {
 impl Source for File {
     fn length(&self) -> std::io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+}
+
+/// A file whose copy ends with EINTR as soon as `stop` says so.
+pub struct Stoppable<'a> {
+    pub file: File,
+    pub stop: &'a dyn Fn() -> bool,
+    pub since_asked: u64,
+}
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.since_asked >= ASK_BYTES {
+            self.since_asked = 0;
+            if (self.stop)() {
+                return Err(std::io::Error::from_raw_os_error(libc::EINTR));
+            }
+        }
+        let count = self.file.read(into)?;
+        self.since_asked += count as u64;
+        Ok(count)
+    }
+}
+
+impl Source for Stoppable<'_> {
+    fn length(&self) -> std::io::Result<u64> {
+        self.file.length()
     }
 }
 
@@ -350,6 +402,24 @@ mod tests {
         assert_eq!((next.bundle.as_str(), next.offset), ("a.2.tar", 512));
         bundle.sync().unwrap();
         assert!(directory.path().join("a.2.idx").metadata().unwrap().len() > 0);
+    }
+
+    #[test]
+    fn a_copy_that_is_told_to_stop_leaves_no_trace() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut bundle = Bundle::create(directory.path(), "a", 1000).unwrap().unwrap();
+        let large = tempfile::tempfile().unwrap();
+        large.set_len(ASK_BYTES * 3).unwrap();
+        let mut source = Stoppable {
+            file: large,
+            stop: &|| true,
+            since_asked: 0,
+        };
+        assert!(bundle
+            .append(&member("x", 0), &mut source)
+            .unwrap_err()
+            .is_interrupted());
+        assert_eq!(bundle.dirty_bytes(), 0);
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl PilotError {
         }
     }
 
+    /// Whether a copy was told to stop.
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, PilotError::File { source, .. } if source.raw_os_error() == Some(libc::EINTR))
+    }
+
     /// Whether the file system is full or the quota is used up.
     pub fn is_full(&self) -> bool {
         let number = match self {

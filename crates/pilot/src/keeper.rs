@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_wire::{log, Done, Grant, OutputRef};
 
-use crate::bundle::{Bundle, Member};
+use crate::bundle::{Bundle, Member, Stoppable};
 use crate::error::PilotError;
 use crate::piece::Piece;
 
@@ -47,6 +47,9 @@ pub enum Kept {
     Orphaned { piece: Piece },
 }
 
+/// Says whether a copy should end now.
+pub type Stop<'a> = &'a dyn Fn() -> bool;
+
 pub struct Keeper {
     bundle: Bundle,
     flush_us: u64,
@@ -73,36 +76,40 @@ impl Keeper {
     }
 
     /// Take the outputs of a Done over from its slot.
-    pub fn take(&mut self, slot: &Slot, done: SlotDone, piece: Piece, now_us: u64) -> Option<Kept> {
+    ///
+    /// A copy ends when `stop` says so; it is tried again by `retry`.
+    pub fn take(
+        &mut self,
+        slot: &Slot,
+        (done, piece): (SlotDone, Piece),
+        stop: Stop<'_>,
+        now_us: u64,
+    ) -> Option<Kept> {
+        let waiting = Waiting {
+            slot: slot.index(),
+            done,
+            piece,
+            since_us: now_us,
+        };
         if !self.waiting.is_empty() {
-            self.waiting.push_back(Waiting {
-                slot: slot.index(),
-                done,
-                piece,
-                since_us: now_us,
-            });
+            self.waiting.push_back(waiting);
             return None;
         }
-        self.copy(
-            slot,
-            Waiting {
-                slot: slot.index(),
-                done,
-                piece,
-                since_us: now_us,
-            },
-            now_us,
-        )
+        self.copy(slot, waiting, stop, now_us)
     }
 
-    fn copy(&mut self, slot: &Slot, waiting: Waiting, now_us: u64) -> Option<Kept> {
-        match self.append_all(slot, &waiting) {
+    fn copy(&mut self, slot: &Slot, waiting: Waiting, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
+        match self.append_all(slot, &waiting, stop) {
             Ok(outputs) => {
                 remove_outputs(slot, &waiting.done);
                 self.dirty_since_us.get_or_insert(now_us);
                 let chunk_max = waiting.piece.chunk_max;
                 let done = record(&waiting.done, &waiting.piece, waiting.slot, outputs);
                 self.pending.push(Pending { done, chunk_max });
+                None
+            }
+            Err(error) if error.is_interrupted() => {
+                self.waiting.push_front(waiting);
                 None
             }
             Err(error) if error.is_full() && now_us < waiting.since_us + FULL_US_MAX => {
@@ -127,7 +134,12 @@ impl Keeper {
         }
     }
 
-    fn append_all(&mut self, slot: &Slot, waiting: &Waiting) -> Result<Vec<OutputRef>, PilotError> {
+    fn append_all(
+        &mut self,
+        slot: &Slot,
+        waiting: &Waiting,
+        stop: Stop<'_>,
+    ) -> Result<Vec<OutputRef>, PilotError> {
         if self.bundle.is_large() && self.bundle.dirty_bytes() == 0 {
             self.bundle.start_next()?;
         }
@@ -151,7 +163,14 @@ impl Keeper {
                         name: output.name.clone(),
                         message: log::cause(&error),
                     })
-                    .and_then(|mut file| self.bundle.append(&member, &mut file)),
+                    .and_then(|file| {
+                        let mut source = Stoppable {
+                            file,
+                            stop,
+                            since_asked: 0,
+                        };
+                        self.bundle.append(&member, &mut source)
+                    }),
             };
             match result {
                 Ok(done) => refs.push(done),
@@ -178,14 +197,19 @@ impl Keeper {
     }
 
     /// Try again what found no room.
-    pub fn retry<'a>(&mut self, slot_of: impl Fn(u32) -> Option<&'a Slot>, now_us: u64) -> Vec<Kept> {
+    pub fn retry<'a>(
+        &mut self,
+        slot_of: impl Fn(u32) -> Option<&'a Slot>,
+        stop: Stop<'_>,
+        now_us: u64,
+    ) -> Vec<Kept> {
         let mut kept = Vec::new();
-        while now_us >= self.retry_at_us {
+        while now_us >= self.retry_at_us && !stop() {
             let Some(waiting) = self.waiting.pop_front() else {
                 break;
             };
             match slot_of(waiting.slot) {
-                Some(slot) => kept.extend(self.copy(slot, waiting, now_us)),
+                Some(slot) => kept.extend(self.copy(slot, waiting, stop, now_us)),
                 None => kept.push(Kept::Orphaned { piece: waiting.piece }),
             }
         }

@@ -22,8 +22,9 @@ use crate::records::{Records, UNSAFE_BYTES_MAX};
 use crate::system::{self, Notice, Signals};
 
 pub const LOG: Log = Log::new("pilot");
-/// A STOP file is looked for so often; a lead that is there looks for it too.
+/// A STOP file is looked for so often; rarely where a lead looks for it too and tells.
 const STOP_US: u64 = 5_000_000;
+const STOP_LED_US: u64 = 30_000_000;
 /// Records that no lead has acknowledged for so long go to the own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
@@ -166,7 +167,7 @@ impl Pilot {
         self.talk(now_us)?;
         self.watch(now_us)?;
         let slot_of = |slot: u32| self.slots.get(&slot);
-        let kept = self.keeper.retry(slot_of, now_us);
+        let kept = self.keeper.retry(slot_of, &|| self.signals.is_pending(), now_us);
         self.tell_kept(kept, now_us)?;
         let idle = self.binding.is_waiting();
         let kept = self.keeper.sync_if_due(now_us, idle);
@@ -204,7 +205,7 @@ impl Pilot {
         let settings = self.post.settings();
         let beat_us = self.link.last_sent_us + beat_us(settings);
         let due = [
-            Some(self.stop_checked_us + STOP_US),
+            Some(self.stop_due_us()),
             self.link.due_us(),
             self.keeper.due_us(),
             self.phase.due_us(),
@@ -264,15 +265,17 @@ impl Pilot {
         match message {
             LeadMessage::Work(work) => {
                 self.asked = None;
-                let unknown = work.grants.iter().any(|grant| {
-                    self.binding.job(grant.job).is_none() && !work.jobs.iter().any(|job| job.job == grant.job)
-                });
-                for (piece, reason) in self.binding.take_work(work, now_us) {
-                    self.give_back(&piece, reason, now_us)?;
+                for grant in &work.grants {
+                    self.canceled.remove(&grant.job); // its owner retries it
                 }
-                if unknown {
-                    // definitions are told once per connection, and ours were dropped: a new one brings them again
-                    self.link.reset(now_us, "it gave work of a job that was not told");
+                let refused = self.binding.take_work(work, now_us);
+                for piece in &refused.no_fit {
+                    self.give_back(piece, "no_fit", now_us)?;
+                }
+                if !refused.unknown.is_empty() {
+                    // definitions are told once per connection, and we drop those of jobs that are over: a new one
+                    // brings them again, and the work that our Hello does not hold with them
+                    self.link.reset(now_us, "it gave work of a job that is over here");
                 }
                 if !matches!(self.phase, Phase::Working) {
                     self.return_queue(now_us)?;
@@ -315,7 +318,7 @@ impl Pilot {
             let actions = self.binding.forget(true);
             self.act(actions, now_us)?;
         }
-        if now_us >= self.stop_checked_us + STOP_US {
+        if now_us >= self.stop_due_us() {
             self.stop_checked_us = now_us;
             if self.post.fleet.join("STOP").exists() {
                 self.drain(Reason::Stop, "a STOP file is in the fleet directory", now_us)?;
@@ -334,6 +337,10 @@ impl Pilot {
             self.drain(Reason::Idle, "", now_us)?;
         }
         Ok(())
+    }
+
+    fn stop_due_us(&self) -> u64 {
+        self.stop_checked_us + if self.link.is_up() { STOP_LED_US } else { STOP_US }
     }
 
     /// Since when there has been nothing to do although there is a lead to ask.

@@ -8,7 +8,7 @@ use crate::binding::Action;
 use crate::bundle::Member;
 use crate::error::PilotError;
 use crate::keeper::{self, Kept};
-use crate::leaving::Reason;
+use crate::leaving::{Reason, COPY_US};
 use crate::piece::{Piece, Shape};
 use crate::pilot::{Pilot, LOG};
 use crate::place::Share;
@@ -150,7 +150,7 @@ impl Pilot {
                 );
                 self.fail(&piece, slot, "node", &message, now_us)?;
             } else {
-                self.give_back(&piece, "slot", now_us)?;
+                self.run_again(piece, now_us)?;
             }
         }
         if self.slot_deaths >= DEATHS_MAX {
@@ -271,7 +271,10 @@ impl Pilot {
             return Ok(());
         }
         let kept = match self.slots.get(&slot) {
-            Some(source) => self.keeper.take(source, done, piece, now_us),
+            Some(source) => {
+                let stop = || self.phase.is_past(monotonic_us(), COPY_US) || self.signals.is_pending();
+                self.keeper.take(source, (done, piece), &stop, now_us)
+            }
             None => Some(Kept::Orphaned { piece }),
         };
         self.tell_kept(kept.into_iter().collect(), now_us)
@@ -337,13 +340,21 @@ impl Pilot {
                     );
                     self.fail(&piece, slot, failure, &message, now_us)?;
                 }
-                Kept::Orphaned { piece } => {
-                    let reason = self.phase.returned().unwrap_or("slot");
-                    self.give_back(&piece, reason, now_us)?;
-                }
+                Kept::Orphaned { piece } => self.run_again(piece, now_us)?,
             }
         }
         Ok(())
+    }
+
+    /// Events that went down with their slot: first in the queue, or back to the lead when we leave.
+    fn run_again(&mut self, piece: Piece, now_us: u64) -> Result<(), PilotError> {
+        if let Some(reason) = self.phase.returned() {
+            return self.give_back(&piece, reason, now_us);
+        }
+        match self.binding.requeue(piece, now_us) {
+            None => Ok(()),
+            Some(unknown) => self.give_back(&unknown, "slot", now_us),
+        }
     }
 
     /// Record a failure that no payload reported.

@@ -57,6 +57,10 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(system::host);
     let (isolated, note) = results::probe(isolation)?;
+    let said = std::iter::once(note)
+        .chain(facts.notes)
+        .filter(|each| !each.is_empty());
+    let note = said.collect::<Vec<_>>().join("; ");
     let mut records = Records::new(&pilot, &options.fleet.join("journal"));
     records.add(Record::Started(Started {
         p: String::new(),

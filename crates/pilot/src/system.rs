@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::{process, security, signal};
 
 use crate::error::PilotError;
@@ -41,6 +42,12 @@ impl Signals {
     pub fn fd(&self) -> BorrowedFd<'_> {
         use std::os::fd::AsFd;
         self.0.as_fd()
+    }
+
+    /// Whether a notice waits to be taken.
+    pub fn is_pending(&self) -> bool {
+        let mut polls = [Poll::new(self.fd(), fd::READABLE)];
+        fd::poll(&mut polls, Some(0)).is_ok_and(|ready| ready > 0)
     }
 
     /// The strongest notice among the pending signals.
