@@ -19,7 +19,7 @@ pub struct Settings {
     pub idle_s: f64,
     /// a pilot that hears nothing from its lead for so long drains and leaves
     pub dead_after_s: f64,
-    /// the lead gives away the work of a pilot whose connection has been gone for so long
+    /// the lead gives away the work of a pilot that has been disconnected for so long
     pub pilot_grace_s: f64,
     /// `required` (refuse to run without namespaces) or `preferred`
     pub isolation: String,
@@ -66,7 +66,7 @@ pub struct OutputDef {
 }
 
 /// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
-/// that event, or None where the lines are no files; `lines` is a file with one line per event of `first..`, or None.
+/// that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InputDef {
     pub name: String,
@@ -110,7 +110,8 @@ pub struct Program {
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 ///
-/// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`; `{{` and `}}` are braces.
+/// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`;
+/// `{{` and `}}` are braces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobDef {
     pub job: u64,
@@ -179,7 +180,8 @@ pub struct Started {
     pub at_us: u64,
 }
 
-/// Events `first..first+count-1` are kept. Times and bytes are sums over the payloads of this record, `rss_kb` their maximum.
+/// Events `first..first+count-1` are kept. Times and bytes are sums over the record's payloads, `rss_kb` is the
+/// maximum of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub p: String,

@@ -42,9 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queue_s: float  #: the lead keeps so many seconds of work queued at each core
     idle_s: float  #: a pilot without work for so long leaves
     dead_after_s: float  #: a pilot that hears nothing from its lead for so long drains and leaves
-    pilot_grace_s: (
-        float  #: the lead gives away the work of a pilot whose connection has been gone for so long
-    )
+    pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
     isolation: str  #: `required` (refuse to run without namespaces) or `preferred`
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
