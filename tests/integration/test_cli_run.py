@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,15 @@ from tests.fault.world import namespace_command
 
 from tidemill.client import Client
 from tidemill.client.home import read_up
+from tidemill.wire.api import JobRow
+from tidemill.wire.http import NotFoundError
 
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
+NAMESPACE = [
+    *namespace_command()[:-1],
+    "--mount-proc",
+    "--",
+]  # what looks into /proc finds its own numbers there
 WAIT_S = 60.0
 
 
@@ -39,7 +47,7 @@ class Home:
     def start(self) -> None:
         with (self.path / "up.log").open("wb") as log:
             self._up = subprocess.Popen(
-                [*namespace_command(), *TIDEMILL, "up"],
+                [*NAMESPACE, *TIDEMILL, "up", "--home", str(self.path)],
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -68,6 +76,24 @@ class Home:
         done = self.run(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+    def jobs(self, campaign: str) -> list[JobRow]:
+        try:
+            return list(Client(home=self.path).jobs(campaign=campaign))
+        except NotFoundError:
+            return []
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A `tidemill` that runs beside the test, killed if the test leaves it."""
+        process = subprocess.Popen(
+            [*TIDEMILL, *words], cwd=self.work, env=self.env, stderr=subprocess.PIPE, text=True
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def logs(self) -> str:
         return "\n".join(
@@ -140,20 +166,13 @@ def test_inputs_lines_outputs_and_environment_reach_the_command(home: Home) -> N
 
 def test_ctrl_c_cancels_the_job(home: Home) -> None:
     name = _campaign(home)
-    running = subprocess.Popen(
-        [*TIDEMILL, "run", "--name", name, "--", "sleep", "600"],
-        cwd=home.work,
-        env=home.env,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    client = Client(home=home.path)
-    wait_for(lambda: any(row.state == "RUNNING" for row in client.jobs(campaign=name)), home.logs)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=WAIT_S)
-    assert running.returncode == 1
+    with home.running("run", "--name", name, "--", "sleep", "600") as run:
+        wait_for(lambda: any(row.state == "RUNNING" for row in home.jobs(name)), home.logs)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 1
     assert "canceling" in said
-    assert [row.state for row in client.jobs(campaign=name)] == ["CANCELED"]
+    assert [row.state for row in home.jobs(name)] == ["CANCELED"]
 
 
 def test_verbs_that_ask_answer_as_tables_and_as_json(home: Home) -> None:
@@ -192,12 +211,13 @@ def test_a_report_page_is_written(home: Home) -> None:
 
 def test_retry_runs_what_failed_again(home: Home) -> None:
     name = _campaign(home)
-    flag = home.work / f"{name}.flag"
-    assert home.run("run", "--name", name, "--", "cat", str(flag)).returncode == 1
-    flag.write_text("there")
-    (row,) = home.data("jobs", "--campaign", name)
-    assert home.run("job", "retry", str(row["id"])).returncode == 0
-    (ended,) = Client(home=home.path).wait([row["id"]], timeout_s=WAIT_S)
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="tm-") as directory:  # /tmp is the payload's own
+        flag = Path(directory) / "flag"
+        assert home.run("run", "--name", name, "--", "cat", str(flag)).returncode == 1
+        flag.write_text("there")
+        (row,) = home.jobs(name)
+        assert home.run("job", "retry", str(row.id)).returncode == 0
+        (ended,) = Client(home=home.path).wait([row.id], timeout_s=WAIT_S)
     assert ended.state == "COMPLETED"
 
 
@@ -212,18 +232,15 @@ def test_a_second_up_says_which_one_runs_and_how_to_stop_it(home: Home) -> None:
 
 def test_up_survives_the_death_of_server_and_agent(home: Home) -> None:
     name = _campaign(home)
-    running = subprocess.Popen(
-        [*TIDEMILL, "run", "--events", "60", "--name", name, "--", "sh", "-c", "sleep 0.1; echo {event}"],
-        cwd=home.work, env=home.env, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    client = Client(home=home.path)
-    wait_for(lambda: any(row.events_done > 0 for row in client.jobs(campaign=name)), home.logs)
-    for role in ("server", "agent"):
-        (victim,) = by_role(home.path)[role]
-        assert send(victim, signal.SIGKILL)
-    _, said = running.communicate(timeout=WAIT_S)
-    assert running.returncode == 0, said + home.logs()
-    (row,) = Client(home=home.path).jobs(campaign=name)
+    slow = ["sh", "-c", "sleep 0.1; echo {event}"]
+    with home.running("run", "--events", "60", "--name", name, "--", *slow) as run:
+        wait_for(lambda: any(row.events_done > 0 for row in home.jobs(name)), home.logs)
+        for role in ("server", "agent"):
+            (victim,) = by_role(home.path)[role]
+            assert send(victim, signal.SIGKILL)
+        _, said = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 0, said + home.logs()
+    (row,) = home.jobs(name)
     assert (row.state, row.events_done) == ("COMPLETED", 60)
 
 
@@ -235,7 +252,7 @@ def test_homes_do_not_meet_and_everything_ends_with_up() -> None:
         done = [each.run("run", "--name", "same", "--", "echo", str(each.path)) for each in homes]
         assert [each.stdout.strip() for each in done] == [str(each.path) for each in homes]
         first, second = homes
-        (up,) = by_role(first.path)["up"]
+        (up,) = [each for each in by_role(first.path)["up"] if each.argv[0] == sys.executable]
         assert send(up, signal.SIGTERM)
         wait_for(lambda: not by_role(first.path), first.logs)
         assert read_up(second.path) is not None
