@@ -92,6 +92,11 @@ impl Lead {
             self.log
                 .error("work.unusable", &[("number", &number), ("error", problem)]);
         }
+        for connection in self.connections.iter_mut().flatten() {
+            for job in &orders.redefined {
+                connection.told_jobs.remove(job);
+            }
+        }
         if orders.cancelled.is_empty() {
             return;
         }

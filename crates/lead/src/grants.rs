@@ -15,6 +15,8 @@ use crate::work::{one_line, WorkText};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Orders {
     pub cancelled: Vec<u64>,
+    /// Jobs told again with another text: pilots must be told again too.
+    pub redefined: Vec<u64>,
     /// Grants and jobs that could not be used, one sentence each.
     pub problems: Vec<String>,
 }
@@ -26,17 +28,20 @@ struct JobHead {
 }
 
 impl Ledger {
-    /// Take the content of a work file.
+    /// Take the content of a work file. What it cancels is what earlier files granted.
     pub fn load(&mut self, work: WorkText) -> Orders {
         let mut orders = Orders::default();
+        self.cancel(&work.cancel_jobs);
+        orders.cancelled = work.cancel_jobs;
         for text in work.programs {
             if let Err(problem) = self.load_program(one_line(text)) {
                 orders.problems.push(problem);
             }
         }
         for text in work.jobs {
-            if let Err(problem) = self.load_job(one_line(text)) {
-                orders.problems.push(problem);
+            match self.load_job(one_line(text)) {
+                Ok(redefined) => orders.redefined.extend(redefined),
+                Err(problem) => orders.problems.push(problem),
             }
         }
         for grant in work.grants {
@@ -44,8 +49,6 @@ impl Ledger {
                 orders.problems.push(problem);
             }
         }
-        self.cancel(&work.cancel_jobs);
-        orders.cancelled = work.cancel_jobs;
         for allocation in work.ended {
             self.end_allocation(allocation);
         }
@@ -69,7 +72,8 @@ impl Ledger {
         Ok(())
     }
 
-    fn load_job(&mut self, text: Box<RawValue>) -> Result<(), String> {
+    /// Returns the job if it was known with another text.
+    fn load_job(&mut self, text: Box<RawValue>) -> Result<Option<u64>, String> {
         let head: JobHead =
             serde_json::from_str(text.get()).map_err(|error| format!("failed to read a job: {error}"))?;
         let Some(program) = self.programs.get_mut(&head.program) else {
@@ -78,19 +82,28 @@ impl Ledger {
                 head.job, head.program
             ));
         };
+        if let Some(known) = self.jobs.get_mut(&head.job) {
+            if known.program != head.program {
+                return Err(format!(
+                    "job {} is told again with program {} instead of {}",
+                    head.job, head.program, known.program
+                ));
+            }
+            let changed = known.text.get() != text.get();
+            known.text = text;
+            return Ok(changed.then_some(head.job));
+        }
         let pace = self.replayed_pace.get(&head.job).copied();
         if let Some(pace) = pace {
             program.pace.learn((pace.event_s() * 1e6) as u64, 1);
         }
-        self.jobs.insert(
-            head.job,
-            JobState {
-                program: head.program,
-                text,
-                pace,
-            },
-        );
-        Ok(())
+        let state = JobState {
+            program: head.program,
+            text,
+            pace,
+        };
+        self.jobs.insert(head.job, state);
+        Ok(None)
     }
 
     fn load_grant(&mut self, grant: &Grant) -> Result<(), String> {

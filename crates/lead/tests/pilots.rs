@@ -246,6 +246,49 @@ fn cancelled_jobs_are_taken_from_pilots_and_can_be_granted_again() {
 }
 
 #[test]
+fn what_a_work_file_cancels_is_what_earlier_ones_granted() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(2, 1.0);
+    let lead = fleet.lead();
+    let mut pilot = lead.pilot("a.r0.i1");
+    pilot.ask(2);
+    pilot.work();
+    pilot.ask(2);
+    fleet.work(|work| {
+        work.cancel_jobs.push(1);
+        work.grants.push(grant(2, 1, 0, 1));
+    });
+    assert_eq!(pilot.cancelled(), [1]);
+    let work = pilot.work();
+    assert_eq!(
+        (events(std::slice::from_ref(&work)), work.jobs.len()),
+        (vec![(2, 0)], 1)
+    );
+}
+
+#[test]
+fn a_job_that_is_told_again_with_more_inputs_is_told_again_to_pilots() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(1, 1.0);
+    let lead = fleet.lead();
+    let mut pilot = lead.pilot("a.r0.i1");
+    for (round, told) in [(1, 1), (2, 0), (3, 1)] {
+        pilot.ask(1);
+        let work = pilot.work();
+        assert_eq!((work.grants[0].grant, work.jobs.len()), (round, told));
+        pilot.done(&work.grants[0], 1_000_000);
+        fleet.work(|work| {
+            let mut again = job(1, 1, 1);
+            if round == 2 {
+                again.argv.push(String::from("more"));
+            }
+            work.jobs.push(again);
+            work.grants.push(grant(round + 1, 1, 0, 1));
+        });
+    }
+}
+
+#[test]
 fn a_duplicate_is_dropped_and_a_gap_ends_the_connection() {
     let mut fleet = Fleet::new();
     fleet.one_job(10, 1.0);
