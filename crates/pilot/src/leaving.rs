@@ -12,7 +12,7 @@ use crate::pilot::{Pilot, LOG};
 /// Slots that were told to stop have so long to answer.
 const STOP_US: u64 = 600_000;
 /// Outputs are copied until so long after it was told to stop.
-pub const COPY_US: u64 = 800_000;
+pub const COPY_US: u64 = 400_000;
 /// A pilot that stops waits for the lead's acknowledgement until so long after it was told.
 const STOP_ACK_US: u64 = 1_300_000;
 /// One that leaves in peace waits so long.
@@ -157,8 +157,7 @@ impl Pilot {
     /// Make everything safe and leave; the exit code.
     pub(crate) fn end(mut self) -> Result<i32, PilotError> {
         let now_us = monotonic_us();
-        let stop = || self.phase.is_past(monotonic_us(), COPY_US) || self.signals.is_pending();
-        let kept = self.keeper.retry(|slot| self.slots.get(&slot), &stop, now_us);
+        let kept = self.retry_copies(now_us);
         self.tell_kept(kept, now_us)?;
         let kept = self.keeper.abandon();
         self.tell_kept(kept, now_us)?;

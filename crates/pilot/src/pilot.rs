@@ -13,9 +13,9 @@ use tidemill_wire::{Ask, Beat, LeadMessage, Manifest, PilotMessage, Record, Retu
 
 use crate::binding::Binding;
 use crate::error::PilotError;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Kept};
 use crate::lead_process::{LeadProcess, WATCH_US};
-use crate::leaving::{Phase, Reason};
+use crate::leaving::{Phase, Reason, COPY_US};
 use crate::link::{Link, LinkEvent, OUT_BYTES_MAX};
 use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
@@ -166,14 +166,19 @@ impl Pilot {
         self.hear_slots(now_us)?;
         self.talk(now_us)?;
         self.watch(now_us)?;
-        let slot_of = |slot: u32| self.slots.get(&slot);
-        let kept = self.keeper.retry(slot_of, &|| self.signals.is_pending(), now_us);
+        let kept = self.retry_copies(now_us);
         self.tell_kept(kept, now_us)?;
         let idle = self.binding.is_waiting();
         let kept = self.keeper.sync_if_due(now_us, idle);
         self.tell_kept(kept, now_us)?;
         self.bind(now_us)?;
         self.hand_over(now_us)
+    }
+
+    /// Try again to copy outputs that found no room or were interrupted.
+    pub(crate) fn retry_copies(&mut self, now_us: u64) -> Vec<Kept> {
+        let stop = || self.phase.is_past(monotonic_us(), COPY_US) || self.signals.is_pending();
+        self.keeper.retry(|slot| self.slots.get(&slot), &stop, now_us)
     }
 
     /// Sleep until something happens or is due.
