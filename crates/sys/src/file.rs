@@ -61,16 +61,20 @@ pub fn status(fd: BorrowedFd<'_>) -> Result<Status> {
 
 /// Of `name` below `dir`; a link is not followed at the end. None where there is no such file.
 pub fn status_at(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
+    status_with(dir, name, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// As `status_at`, of what a link leads to.
+pub fn status_followed(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
+    status_with(dir, name, 0)
+}
+
+fn status_with(dir: BorrowedFd<'_>, name: &str, flags: i32) -> Result<Option<Status>> {
     let text = c_name(name)?;
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: `text` is NUL-terminated; `stat` as in `status`.
     let (result, stat) = unsafe {
-        let result = libc::fstatat(
-            dir.as_raw_fd(),
-            text.as_ptr(),
-            stat.as_mut_ptr(),
-            libc::AT_SYMLINK_NOFOLLOW,
-        );
+        let result = libc::fstatat(dir.as_raw_fd(), text.as_ptr(), stat.as_mut_ptr(), flags);
         (result, stat.assume_init())
     };
     match check(result, "stat", name) {

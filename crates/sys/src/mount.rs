@@ -46,15 +46,17 @@ pub fn tmpfs(target: &Path, size_bytes: u64, mode: u32) -> Result<()> {
     )
 }
 
-/// The /proc of the PID namespace we are in.
+/// The /proc of the PID namespace we are in. Processes that one may not trace are not there (hidepid=4, Linux 5.8), or
+/// at least closed (hidepid=1, which does not bind group 0).
 pub fn proc(target: &Path) -> Result<()> {
-    mount(
-        c"proc",
-        target,
-        c"proc",
-        libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
-        c"",
-    )
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let mounted = mount(c"proc", target, c"proc", flags, c"hidepid=4");
+    match mounted {
+        Err(error) if error.os_error() == libc::EINVAL => {
+            mount(c"proc", target, c"proc", flags, c"hidepid=1")
+        }
+        mounted => mounted,
+    }
 }
 
 /// Shows `source` (file or directory) at `target`, with what is mounted below it.

@@ -1,6 +1,5 @@
 //! What payloads must not see, and what they see again nevertheless.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -289,16 +288,10 @@ fn make_point(root: &OwnedFd, name: &str, is_dir: bool) -> Result<()> {
     file::create_at(root.as_fd(), name, 0o444).map(drop)
 }
 
+/// Is it a directory? None where it does not exist.
 fn kind_of(base: &OwnedFd, relative: &str) -> Result<Option<bool>> {
     let name = if relative.is_empty() { "." } else { relative };
-    match file::open_file_at(base.as_fd(), name) {
-        Ok(found) => is_dir(&found).map(Some),
-        Err(_) => Ok(file::status_at(base.as_fd(), name)?.map(|status| status.is_dir())),
-    }
-}
-
-fn is_dir(found: &File) -> Result<bool> {
-    Ok(file::status(found.as_fd())?.is_dir())
+    Ok(file::status_followed(base.as_fd(), name)?.map(|status| status.is_dir()))
 }
 
 /// The names of a relative path; `..` is an error.

@@ -26,8 +26,9 @@ const LIBRARY: &str = include_str!("../tidemill_payload.py");
 /// Directories and paths of a slot.
 pub(crate) struct Place {
     pub isolated: Isolated,
-    /// S
+    /// S; outputs are renamed through it, since a rename does not cross mounts
     pub root: OwnedFd,
+    /// the next three as payloads see them: the current directory must have its path there
     pub tmp: OwnedFd,
     pub work: OwnedFd,
     pub home: OwnedFd,
@@ -76,11 +77,19 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     let root = file::open_dir(tmp)?;
     make_directories(&root)?;
     let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
+    let tmp_seen = |name: &str| file::open_dir(&tmp.join(name)).and_then(tidemill_sys::fd::high);
+    if Path::new("/dev/shm").is_dir() {
+        mount::bind(Path::new("/tmp/shm"), Path::new("/dev/shm"))?;
+    }
+    mount::bind(Path::new("/tmp/own"), Path::new("/tmp/tmp/.tidemill"))?;
+    mount::set_read_only(Path::new("/tmp/tmp/.tidemill"), true)?;
+    mount::bind(Path::new("/tmp/tmp"), tmp)?;
+    mount::proc(Path::new("/proc"))?;
     let mut place = Place {
         isolated: Isolated::Namespaces,
-        tmp: dir("tmp")?,
-        work: dir("tmp/work")?,
-        home: dir("tmp/home")?,
+        tmp: tmp_seen("")?,
+        work: tmp_seen("work")?,
+        home: tmp_seen("home")?,
         shm: dir("shm")?,
         own: dir("own")?,
         old_root: entry.old_root,
@@ -90,13 +99,6 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
         root,
     };
-    if Path::new("/dev/shm").is_dir() {
-        mount::bind(Path::new("/tmp/shm"), Path::new("/dev/shm"))?;
-    }
-    mount::bind(Path::new("/tmp/own"), Path::new("/tmp/tmp/.tidemill"))?;
-    mount::set_read_only(Path::new("/tmp/tmp/.tidemill"), true)?;
-    mount::bind(Path::new("/tmp/tmp"), tmp)?;
-    mount::proc(Path::new("/proc"))?;
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
     place.covers.tmp_replaced(covered_tmp);
@@ -156,6 +158,9 @@ fn finish_set_up(place: &Place) -> Result<()> {
     let mut library = file::create_at(place.own.as_fd(), "lib/tidemill_payload.py", 0o644)?;
     let written = library.write_all(LIBRARY.as_bytes());
     written.map_err(|source| SysError::new("write", "tidemill_payload.py", source))?;
+    // the umask is the pilot's
+    file::set_mode(place.tmp.as_fd(), 0o1777)?;
+    file::set_mode(place.shm.as_fd(), 0o1777)?;
     file::change_dir(place.work.as_fd())
 }
 

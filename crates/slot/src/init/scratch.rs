@@ -8,6 +8,8 @@ use tidemill_sys::{Result, SysError};
 use super::place::Place;
 use crate::{Isolated, SlotOutput};
 
+/// The work directory below S.
+const WORK: &str = "tmp/work";
 /// The tmpfs counts as full when less than this is left of it.
 const FULL_BYTES: u64 = 64 << 10;
 
@@ -131,13 +133,14 @@ impl Scratch {
         outputs: &[(String, String)],
     ) -> std::result::Result<Vec<SlotOutput>, String> {
         for (name, path) in outputs {
-            check_output(self.place.work.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
+            check_output(self.place.root.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
         }
         let directory = self.new_directory().map_err(|error| chain(&error))?;
         let mut moved = Vec::with_capacity(outputs.len());
         for (index, (name, path)) in outputs.iter().enumerate() {
             let to = format!("{directory}/{index}");
-            file::rename_at(self.place.work.as_fd(), path, self.place.root.as_fd(), &to)
+            let root = self.place.root.as_fd();
+            file::rename_at(root, &format!("{WORK}/{path}"), root, &to)
                 .map_err(|error| format!("output `{name}`: {}", chain(&error)))?;
             moved.push(SlotOutput {
                 name: name.clone(),
@@ -159,8 +162,11 @@ impl Scratch {
 }
 
 /// A regular file below the work directory, no link on the way.
-fn check_output(work: BorrowedFd<'_>, path: &str) -> std::result::Result<(), String> {
-    match file::open_beneath(work, path) {
+fn check_output(root: BorrowedFd<'_>, path: &str) -> std::result::Result<(), String> {
+    if path.split('/').any(|name| name == "..") {
+        return Err(format!("`{path}` leads out of the work directory"));
+    }
+    match file::open_beneath(root, &format!("{WORK}/{path}")) {
         Ok(_) => Ok(()),
         Err(error) if error.os_error() == 2 => Err(format!("`{path}` is missing")),
         Err(error) => Err(chain(&error)),
