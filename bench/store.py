@@ -2,10 +2,10 @@
 
     bench/store.py --json [--jobs N] [--only sqlite|postgresql]
 
-Each database is measured in a fresh process: `submit_per_s` (requests of 10,000 jobs as bytes, decoding included),
-`cycle_per_s` (one-event jobs leased and finished through `handle_sync`), `page_ms` (the slowest of the pages in `PAGES`,
-each the median of several), `rss_mb` (the process's peak; `rss_half_mb`: when half of the jobs were done). PostgreSQL is
-started from its Debian packages.
+Each database is measured in a fresh process: `submit_per_s` (requests of 10,000 jobs as bytes, decoding
+included), `cycle_per_s` (one-event jobs leased and finished through `handle_sync`), `page_ms` (the slowest of the
+pages in `PAGES`, each the median of several), `rss_mb` (the process's peak; `rss_half_mb`: when half of the jobs were
+done). PostgreSQL is started from its Debian packages.
 """
 
 from __future__ import annotations

@@ -214,9 +214,14 @@ def test_a_database_of_a_newer_version_is_refused_and_not_changed(store: Store) 
 def test_an_error_undoes_the_whole_transaction(store: Store) -> None:
     store.init()
     session = store.writer()
-    with pytest.raises(RuntimeError), transaction(session):
-        session.rows("insert_site", name="x")
-        raise RuntimeError
+
+    def fail() -> None:
+        with transaction(session):
+            session.rows("insert_site", name="x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert session.rows("sites") == []
     session.close()
 
@@ -590,16 +595,17 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
         site.sync(done(lease), want=0)
     everything = pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
     assert [each.id for each in everything] == list(range(120, 0, -1))
-    for state, app, campaign, name in itertools.product(
+    for state, app, campaign, at in itertools.product(
         ("WAITING", "COMPLETED", None), ("sim", None), ("a", None), ("s", None)
     ):
-        filters = Filter(state=state, app=app, campaign=campaign, site=name)
+        filters = Filter(state=state, app=app, campaign=campaign, site=at)
         expected = [
             each.id for each in everything
             if state in (None, each.state) and app in (None, each.app) and campaign in (None, each.campaign)
-            and name in (None, each.site)
+            and at in (None, each.site)
         ]  # fmt: skip
-        found, before = [], None
+        found: list[int] = []
+        before: int | None = None
         while True:
             page = pages.jobs(world.reader, filters, before=before, limit=7)
             found += [each.id for each in page.jobs]
@@ -647,7 +653,7 @@ def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None
 
 def test_allocations_show_their_latest_state(world: World) -> None:
     site = Site(world)
-    report = {
+    report: dict[str, Any] = {
         "name": "tm-s-e1-1",
         "batch_id": "7",
         "nodes": 1,

@@ -287,8 +287,7 @@ def test_the_feed_tells_changes_as_they_come_and_ends_with_the_server(server: Se
     assert response.headers["content-type"].startswith("text/event-stream")
     server.call("POST", "/v1/jobs", jobs({"app": "sim"}))
     server.call("POST", "/v1/sync", sync())
-    lines = iter(response.readline, b"")
-    (data,) = (line for line, _ in zip((x for x in lines if x.startswith(b"data: ")), range(1), strict=False))
+    data = next(line for line in iter(response.readline, b"") if line.startswith(b"data: "))
     change = json.loads(data[6:])
     assert (change["job"], change["state"], change["campaign"]) == (1, "RUNNING", "c")
     server.process.send_signal(signal.SIGTERM)
@@ -362,7 +361,8 @@ def test_the_socket_is_private_and_other_users_are_refused(server: Server, folde
             each.chmod(each.stat().st_mode | 0o055)
     (folder / "api.sock").chmod(0o666)
     code = (
-        "import os,socket,sys; os.setgid(65534); os.setuid(65534); s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "import os,socket,sys; os.setgid(65534); os.setuid(65534); "
+        "s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         "s.sendall(b'GET /v1/health HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); sys.exit(len(s.recv(100)))"
     )
     done = subprocess.run(

@@ -10,11 +10,11 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidemill.errors import TidemillError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.records import Job
 from tidemill.server.store import Store
 from tidemill.wire.api import (
     AppOffer,
@@ -35,6 +35,7 @@ from tidemill.wire.api import (
     Usage,
 )
 
+FIELDS = Job.__struct_fields__
 LOST_S = 600.0
 EVENTS = 12
 FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of databases, which nobody needs to keep
@@ -195,9 +196,10 @@ class Server:
         self.jobs = 6
 
 
+VERBS = [*["sync", "work"] * 3, "reply_lost", "repeat", "fail", "release", "silence"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["sync", "sync", "sync", "reply_lost", "repeat", "work", "work", "work", "fail", "release", "silence"]),
+        st.sampled_from(VERBS),
         st.integers(0, 1),
         st.integers(0, 5),
         st.integers(0, 7),
@@ -277,9 +279,3 @@ def check(server: Server, sites: list[Site]) -> None:
     assert all(row[5] != 0 for row in leases), "an active lease of an ended job"
     used = session.rows("campaign_shares", ids=[1, 2])
     assert all(row[3] >= 0 for row in used)
-
-
-from tidemill.server.records import Job  # noqa: E402
-
-FIELDS = Job.__struct_fields__
-_ = TidemillError

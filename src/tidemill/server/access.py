@@ -79,9 +79,10 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 class PeerChecked(H11Protocol):
-    """uvicorn's HTTP on a Unix socket, for our own user only: the directory's mode keeps others out, this makes sure."""
+    """uvicorn's HTTP on a Unix socket, for our own user only: the directory keeps others out, this makes sure."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or end it before a byte is read."""
         uid = peer_uid(transport.get_extra_info("socket"))
         if uid != os.getuid():
             _LOG.warning("access.refused", peer=f"uid {uid}", why="user")

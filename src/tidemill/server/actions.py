@@ -101,7 +101,7 @@ def _finish(work: Work, half_life_s: float) -> None:
 
 
 def ask_log(work: Work, number: int, event: int | None) -> int | None:
-    """Ask the site that last had a job (or this event) for the output; number of the request, None if no site had it."""
+    """Ask the site that last had a job (or this event) for the output; the request's number, None if no site had it."""
     work.load([number])
     job = work.jobs[number]
     leases = [lease for lease in work.leases_of(number) if event is None or lease.first <= event < lease.end]

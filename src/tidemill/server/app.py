@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar import Litestar, Request, Response, route
+from litestar.enums import HttpMethod
 from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
@@ -137,7 +138,7 @@ def _handler(api: Api, called: Route) -> Any:
         return _json(await api.run(called, request))
 
     name = f"{called.method.lower()}_{called.path.strip('/').replace('/', '_')}"
-    return route(called.path, http_method=[called.method], name=name, status_code=200)(handle)
+    return route(called.path, http_method=[HttpMethod(called.method)], name=name, status_code=200)(handle)
 
 
 def _log_handler(api: Api) -> Any:

@@ -10,7 +10,8 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -36,8 +37,18 @@ from tidemill.wire.api import (
 GROUP_MAX = 32  #: requests per commit
 QUEUE_MAX = 1_000  #: requests that wait; more get 503
 SITE_LOST_S = 600.0
+CLOCK_STEP_US = 10_000_000
 SILENT_S = 120.0  #: shown as SILENT from then on
 T = TypeVar("T")
+
+
+class Act(Protocol):
+    """Does something to jobs; to how many."""
+
+    def __call__(self, work: Work, jobs: list[int]) -> int:
+        """Do it."""
+
+
 _LOG = log.Log("server")
 _Entry = tuple[Callable[[Work], Any], "Future[Any]"]
 
@@ -65,7 +76,7 @@ class Dispatcher:
         self._monotonic_s = monotonic_s
         self._started_s = monotonic_s()
         self._heard_s: dict[str, float] = {}
-        self._last_us = 0
+        self._last_us, self._last_s = 0, 0.0
         self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
         self.on_commit: Callable[[], None] = lambda: None
@@ -138,16 +149,14 @@ class Dispatcher:
             sync.keep(work, site)
         return [site.name for site in lost_now]
 
-    def _act(
-        self, request: ActionRequest, states: tuple[int, ...], act: Callable[[Work, list[int]], int]
-    ) -> ActionReply:
+    def _act(self, request: ActionRequest, states: tuple[int, ...], act: Act) -> ActionReply:
         if (request.campaign is None) == (not request.jobs):
             raise Bad("name either jobs or a campaign")
         if request.campaign is None:
             jobs = sorted(set(request.jobs))
             self._all_exist(jobs)
             pieces = [jobs[at : at + actions.PIECE] for at in range(0, len(jobs), actions.PIECE)]
-            changed = sum(self.write(lambda work, piece=piece: act(work, piece)) for piece in pieces)
+            changed = sum(self.write(partial(act, jobs=piece)) for piece in pieces)
             return ActionReply(changed=changed, unchanged=len(jobs) - changed)
         changed = seen = after = 0
         while True:
@@ -216,7 +225,8 @@ class Dispatcher:
                 if len(entries) == GROUP_MAX or self._queue.empty():
                     break
                 entry = self._queue.get()
-            self._commit(entries)
+            if entries:
+                self._commit(entries)
 
     def _commit(self, entries: list[_Entry]) -> None:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
@@ -278,8 +288,18 @@ class Dispatcher:
             _LOG.warning("rollback.failed", error=error.message)
 
     def _now_us(self) -> int:
-        """The wall clock, but never backwards in this process."""
-        self._last_us = max(self._last_us, clock.now_us())
+        """The wall clock, smoothed: it never goes back, and follows a jump by steps of at most CLOCK_STEP_US, so that
+        one wrong reading decays no account and stamps nothing far in the future."""
+        at_s, wall_us = self._monotonic_s(), clock.now_us()
+        if not self._last_us:
+            self._last_us, self._last_s = wall_us, at_s
+        passed_us = max(0, int((at_s - self._last_s) * 1e6))
+        gap_us = wall_us - (self._last_us + passed_us)
+        # ahead of the wall: half speed until that has caught up
+        self._last_us += passed_us + (
+            min(gap_us, CLOCK_STEP_US) if gap_us > 0 else max(gap_us, -(passed_us // 2))
+        )
+        self._last_s = at_s
         return self._last_us
 
     def _load(self) -> None:

@@ -1,4 +1,4 @@
-"""From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, and its ranges out.
+"""From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, ranges out.
 
 A tick reads at most a few windows of jobs per campaign, so that it costs the same at a million jobs.
 """
@@ -127,7 +127,9 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
     ranges = [each for each in ranges if each.job in specs]
     if not ranges:
         return
-    names = dict(work.session.rows("campaign_names", ids=sorted({each.campaign for each in ranges})))
+    names: dict[int, str] = dict(
+        work.session.rows("campaign_names", ids=sorted({each.campaign for each in ranges}))
+    )
     outputs: dict[tuple[int, int], bool] = {}
     slots = {kind: matching.slot_cores(site, each) for kind, each in work.memory.kinds.items()}
     number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)

@@ -45,7 +45,7 @@ def lose(work: Work, site: Site, *, silent_s: float) -> int:
 
 
 def take_back(work: Work, site: Site) -> None:
-    """A lost site is back: its results count where the job has no other home, its leases go on where nobody has the events."""
+    """A lost site is back: its results count where the job has no other home, its leases where nobody has events."""
     rows = work.session.rows("lost_results", site=site.id)
     work.load(row[0] for row in rows)
     results = taken = 0

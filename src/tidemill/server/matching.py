@@ -89,7 +89,7 @@ def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Ma
 class _Hand:
     """How far a campaign's candidates are used up."""
 
-    __slots__ = ("_at", "_candidates", "_campaign", "_first", "_last", "_piece", "empty")
+    __slots__ = ("_at", "_campaign", "_candidates", "_first", "_last", "_piece", "empty")
 
     def __init__(self, claim: Claim) -> None:
         self._campaign = claim.campaign
@@ -101,7 +101,7 @@ class _Hand:
         self.empty = not claim.candidates
 
     def take(self, ranges: list[Range], core_s: float) -> float:
-        """Lease one piece of the next job; what it costs. A piece that goes on where the last ended makes that longer."""
+        """Lease one piece of the next job; what it costs. One that goes on where the last ended makes that longer."""
         candidate = self._candidates[self._at]
         _, end = candidate.free[self._piece]
         first = self._first
@@ -137,7 +137,7 @@ def decayed(used_core_s: float, *, since_us: int, now_us: int, half_life_s: floa
 
 
 def event_s(site: Site, app: str, estimate_s: float | None) -> float:
-    """Seconds of one event on one slot: measured at the site, else the job's estimate, else the offer's, else a default."""
+    """Seconds of one event on one slot: measured at the site, else the job's estimate, the offer's, a default."""
     measured = site.capacity.event_s.get(app) if site.capacity is not None else None
     if measured is not None and measured > 0:
         return max(measured, EVENT_S_MIN)

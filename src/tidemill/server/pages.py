@@ -82,7 +82,10 @@ def limit_of(limit: int | None, default: int = 100) -> int:
 
 def kinds(session: Session) -> dict[int, Kind]:
     """All kinds."""
-    return {row[0]: Kind(*row[:5], msgspec.json.decode(row[5])) for row in session.rows("kinds")}
+    return {
+        row[0]: Kind(row[0], row[1], row[2], row[3], row[4], msgspec.json.decode(row[5]))
+        for row in session.rows("kinds")
+    }
 
 
 def sites(session: Session) -> list[Site]:
@@ -166,7 +169,8 @@ def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[Jo
     """Jobs as rows of a listing, in the order of `ids`."""
     found = {row[0]: Job(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
     campaigns = {known[job.kind].campaign for job in found.values()}
-    names = dict(session.rows("campaign_names", ids=sorted(campaigns))) if campaigns else {}
+    found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
+    names: dict[int, str] = dict(found_names)
     of_site = {row[0]: row[1] for row in session.rows("sites")}
     return [_row(found[each], known, names, of_site) for each in ids if each in found]
 
@@ -194,14 +198,18 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
         name=found.name or None,
     )  # fmt: skip
     deps = session.rows("deps_of", job=number)
-    names = dict(session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)]))
+    names: dict[int, str] = dict(
+        session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
+    )
     cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
     leases = [Lease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
     return JobDetail(
         row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
-        failed=found.failed, usage=usage_of(found.usage), attempts=[_attempt(each, of_site) for each in reversed(leases)],
+        failed=found.failed, usage=usage_of(found.usage),
+        attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
-        outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause, waits_hint=hint,
+        outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
+        waits_hint=hint,
     )  # fmt: skip
 
 
@@ -293,7 +301,9 @@ def failures(
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
     of_site = {row[0]: row[1] for row in session.rows("sites")}
-    bases = dict(session.rows("seed_bases", ids=sorted({row[1] for row in rows}))) if rows else {}
+    bases: dict[int, int] = (
+        dict(session.rows("seed_bases", ids=sorted({row[1] for row in rows}))) if rows else {}
+    )
     page = [
         FailureRow(
             job=number, event=event, seed=None if event is None else seed(bases[number], event),

@@ -19,7 +19,7 @@ REASON_MAX = 1_000
 
 
 class Job(msgspec.Struct, gc=False):
-    """A row of `jobs`; fields in the order of the query `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
+    """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
 
     id: int
     kind: int
@@ -56,7 +56,7 @@ class Job(msgspec.Struct, gc=False):
 
 
 class Lease(msgspec.Struct, gc=False):
-    """A row of `leases`. `part`: the events of it that were given back, as intervals; somebody else may have them now."""
+    """A row of `leases`. `part`: the events that were given back, as intervals; somebody else may have them now."""
 
     job: int
     lease: int
@@ -147,7 +147,7 @@ def add_usage(text: str, usage: Usage) -> str:
         rss = max(old[5], new[5])
         new = tuple(a + b for a, b in zip(old, new, strict=True))
         new = (*new[:5], rss, *new[6:])
-    return "%d %d %d %d %d %d %d %d" % new
+    return " ".join(map(str, new))
 
 
 def usage_of(text: str) -> Usage:

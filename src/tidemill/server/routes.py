@@ -89,7 +89,7 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Call(NamedTuple):
-    """One request: `session` reads, `dispatcher` writes; `query` and `body` are decoded, `at` holds parts of the path."""
+    """One request: `session` reads, `dispatcher` writes; `query`, `body` are decoded, `at` holds parts of the path."""
 
     session: Session
     dispatcher: Dispatcher

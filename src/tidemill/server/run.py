@@ -32,8 +32,8 @@ _LOG = log.Log("server")
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`dir`: the server's directory, 0700. `listen` None = the Unix socket `DIR/api.sock`, else `host:port`, which wants
-    `secret_file` (0600). `database` None = SQLite in the directory. `upgrade`: bring an older schema up to date."""
+    """`dir`: the server's directory, 0700. `listen` None = the Unix socket `DIR/api.sock`, else `host:port`, which
+    wants `secret_file` (0600). `database` None = SQLite in the directory. `upgrade`: update an older schema."""
 
     dir: Path
     database: str | None = None

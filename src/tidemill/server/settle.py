@@ -139,7 +139,7 @@ def _settle_down(work: Work, site: Site, job: Job) -> None:
 
 
 def _welcome(work: Work, site: Site, job: Job, report: DoneReport) -> bool:
-    """Whether a result may count: one with outputs must come from the job's home and, from elsewhere, overlap nothing."""
+    """Whether a result may count: with outputs it must come from the job's home; without a home, overlap nothing."""
     if not report.outputs:
         return not (job.home and job.outputs and job.place != site.id)
     if job.home:
@@ -239,8 +239,8 @@ def _allocation(work: Work, site: Site, report: AllocationReport) -> None:
     # one statement may touch a row once only (PostgreSQL), so the last report of a name wins here
     rows = work.change_rows["upsert_allocations"]
     row = (
-        site.id, clean(report.name), clean(report.batch_id), clean(report.state), report.nodes, report.cores, report.at_us,
-        clean(report.reason), report.busy_us, report.slot_us,
+        site.id, clean(report.name), clean(report.batch_id), clean(report.state), report.nodes, report.cores,
+        report.at_us, clean(report.reason), report.busy_us, report.slot_us,
     )  # fmt: skip
     rows[:] = [each for each in rows if each[1] != row[1]]
     rows.append(row)

@@ -23,6 +23,7 @@ AFTER_MAX = 1_000
 INPUTS_MAX = 1_000
 KEY_MAX = 200
 PRIORITY_MAX = 1_000_000
+RETRIES_MAX = 1_000
 SHARES_MAX = 1e6
 _DECODER = msgspec.json.Decoder(SubmitRequest)
 _ENCODER = msgspec.json.Encoder()
@@ -154,7 +155,9 @@ class _Plan:
         """Insert the jobs from number `first` on."""
         work, request = self._work, self._request
         offset = campaign_offset(request.campaign)
-        rows, deps, dead = [], [], []
+        rows: list[tuple[object, ...]] = []
+        deps: list[tuple[int, int, int, int]] = []
+        dead: list[tuple[int, str]] = []
         counts: dict[tuple[int, int, int], int] = defaultdict(int)
         number, events, now_us = first, self._events, work.now_us
         for index, (spec, times) in enumerate(zip(request.jobs, repeat, strict=True)):
@@ -277,41 +280,46 @@ def resolve_after(
     """What a job still waits for, and why it cannot run, if something that it comes after has failed. Raises Bad."""
     where = f"job {index} of the request"
     jobs = {each for each in spec.after if isinstance(each, int)}
-    for each in spec.inputs:
-        named = job_input(each.url)
-        if named is not None:
-            jobs.add(named[0])
-    states = (
-        {row[0]: (row[1], row[2]) for row in work.session.rows("states_by_id", ids=sorted(jobs))}
-        if jobs
-        else {}
-    )
-    waits: list[tuple[int, int, int]] = []
-    why = ""
-    for number in sorted(jobs):
-        if number not in states:
-            raise Bad(f"{where} comes after job {number}, which does not exist")
-        state, reason = states[number]
-        if state <= RUNNING:
-            waits.append((number, 0, 0))
-        elif state in (FAILED, CANCELED) and not spec.after_any:
-            why = f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
+    jobs |= {named[0] for named in map(job_input, (each.url for each in spec.inputs)) if named is not None}
+    waits, whys = _after_jobs(work, sorted(jobs), where)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
-        rows = work.session.rows("campaign_by_name", name=name)
-        if not rows:
-            known = [row[0] for row in work.session.rows("campaign_known")]
-            raise Bad(
-                f"{where} comes after campaign `{name}`, which does not exist", hint=did_you_mean(name, known)
-            )
-        campaign = int(rows[0][0])
-        still = ending.oldest(work, campaign, (WAITING, RUNNING))
-        if still is not None and still <= upto:
-            waits.append((0, campaign, upto))
-        elif not spec.after_any:
-            bad = ending.oldest(work, campaign, (FAILED, CANCELED))
-            if bad is not None and bad <= upto:
-                why = f"job {bad} of campaign `{name}`, which it comes after, has failed or was canceled"
-    return ([], why) if why else (waits, "")
+        more, why = _after_campaign(work, name, where, upto)
+        waits += more
+        whys += why
+    return ([], whys[0]) if whys and not spec.after_any else (waits, "")
+
+
+def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int, int, int]], list[str]]:
+    rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
+    missing = set(jobs) - {row[0] for row in rows}
+    if missing:
+        raise Bad(f"{where} comes after job {min(missing)}, which does not exist")
+    waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
+    whys = [
+        f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
+        for number, state, reason in sorted(rows)
+        if state in (FAILED, CANCELED)
+    ]
+    return waits, whys
+
+
+def _after_campaign(
+    work: Work, name: str, where: str, upto: int
+) -> tuple[list[tuple[int, int, int]], list[str]]:
+    rows = work.session.rows("campaign_by_name", name=name)
+    if not rows:
+        known = [row[0] for row in work.session.rows("campaign_known")]
+        raise Bad(
+            f"{where} comes after campaign `{name}`, which does not exist", hint=did_you_mean(name, known)
+        )
+    campaign = int(rows[0][0])
+    still = ending.oldest(work, campaign, (WAITING, RUNNING))
+    if still is not None and still <= upto:
+        return [(0, campaign, upto)], []
+    bad = ending.oldest(work, campaign, (FAILED, CANCELED))
+    if bad is not None and bad <= upto:
+        return [], [f"job {bad} of campaign `{name}`, which it comes after, has failed or was canceled"]
+    return [], []
 
 
 def check_row(spec: JobSpec, index: int) -> None:
@@ -332,17 +340,7 @@ def check_spec(spec: JobSpec, index: int) -> None:
         raise Bad(
             f"{where} has {'neither' if spec.app is None else 'both'} `app` and `command`", hint="give one"
         )
-    names = [("app", spec.app), ("site", spec.site)]
-    names += [("input", each.name) for each in spec.inputs] + [
-        ("output", each.name) for each in spec.outputs or []
-    ]
-    for what, name in names:
-        if name is not None and not _NAME.match(name):
-            raise Bad(f"{where}: `{name[:100]}` is no name of an {what}", hint="letters, digits and `._+-`")
-    if len({each.name for each in spec.inputs}) < len(spec.inputs):
-        raise Bad(f"{where} has two inputs of one name")
-    if len({each.name for each in spec.outputs or []}) < len(spec.outputs or []):
-        raise Bad(f"{where} has two outputs of one name")
+    _check_names(spec, where)
     if len(spec.inputs) > INPUTS_MAX or len(spec.after) > AFTER_MAX:
         raise Bad(f"{where} has more than {INPUTS_MAX} inputs or comes after more than {AFTER_MAX} others")
     for each in spec.inputs:
@@ -350,15 +348,27 @@ def check_spec(spec: JobSpec, index: int) -> None:
             job_input(each.url)
         except ValueError as error:
             raise Bad(f"{where}: input `{each.name}`: {error}") from error
-    need = spec.resources
-    numbers = {
-        "cores": need.cores, "memory_mb": need.memory_mb, "event_s": need.event_s, "timeout_s": need.timeout_s,
-        "scratch_mb": need.scratch_mb,
-    }  # fmt: skip
-    for key, number in numbers.items():
+    _check_resources(spec.resources, where)
+    if not 0 <= spec.retries <= RETRIES_MAX or not 0 <= spec.failed_max <= EVENTS_MAX:
+        raise Bad(f"{where}: `retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
+
+
+def _check_names(spec: JobSpec, where: str) -> None:
+    inputs, outputs = [each.name for each in spec.inputs], [each.name for each in spec.outputs or []]
+    names = [("an app", spec.app), ("a site", spec.site)]
+    names += [("an input", name) for name in inputs] + [("an output", name) for name in outputs]
+    for what, name in names:
+        if name is not None and not _NAME.match(name):
+            raise Bad(f"{where}: `{name[:100]}` is no name of {what}", hint="letters, digits and `._+-`")
+    for what, each in (("inputs", inputs), ("outputs", outputs)):
+        if len(set(each)) < len(each):
+            raise Bad(f"{where} has two {what} of one name")
+
+
+def _check_resources(need: Resources, where: str) -> None:
+    for key in ("cores", "memory_mb", "event_s", "timeout_s", "scratch_mb"):
+        number = getattr(need, key)
         if number is not None and not 0 < number < 2**31:
             raise Bad(f"{where}: `resources.{key}` is {number}, it must be more than 0")
     if any(not 0 <= number < 2**31 for number in (need.devices or {}).values()):
         raise Bad(f"{where}: `resources.devices` must be numbers of at least 0")
-    if not 0 <= spec.retries <= 1000 or not 0 <= spec.failed_max <= EVENTS_MAX:
-        raise Bad(f"{where}: `retries` must be 0 to 1000 and `failed_max` 0 to {EVENTS_MAX}")

@@ -6,6 +6,7 @@ Reports are applied once, by number; orders are kept until the site has them; le
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import msgspec
 
@@ -43,7 +44,7 @@ def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
         site.lost = 0
         lost.take_back(work, site)
     fresh = [report for report in request.reports if report.n > site.acked]
-    if any(a.n >= b.n for a, b in zip(fresh, fresh[1:], strict=False)):
+    if any(a.n >= b.n for a, b in pairwise(fresh)):
         raise Bad(f"reports of site `{site.name}` are not numbered in ascending order")
     settle.apply(work, site, fresh)
     if fresh:
@@ -104,7 +105,7 @@ def site_id(work: Work, name: str) -> int:
 
 
 def _pending(work: Work, site: Site, have: int, *, returned: bool) -> list[Order]:
-    """Orders of earlier transactions that the site does not have. A returning site gets no order for a lease that is over."""
+    """Earlier orders that the site does not have. A returning site gets none for a lease that is over."""
     work.session.run("delete_orders", site=site.id, have=have)
     orders = [
         order
@@ -143,6 +144,7 @@ def charge(work: Work, half_life_s: float) -> None:
 
 
 def keep(work: Work, site: Site) -> None:
+    """Write what is known of a site, and of others that were given orders."""
     work.session.run(
         "update_site", id=site.id, epoch=site.epoch, host=site.host, version=site.version, acked=site.acked,
         ordered=site.ordered, seen_us=site.seen_us, lost=site.lost, capacity=_text(site.capacity),

@@ -68,14 +68,17 @@ def _cause(
     joined = [site for site in sites if site.capacity is not None]
     if job.place:
         return _pinned(next((site for site in joined if site.id == job.place), None), kind, silent)
+    return _anywhere(joined, kind, silent)
+
+
+def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, str]:
     if not joined:
         return Cause.NO_SITE, ""
-    fits = [site for site in joined if matching.obstacle(site, kind) in (None, "site_silent")]
+    obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
+    fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT)]
     if not fits:
-        obstacles = [matching.obstacle(site, kind) for site in joined]
-        for cause in (Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED):
-            if cause in obstacles:
-                return cause, ""
+        causes = (Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED)
+        return next(cause for cause in causes if cause in obstacles.values()), ""
     heard = [site for site in fits if not site.lost and site.name not in silent]
     if not heard:
         return Cause.SITE_SILENT, ", ".join(site.name for site in fits[:5])

@@ -1,7 +1,7 @@
 """One transaction's work on jobs: loads rows once, collects what changes, and writes all of it at the end in bulk.
 
-`flush` keeps what belongs together: rows, counters per kind and state, sums of campaigns, orders to sites and the feed of
-state changes are written in the same transaction. Knows how to store, not what to decide.
+`flush` keeps what belongs together: rows, counters per kind and state, sums of campaigns, orders to sites and the feed
+of state changes are written in the same transaction. Knows how to store, not what to decide.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
-    "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering", "outputs",
-    "told", "usage",
+    "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
+    "outputs", "told", "usage",
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
@@ -259,7 +259,7 @@ class Work:
         if not self._changes:
             return
         campaigns = {self.campaign_of(self.jobs[change.job]) for change in self._changes}
-        names = dict(self.session.rows("campaign_names", ids=sorted(campaigns)))
+        names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(campaigns)))
         after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
         first = after - len(self._changes)
         for number, change in enumerate(self._changes, first):

@@ -17,10 +17,6 @@ FROM jobs WHERE id {in:ids};
 SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place ORDER BY rank, id LIMIT :limit;
 
--- name: ready_exists
--- Whether any site or this one may lease a job of the kind.
-SELECT 1 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place LIMIT 1;
-
 -- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text)
 -- Write back everything of a job that can change.
 UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage
@@ -37,10 +33,6 @@ SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site AND i
 -- name: jobs_newest_named
 -- Newest jobs of a name.
 SELECT id, kind, state, site FROM jobs WHERE name = :name AND name <> '' AND id < :before ORDER BY id DESC LIMIT :limit;
-
--- name: jobs_oldest_in
--- Oldest job of one kind, state and site.
-SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site ORDER BY id LIMIT 1;
 
 -- name: jobs_after_in
 -- Jobs of one kind, state and site after an id, ascending: for what touches a whole campaign piece by piece.
@@ -119,6 +111,3 @@ INSERT INTO submits (key, digest, campaign, first_job, count) VALUES (:key, :dig
 -- Take numbers from a counter; returns the first after them.
 UPDATE meta SET value = value + :count WHERE name = :name RETURNING value;
 
--- name: number
--- Where a counter stands.
-SELECT value FROM meta WHERE name = :name;
