@@ -143,12 +143,11 @@ class Deliverer:
         target = self._target(delivery, output, is_tar=is_tar)
         self._make_directory(target.parent)
         temporary = target.with_name(f".{target.name}.{delivery.job}.part")
-        if is_tar:
-            self._write_tar(temporary, output, refs)
-        else:
-            whole = [(delivery.parts[0], merged[1])] if merged is not None else refs
-            fleet = merged[0] if merged is not None else None
-            self._write_joined(temporary, whole, fleet)
+        try:
+            self._write(temporary, delivery, output, merged=merged, is_tar=is_tar)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         size, digest = _measure(temporary)
         members = [
             Member(
@@ -169,6 +168,23 @@ class Deliverer:
             members=members,
         )
         return temporary, target, file
+
+    def _write(
+        self,
+        path: Path,
+        delivery: Delivery,
+        output: Output,
+        *,
+        merged: tuple[str, OutputRef] | None,
+        is_tar: bool,
+    ) -> None:
+        refs = list(_refs(delivery, output.name))
+        if is_tar:
+            self._write_tar(path, output, refs)
+        elif merged is not None:
+            self._write_joined(path, [(delivery.parts[0], merged[1])], merged[0])
+        else:
+            self._write_joined(path, refs, None)
 
     def _write_joined(self, path: Path, refs: list[tuple[Part, OutputRef]], fleet: str | None) -> None:
         with path.open("wb") as file:

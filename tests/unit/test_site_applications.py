@@ -1,0 +1,159 @@
+"""Approved applications: what is wrong is named, what a user gives becomes whole arguments or is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tidemill.config import SiteConfig
+from tidemill.errors import ConfigError, JobError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Resources
+from tidemill.site import state as s
+from tidemill.site.applications import Applications, load_application
+from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.wire.node import JobDef, Program
+
+APP = """name = "sim"
+executable = "{program}"
+digest = "sha256:{digest}"
+arguments = ["--first", "{{first_event}}", "-n{{events}}", "--seed={{seed}}", "{{energy}}", "{{card}}", "{{{{x}}}}"]
+[parameters.energy]
+type = "float"
+min = 1
+max = 100
+[parameters.card]
+default = "std"
+"""
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Path:
+    program = tmp_path / "prog"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    directory = tmp_path / "apps"
+    directory.mkdir()
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    (directory / "sim.toml").write_text(APP.format(program=program, digest=digest))
+    return directory
+
+
+def preparer(apps: Path, *, allow_adhoc: bool = False) -> Preparer:
+    applications = Applications(apps)
+    applications.refresh()
+    config = SiteConfig(name="x", server="unix:/x", allow_adhoc=allow_adhoc)
+    return Preparer(config, applications, NodeShape(4, 8000, {}))
+
+
+def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
+    it.begin()
+    job = s.Job(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+    program = it.program(spec, None)
+    return program, it.job(job, program, [])
+
+
+def refused(it: Preparer, spec: JobSpec) -> JobError:
+    with pytest.raises(JobError) as caught:
+        prepare(it, spec)
+    return caught.value
+
+
+def test_parameters_become_arguments_and_the_slots_templates_stay(apps: Path) -> None:
+    program, job = prepare(preparer(apps), JobSpec(app="sim", params={"energy": 13, "card": "a{b"}))
+    assert job.argv == ["--first", "{first_event}", "-n{events}", "--seed={seed}", "13.0", "a{{b", "{{x}}"]
+    assert program.chunk_max > 1
+    assert job.params == '{"energy":13.0,"card":"a{b"}'
+
+
+@pytest.mark.parametrize(
+    ("params", "part"),
+    [
+        ({}, "needs parameter `energy`"),
+        ({"energy": 0.5}, "at least 1"),
+        ({"energy": 101}, "at most 100"),
+        ({"energy": "much"}, "expected a number"),
+        ({"energy": 2, "card": "-rf"}, "leading `-`"),
+        ({"energy": 2, "card": "a b"}, "white space"),
+        ({"energy": 2, "card": "a\0"}, "control"),
+        ({"enrgy": 2}, "no parameter `enrgy`"),
+    ],
+)
+def test_wrong_parameters_are_refused_by_name(
+    apps: Path, params: dict[str, str | int | float | bool], part: str
+) -> None:
+    assert part in refused(preparer(apps), JobSpec(app="sim", params=params)).message
+
+
+def test_unknown_application_names_the_nearest(apps: Path) -> None:
+    assert refused(preparer(apps), JobSpec(app="sin")).hint == "did you mean `sim`?"
+
+
+def test_changed_executable_is_refused_with_both_digests(apps: Path, tmp_path: Path) -> None:
+    it = preparer(apps)
+    spec = JobSpec(app="sim", params={"energy": 2})
+    approved = hashlib.sha256((tmp_path / "prog").read_bytes()).hexdigest()
+    prepare(it, spec)
+    (tmp_path / "prog").write_text("#!/bin/sh\nevil\n")
+    changed = hashlib.sha256((tmp_path / "prog").read_bytes()).hexdigest()
+    message = refused(it, spec).message
+    assert approved in message
+    assert changed in message
+
+
+def test_command_is_refused_unless_the_site_allows_it(apps: Path) -> None:
+    spec = JobSpec(command=["/bin/echo", "{event}", "{print $1}"])
+    assert "approved applications only" in refused(preparer(apps), spec).message
+    _, job = prepare(preparer(apps, allow_adhoc=True), spec)
+    assert job.argv == ["{event}", "{{print $1}}"]
+    missing = JobSpec(command=["no-such-program"])
+    assert "no program `no-such-program`" in refused(preparer(apps, allow_adhoc=True), missing).message
+
+
+def test_environment_cannot_be_set_for_approved_applications(apps: Path) -> None:
+    spec = JobSpec(app="sim", params={"energy": 2}, env={"LD_PRELOAD": "/evil.so"})
+    assert "LD_PRELOAD" in refused(preparer(apps), spec).message
+
+
+def test_slot_larger_than_a_node_is_refused(apps: Path) -> None:
+    spec = JobSpec(app="sim", params={"energy": 2}, resources=Resources(cores=8))
+    assert "8 cores" in refused(preparer(apps), spec).message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part", "hint"),
+    [
+        ("arguments", "argumnets", "unknown key `argumnets`", "did you mean `arguments`?"),
+        ("{seed}", "{sed}", "unknown template `{sed}`", "did you mean `seed`?"),
+        ("{seed}", "{seed", "without its partner", None),
+        ("max = 100", 'default = "x"', "parameters.energy.default", None),
+        ('type = "float"', 'type = "flaot"', "expected one of", "did you mean `float`?"),
+        ("sha256:", "sha256:0", "is not `sha256:` and 64", None),
+        ("/prog", "/absent", "No such file", None),
+        ('name = "sim"', 'name = "-x"', "is not a name", "letters"),
+    ],
+)
+def test_wrong_application_file_names_what_is_wrong(
+    apps: Path, old: str, new: str, part: str, hint: str | None
+) -> None:
+    path = apps / "sim.toml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_application(path)
+    assert str(path) in caught.value.message
+    assert part in caught.value.message
+    assert hint is None or hint in (caught.value.hint or "")
+
+
+def test_wrong_file_does_not_take_the_others_down(apps: Path) -> None:
+    (apps / "bad.toml").write_text("nonsense")
+    applications = Applications(apps)
+    applications.refresh()
+    assert list(applications.by_name) == ["sim"]
+    assert "is not TOML" in applications.problems["bad.toml"]
+    assert not applications.refresh()
+    (apps / "bad.toml").unlink()
+    assert applications.refresh()
+    assert not applications.problems

@@ -1,0 +1,149 @@
+"""Deliveries: joined in event order, verified, never over a foreign file, the same when repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.errors import JobError
+from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.site.outputs import DamagedError, Deliverer, Delivery, JobManifest
+from tidemill.site.state import Part
+from tidemill.wire.node import OutputRef
+
+
+class Place:
+    """A fleet's bundle with one part per range, and a deliverer."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.base = tmp_path / "out"
+        self.bundle = tmp_path / "fleets" / "e1-1" / "bundle"
+        self.bundle.mkdir(parents=True)
+        self.deliverer = Deliverer(
+            tmp_path / "fleets", self.base, roots=[tmp_path / "data"], template="{campaign}/{job}-{output}"
+        )
+        (tmp_path / "data").mkdir()
+
+    def parts(self, *ranges: tuple[int, int]) -> list[Part]:
+        parts = []
+        content = b""
+        for first, count in ranges:
+            data = b"".join(b"event %d\n" % event for event in range(first, first + count))
+            ref = OutputRef(
+                name="hits",
+                bundle="p.tar",
+                offset=len(content),
+                length=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+            parts.append(Part(first, count, "e1-1", [ref]))
+            content += data
+        (self.bundle / "p.tar").write_bytes(content)
+        return sorted(parts, key=lambda part: part.first)
+
+    def delivery(
+        self,
+        parts: list[Part],
+        *,
+        done: str,
+        kind: OutputKind = OutputKind.CONCAT,
+        events: int = 10,
+        **spec: str,
+    ) -> Delivery:
+        return Delivery(
+            job=7,
+            campaign="c",
+            seed_base=100,
+            spec=msgspec.structs.replace(JobSpec(app="a", events=events), **spec),
+            app_digest="sha256:x",
+            outputs=[Output(name="hits", path="hits.txt", kind=kind)],
+            parts=parts,
+            merged={},
+            done=done,
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def lines(*events: int) -> str:
+    return "".join(f"event {event}\n" for event in events)
+
+
+def test_concat_joins_parts_in_event_order_with_a_manifest(place: Place) -> None:
+    rows = place.deliverer.deliver(place.delivery(place.parts((4, 4), (0, 4)), done="0-7"))
+    path = place.base / "c" / "7-hits.txt"
+    assert path.read_text() == lines(*range(8))
+    assert rows[0].url == path.as_uri()
+    assert rows[0].sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest = msgspec.json.decode((path.parent / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    assert manifest.failed == "8-9"
+    assert [(m.first, m.count, m.seed) for m in manifest.files[0].members] == [(0, 4, 101), (4, 4, 105)]
+    assert sorted(each.name for each in path.parent.iterdir()) == [".tidemill", "7-hits.txt"]
+
+
+def test_each_becomes_a_tar_of_members_named_by_events(place: Place) -> None:
+    delivery = place.delivery(place.parts((4, 4), (0, 1)), done="0,4-7", kind=OutputKind.EACH)
+    place.deliverer.deliver(delivery)
+    with tarfile.open(place.base / "c" / "7-hits.tar") as archive:
+        assert archive.getnames() == ["hits-000000000.txt", "hits-000000004-000000007.txt"]
+
+
+def test_each_of_a_job_of_one_event_is_the_file_itself(place: Place) -> None:
+    delivery = place.delivery(place.parts((0, 1)), done="0", kind=OutputKind.EACH, events=1)
+    place.deliverer.deliver(delivery)
+    assert (place.base / "c" / "7-hits.txt").read_text() == lines(0)
+
+
+def test_repeated_delivery_gives_the_same(place: Place) -> None:
+    delivery = place.delivery(place.parts((0, 4)), done="0-3")
+    assert place.deliverer.deliver(delivery) == place.deliverer.deliver(delivery)
+    other = place.delivery(
+        place.parts((0, 2), (4, 2)), done="0-1,4-5"
+    )  # the job was retried with another result
+    place.deliverer.deliver(other)
+    assert (place.base / "c" / "7-hits.txt").read_text() == lines(0, 1, 4, 5)
+
+
+def test_foreign_file_is_never_overwritten(place: Place) -> None:
+    path = place.base / "c" / "7-hits.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(JobError, match=r"7-hits\.txt"):
+        place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3"))
+    assert path.read_text() == "mine"
+    assert [each.name for each in path.parent.iterdir()] == ["7-hits.txt"]
+
+
+def test_damaged_part_names_its_events_and_leaves_nothing(place: Place) -> None:
+    parts = place.parts((0, 4), (4, 4))
+    content = bytearray((place.bundle / "p.tar").read_bytes())
+    content[-3] ^= 1
+    (place.bundle / "p.tar").write_bytes(content)
+    for kind in (OutputKind.CONCAT, OutputKind.EACH):
+        with pytest.raises(DamagedError) as caught:
+            place.deliverer.deliver(place.delivery(parts, done="0-7", kind=kind))
+        assert (caught.value.first, caught.value.count) == (4, 4)
+    assert not list(place.base.rglob("*.t*"))
+
+
+def test_events_without_a_kept_part_are_named(place: Place) -> None:
+    with pytest.raises(DamagedError) as caught:
+        place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-7"))
+    assert (caught.value.first, caught.value.count) == (4, 4)
+
+
+def test_outputs_stay_below_the_data_roots(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data" / "link").symlink_to("/tmp")
+    for where in ("/tmp/elsewhere", f"file://{tmp_path}/data/../x", str(tmp_path / "data" / "link")):
+        delivery = place.delivery(place.parts((0, 4)), done="0-3", output_dir=where)
+        with pytest.raises(JobError, match="outside this site's data roots"):
+            place.deliverer.deliver(delivery)
+    inside = place.delivery(place.parts((0, 4)), done="0-3", output_dir=str(tmp_path / "data" / "x"))
+    assert place.deliverer.deliver(inside)[0].url.startswith(f"file://{tmp_path}/data/x/c/")

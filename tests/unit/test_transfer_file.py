@@ -1,0 +1,99 @@
+"""Local files as inputs: confined, verified, the failure says what was found."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tidemill.config import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site.staging import Stage
+from tidemill.transfer.file import FileTransfer, is_location, local_path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "in.txt").write_text("hello")
+    return tmp_path / "data"
+
+
+def stage(tmp_path: Path, root: Path) -> Stage:
+    return Stage(tmp_path / "stage", SiteConfig(name="x", server="unix:/x"), [root])
+
+
+def test_paths_outside_the_roots_are_refused_also_through_links(root: Path) -> None:
+    transfer = FileTransfer([root], size_max=100)
+    (root / "link").symlink_to("/etc/passwd")
+    for url in ("/etc/passwd", f"file://{root}/../../etc/passwd", str(root / "link")):
+        with pytest.raises(SiteError, match="outside this site's data roots"):
+            transfer.look(url)
+    assert transfer.look((root / "in.txt").as_uri()).size_bytes == 5
+
+
+def test_other_schemes_are_refused_with_what_is_supported() -> None:
+    with pytest.raises(SiteError, match="no transfer for `https:`") as caught:
+        local_path("https://example.org/x")
+    assert "file:" in (caught.value.hint or "")
+
+
+def test_missing_large_and_special_files_are_refused(root: Path) -> None:
+    transfer = FileTransfer([root], size_max=3)
+    for name, part in (("absent", "No such file"), ("in.txt", "5 bytes"), (".", "no plain file")):
+        with pytest.raises(SiteError, match=part):
+            transfer.look(str(root / name))
+
+
+def test_locations_are_told_from_plain_lines() -> None:
+    assert [is_location(text) for text in ("/a/b", "file:/a", "root://h//x", "a:b", "run 7", "")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_shared_input_is_staged_once_for_all_jobs_and_cleaned(tmp_path: Path, root: Path) -> None:
+    it = stage(tmp_path, root)
+    digest = hashlib.sha256(b"hello").hexdigest()
+    spec = JobSpec(app="a", inputs=[Input(name="card", url=str(root / "in.txt"), sha256=digest)])
+    for job in (1, 2):
+        (found,) = it.stage(job, spec, [(0, 1)])
+        assert found.path is not None
+        assert Path(found.path).read_text() == "hello"
+    assert len(list((tmp_path / "stage" / "files").iterdir())) == 1
+    it.clean(1)
+    assert (tmp_path / "stage" / "2" / "card").exists()
+    it.clean(2)
+    assert not list((tmp_path / "stage" / "files").iterdir())
+
+
+def test_wrong_checksum_quotes_both(tmp_path: Path, root: Path) -> None:
+    spec = JobSpec(app="a", inputs=[Input(name="card", url=str(root / "in.txt"), sha256="0" * 64)])
+    with pytest.raises(SiteError) as caught:
+        stage(tmp_path, root).stage(1, spec, [(0, 1)])
+    assert "0" * 64 in caught.value.message
+    assert hashlib.sha256(b"hello").hexdigest() in caught.value.message
+    assert not caught.value.transient
+
+
+def test_each_input_stages_the_files_of_the_leased_events_only(tmp_path: Path, root: Path) -> None:
+    for k in range(4):
+        (root / f"f{k}").write_text(f"content {k}")
+    (root / "list").write_text("".join(f"{root}/f{k}\n" for k in range(4)))
+    spec = JobSpec(app="a", events=4, inputs=[Input(name="in", url=str(root / "list"), kind=InputKind.EACH)])
+    it = stage(tmp_path, root)
+    (found,) = it.stage(1, spec, [(1, 3)])
+    assert found.path is not None
+    assert found.lines is not None
+    assert sorted(path.name for path in Path(found.path).iterdir()) == ["1", "2"]
+    assert (Path(found.path) / "2").read_text() == "content 2"
+    it.stage(1, spec, [(3, 4)])
+    assert (Path(found.path) / "3").exists()
+
+
+def test_each_input_with_too_few_lines_names_the_event(tmp_path: Path, root: Path) -> None:
+    (root / "list").write_text("a\nb\n")
+    spec = JobSpec(app="a", events=4, inputs=[Input(name="in", url=str(root / "list"), kind=InputKind.EACH)])
+    with pytest.raises(SiteError, match="2 lines, event 2 has none"):
+        stage(tmp_path, root).stage(1, spec, [(0, 4)])
