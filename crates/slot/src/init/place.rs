@@ -106,6 +106,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     finish_set_up(&place)?;
     security::start_programs_without_capabilities()?;
     harden()?;
+    security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
 }
 
@@ -130,6 +131,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         root,
     };
     finish_set_up(&place)?;
+    // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     harden()?;
     Ok(place)
 }
@@ -168,6 +170,5 @@ fn finish_set_up(place: &Place) -> Result<()> {
 fn harden() -> Result<()> {
     security::forbid_new_privileges()?;
     process::forbid_core_dumps()?;
-    security::set_dumpable(false)?;
-    security::set_parent_death_signal(signal::KILL)
+    security::set_dumpable(false)
 }

@@ -8,9 +8,15 @@ use crate::support::*;
 use crate::Test;
 
 pub const TESTS: &[Test] = &[
-    ("a failing event is told with status and stderr and its neighbours are done", failing_event),
+    (
+        "a failing event is told with status and stderr and its neighbours are done",
+        failing_event,
+    ),
     ("a signal is told", signal),
-    ("programs that cannot be started fail their whole run at once", missing),
+    (
+        "programs that cannot be started fail their whole run at once",
+        missing,
+    ),
     ("templates and environment tell the events", templates),
     ("outputs are put aside and can be read and removed", outputs),
     ("a missing or false output fails the event", bad_outputs),
@@ -29,9 +35,14 @@ fn failing_event() {
         let what = shell("test $TIDEMILL_FIRST != 13 || { echo bad luck >&2; exit 3; }");
         let mut rig = Rig::new(&spec);
         rig.learn(&what).give(0, 30).all();
-        let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
+        let [failed] = rig.failed.as_slice() else {
+            panic!("{:?}", rig.failed)
+        };
         assert_eq!((failed.first, failed.count, failed.exit_status), (13, 1, Some(3)));
-        assert_eq!((failed.failure.as_str(), failed.stderr.as_slice()), ("payload", &b"bad luck\n"[..]));
+        assert_eq!(
+            (failed.failure.as_str(), failed.stderr.as_slice()),
+            ("payload", &b"bad luck\n"[..])
+        );
         assert_eq!(rig.done.iter().map(|done| done.payloads).sum::<u64>(), 29);
         assert!(rig.done.len() < 10, "neighbours are joined: {}", rig.done.len());
         assert!(rig.done.iter().all(|done| done.wall_us > 0 && done.rss_kb > 0));
@@ -49,11 +60,19 @@ fn missing() {
     let text = dir.path().join("text");
     std::fs::write(&text, "hello").unwrap();
     let unexecutable = text.to_str().unwrap().to_owned();
-    let cases = [("/no/such/program", "No such file"), (&unexecutable, "Permission denied"), ("bin/true", "absolute")];
+    let cases = [
+        ("/no/such/program", "No such file"),
+        (&unexecutable, "Permission denied"),
+        ("bin/true", "absolute"),
+    ];
     for (path, says) in cases {
         let mut rig = Rig::new(&isolated());
-        rig.learn(&(program(path, "command"), job(&[]))).give(0, 1000).all();
-        let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
+        rig.learn(&(program(path, "command"), job(&[])))
+            .give(0, 1000)
+            .all();
+        let [failed] = rig.failed.as_slice() else {
+            panic!("{:?}", rig.failed)
+        };
         assert_eq!(failed.count, 1000);
         assert!(failed.message.contains(says), "{}", failed.message);
         if path != "bin/true" {
@@ -64,18 +83,34 @@ fn missing() {
     std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::write(&text, "\0\0hello").unwrap();
     let failed = fails(&isolated(), &(program(&unexecutable, "command"), job(&[])));
-    assert!(failed.failure == "payload_setup" && failed.message.contains("#!"), "{failed:?}");
+    assert!(
+        failed.failure == "payload_setup" && failed.message.contains("#!"),
+        "{failed:?}"
+    );
 }
 
 fn templates() {
     let mut what = (program("/bin/sh", "command"), job(&["-c", "echo $* $TIDEMILL_FIRST $TIDEMILL_COUNT $TIDEMILL_SEED $TIDEMILL_JOB $TIDEMILL_CORES $A $B $PWD $HOME $TMPDIR", "x"]));
-    what.1.argv.extend(["{event}", "{last_event}", "{events}", "{seed}", "{cores}", "a{{b}}"].map(String::from));
+    what.1.argv.extend(
+        [
+            "{event}",
+            "{last_event}",
+            "{events}",
+            "{seed}",
+            "{cores}",
+            "a{{b}}",
+        ]
+        .map(String::from),
+    );
     what.0.env.insert("A".into(), "program".into());
     what.0.env.insert("B".into(), "program".into());
     what.1.env.insert("B".into(), "job".into());
     let mut rig = Rig::new(&isolated());
     rig.learn(&what).give(7, 1).all();
-    assert_eq!(rig.stdout(), "7 7 1 108 1 a{b} 7 1 108 5 1 program job /tmp/work /tmp/home /tmp\n");
+    assert_eq!(
+        rig.stdout(),
+        "7 7 1 108 1 a{b} 7 1 108 5 1 program job /tmp/work /tmp/home /tmp\n"
+    );
 }
 
 fn outputs() {
@@ -91,7 +126,11 @@ fn outputs() {
                 let names: Vec<_> = done.outputs.iter().map(|output| output.name.as_str()).collect();
                 assert_eq!(names, ["result", "b"]);
                 let mut text = String::new();
-                rig.slot.open_output(&done.outputs[0].path).unwrap().read_to_string(&mut text).unwrap();
+                rig.slot
+                    .open_output(&done.outputs[0].path)
+                    .unwrap()
+                    .read_to_string(&mut text)
+                    .unwrap();
                 assert_eq!(text, format!("{}\n", done.first));
                 for output in &done.outputs {
                     rig.slot.remove_output(&output.path).unwrap();
@@ -105,12 +144,20 @@ fn outputs() {
 }
 
 fn bad_outputs() {
-    let cases = [("true", "is missing"), ("ln -s /etc/passwd x", "x"), ("mkdir x", "x"), ("mkfifo x", "x")];
+    let cases = [
+        ("true", "is missing"),
+        ("ln -s /etc/passwd x", "x"),
+        ("mkdir x", "x"),
+        ("mkfifo x", "x"),
+    ];
     for (script, says) in cases {
         let mut what = shell(script);
         what.0.outputs = vec![output("x", "x")];
         let failed = fails(&isolated(), &what);
-        assert!(failed.failure == "payload" && failed.message.contains("output `x`"), "{failed:?}");
+        assert!(
+            failed.failure == "payload" && failed.message.contains("output `x`"),
+            "{failed:?}"
+        );
         assert!(failed.message.contains(says), "{failed:?}");
         assert_eq!(failed.exit_status, Some(0));
     }
@@ -123,15 +170,28 @@ fn stdout_output() {
     rig.learn(&what).give(0, 2).all();
     let (short, long) = (&rig.done[0], &rig.done[1]);
     assert_eq!(short.outputs[0].inline.as_deref(), Some(&b"hello\n"[..]));
-    assert_eq!((short.stdout.len(), short.stderr.as_slice(), short.truncated), (0, &b"log\n"[..], false));
+    assert_eq!(
+        (short.stdout.len(), short.stderr.as_slice(), short.truncated),
+        (0, &b"log\n"[..], false)
+    );
     let file = rig.slot.open_output(&long.outputs[0].path).unwrap();
-    assert_eq!((long.outputs[0].name.as_str(), file.metadata().unwrap().len()), ("stdout", 5_000_006));
+    assert_eq!(
+        (long.outputs[0].name.as_str(), file.metadata().unwrap().len()),
+        ("stdout", 5_000_006)
+    );
     assert!(!long.truncated);
 }
 
 fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> InputDef {
     let text = |text: &str| text.to_owned();
-    InputDef { name: text(name), kind: text(kind), path: path.map(text), lines: lines.map(text), first: 0, sha256: None }
+    InputDef {
+        name: text(name),
+        kind: text(kind),
+        path: path.map(text),
+        lines: lines.map(text),
+        first: 0,
+        sha256: None,
+    }
 }
 
 fn inputs() {
@@ -149,13 +209,18 @@ fn inputs() {
             // modes do not bind root, and there is no read-only mount
             what = shell("cat cards data $TIDEMILL_INPUT_CARDS $TIDEMILL_INPUT_DATA; echo $1; rm -f cards");
         }
-        what.1.argv.extend(["x".to_owned(), "{line} {input.cards}".to_owned()]);
+        what.1
+            .argv
+            .extend(["x".to_owned(), "{line} {input.cards}".to_owned()]);
         what.1.inputs = vec![
             input("cards", "shared", Some(&at("cards")), None),
             input("data", "each", Some(&at("files")), Some(&at("lines"))),
         ];
         // the stage is masked: inputs are read all the same
-        let spec = tidemill_slot::SlotSpec { mask: vec![stage.path().into()], ..base };
+        let spec = tidemill_slot::SlotSpec {
+            mask: vec![stage.path().into()],
+            ..base
+        };
         let mut rig = Rig::new(&spec);
         rig.learn(&what).give(0, 3).all();
         assert!(rig.failed.is_empty(), "{:?}", rig.failed);
@@ -172,7 +237,10 @@ fn missing_input() {
     let mut what = shell("true");
     what.1.inputs = vec![input("cards", "shared", Some("/no/such/cards"), None)];
     let failed = fails(&isolated(), &what);
-    assert!(failed.failure == "stage_in" && failed.message.contains("/no/such/cards"), "{failed:?}");
+    assert!(
+        failed.failure == "stage_in" && failed.message.contains("/no/such/cards"),
+        "{failed:?}"
+    );
 }
 
 fn emptied() {
@@ -194,7 +262,9 @@ fn leftovers() {
     let pids = dir.path().join("pids");
     std::fs::write(&pids, "").unwrap();
     let mut what = shell("sh -c 'setsid sleep 1000 & echo $!' >> $1");
-    what.1.argv.extend(["x".to_owned(), pids.to_str().unwrap().to_owned()]);
+    what.1
+        .argv
+        .extend(["x".to_owned(), pids.to_str().unwrap().to_owned()]);
     let mut rig = Rig::new(&plain());
     rig.learn(&what).give(0, 3).all();
     let pids = std::fs::read_to_string(&pids).unwrap();
@@ -207,7 +277,10 @@ fn leftovers() {
 
 fn unknown_template() {
     let failed = fails(&isolated(), &(program("/bin/true", "command"), job(&["{evnt}"])));
-    assert!(failed.failure == "dispatch" && failed.message.contains("{evnt}"), "{failed:?}");
+    assert!(
+        failed.failure == "dispatch" && failed.message.contains("{evnt}"),
+        "{failed:?}"
+    );
 }
 
 fn chunks() {
@@ -220,7 +293,10 @@ fn chunks() {
 
 fn idle() {
     let mut rig = Rig::new(&isolated());
-    rig.learn(&shell("true")).give(0, 5).give(5, 5).until(|rig| rig.idle == 1);
+    rig.learn(&shell("true"))
+        .give(0, 5)
+        .give(5, 5)
+        .until(|rig| rig.idle == 1);
     assert_eq!(rig.settled(), 10, "idle comes after everything else");
     rig.give(10, 1).until(|rig| rig.idle == 2);
 }

@@ -8,12 +8,18 @@ use crate::support::*;
 use crate::Test;
 
 pub const TESTS: &[Test] = &[
-    ("a payload that prints 1 GB is drained and its ends are kept", gigabyte),
+    (
+        "a payload that prints 1 GB is drained and its ends are kept",
+        gigabyte,
+    ),
     ("a payload that runs too long is a walltime failure", walltime),
     ("a payload that does nothing is killed as looping", looping),
     ("a payload that computes or prints is not looping", not_looping),
     ("a payload that takes too much memory is a memory failure", memory),
-    ("a full scratch is a disk failure and does not harm the next payload", disk),
+    (
+        "a full scratch is a disk failure and does not harm the next payload",
+        disk,
+    ),
     ("what cannot end before the deadline is not started", deadline),
     ("payloads over a second have their bytes told", bytes),
 ];
@@ -24,7 +30,11 @@ fn gigabyte() {
     let mut rig = Rig::new(&isolated());
     rig.learn(&what).give(0, 1).all();
     let done = &rig.done[0];
-    assert!(done.truncated && done.stdout.len() < 1100, "{}", done.stdout.len());
+    assert!(
+        done.truncated && done.stdout.len() < 1100,
+        "{}",
+        done.stdout.len()
+    );
     assert!(done.stdout.starts_with(b"first\n\0") && done.stdout.ends_with(b"\0\nlast\n"));
     assert!(String::from_utf8_lossy(&done.stdout).contains("999999012 bytes left out"));
     assert_eq!(done.stderr, b"error\n");
@@ -35,8 +45,14 @@ fn walltime() {
         let mut what = shell("while :; do :; done");
         what.0.timeout_s = Some(0.3);
         let failed = fails(&spec, &what);
-        assert!(failed.failure == "walltime" && failed.signal == Some(9), "{failed:?}");
-        assert!(failed.wall_us > 300_000 && failed.wall_us < 3_000_000 && failed.user_us > 50_000, "{failed:?}");
+        assert!(
+            failed.failure == "walltime" && failed.signal == Some(9),
+            "{failed:?}"
+        );
+        assert!(
+            failed.wall_us > 300_000 && failed.wall_us < 3_000_000 && failed.user_us > 50_000,
+            "{failed:?}"
+        );
     }
 }
 
@@ -44,7 +60,10 @@ fn looping() {
     let mut what = shell("sleep 1000");
     what.0.looping_s = Some(0.5);
     let failed = fails(&isolated(), &what);
-    assert!(failed.failure == "payload" && failed.message.contains("no CPU"), "{failed:?}");
+    assert!(
+        failed.failure == "payload" && failed.message.contains("no CPU"),
+        "{failed:?}"
+    );
 }
 
 fn not_looping() {
@@ -61,21 +80,36 @@ fn memory() {
         let mut what = (program("/usr/bin/python3", "command"), job(&["-c", hog]));
         what.0.memory_mb = 100;
         let failed = fails(&spec, &what);
-        assert!(failed.failure == "memory" && failed.message.contains("limit is 100 MB"), "{failed:?}");
+        assert!(
+            failed.failure == "memory" && failed.message.contains("limit is 100 MB"),
+            "{failed:?}"
+        );
     }
-    let spec = SlotSpec { memory_mb: 50, ..isolated() };
+    let spec = SlotSpec {
+        memory_mb: 50,
+        ..isolated()
+    };
     let failed = fails(&spec, &shell("head -c 100000000 /dev/zero | tail; sleep 1000 | head -c 100000000 /dev/zero | { tail; sleep 1000; }"));
     assert!(matches!(failed.failure.as_str(), "memory"), "{failed:?}");
 }
 
 fn disk() {
     let fill = "[ $TIDEMILL_FIRST != 0 ] || head -c 100000000 /dev/zero > x || exit 4";
-    let mut rig = Rig::new(&SlotSpec { scratch_mb: 10, ..isolated() });
+    let mut rig = Rig::new(&SlotSpec {
+        scratch_mb: 10,
+        ..isolated()
+    });
     rig.learn(&shell(fill)).give(0, 2).all();
     let failed = &rig.failed[0];
-    assert!(failed.failure == "disk" && failed.exit_status == Some(4), "{failed:?}");
+    assert!(
+        failed.failure == "disk" && failed.exit_status == Some(4),
+        "{failed:?}"
+    );
     assert_eq!(rig.done[0].first, 1);
-    let failed = fails(&isolated(), &shell("echo 'write error: No space left on device' >&2; exit 1"));
+    let failed = fails(
+        &isolated(),
+        &shell("echo 'write error: No space left on device' >&2; exit 1"),
+    );
     assert_eq!(failed.failure, "disk");
 }
 
@@ -84,23 +118,42 @@ fn deadline() {
     what.0.event_s = 90.0;
     let mut rig = Rig::new(&isolated());
     let in_60_s = tidemill_sys::time::monotonic_us() + 60_000_000;
-    rig.learn(&what).tell(&ToSlot::Deadline { monotonic_us: Some(in_60_s) }).give(0, 100).all();
+    rig.learn(&what)
+        .tell(&ToSlot::Deadline {
+            monotonic_us: Some(in_60_s),
+        })
+        .give(0, 100)
+        .all();
     assert_eq!(rig.returned, [(0, 100, "walltime".to_owned())]);
-    rig.tell(&ToSlot::Deadline { monotonic_us: None }).give(100, 1).all();
+    rig.tell(&ToSlot::Deadline { monotonic_us: None })
+        .give(100, 1)
+        .all();
     assert_eq!(rig.done.len(), 1);
     // now it is measured, and fast
-    rig.tell(&ToSlot::Deadline { monotonic_us: Some(in_60_s) }).give(101, 3).all();
+    rig.tell(&ToSlot::Deadline {
+        monotonic_us: Some(in_60_s),
+    })
+    .give(101, 3)
+    .all();
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 4);
 }
 
 fn bytes() {
     let began = Instant::now();
     let mut rig = Rig::new(&isolated());
-    rig.learn(&shell("head -c 3000000 /dev/zero > x; sleep 1.2")).give(0, 1).all();
+    rig.learn(&shell("head -c 3000000 /dev/zero > x; sleep 1.2"))
+        .give(0, 1)
+        .all();
     assert!(began.elapsed() > Duration::from_secs(1));
     let done = &rig.done[0];
-    assert!(done.write_bytes.is_some_and(|bytes| bytes >= 3_000_000), "{done:?}");
-    assert!(done.read_bytes.is_some_and(|bytes| bytes >= 3_000_000), "{done:?}");
+    assert!(
+        done.write_bytes.is_some_and(|bytes| bytes >= 3_000_000),
+        "{done:?}"
+    );
+    assert!(
+        done.read_bytes.is_some_and(|bytes| bytes >= 3_000_000),
+        "{done:?}"
+    );
     rig.learn(&shell("true")).give(1, 1).all();
     assert_eq!(rig.done[1].write_bytes, None);
 }

@@ -20,8 +20,14 @@ fn main() {
         return stop::play(mode, &args[1..]);
     }
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let groups =
-        [command::TESTS, isolation::TESTS, limits::TESTS, range::TESTS, stop::TESTS, bench_like::TESTS];
+    let groups = [
+        command::TESTS,
+        isolation::TESTS,
+        limits::TESTS,
+        range::TESTS,
+        stop::TESTS,
+        bench_like::TESTS,
+    ];
     let chosen = groups.concat().into_iter().filter(|(name, _)| {
         filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
     });
@@ -38,7 +44,10 @@ fn main() {
 }
 
 fn again_as_ordinary_user(args: &[String]) {
-    let directory = tempfile::Builder::new().prefix("tidemill-slots-").tempdir().unwrap();
+    let directory = tempfile::Builder::new()
+        .prefix("tidemill-slots-")
+        .tempdir()
+        .unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let binary = directory.path().join("slots");
     std::fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
@@ -46,7 +55,12 @@ fn again_as_ordinary_user(args: &[String]) {
     std::fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(65534), Some(65534)).unwrap();
     let status = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"])
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ])
         .arg(&binary)
         .args(args)
         .env("HOME", &home)

@@ -12,7 +12,10 @@ pub const TESTS: &[Test] = &[
     ("only what was not reported fails when a payload dies", partial),
     ("a failed event is told and the rest goes on", failed_event),
     ("a wrong line ends the payload and is quoted", wrong_lines),
-    ("a payload that is never ready is a payload_setup failure of its whole run", never_ready),
+    (
+        "a payload that is never ready is a payload_setup failure of its whole run",
+        never_ready,
+    ),
     ("a payload that leaves work is a failure", leaves_work),
     ("a payload that asks no more is followed by another", asks_no_more),
     ("outputs of pieces are put aside", outputs),
@@ -24,7 +27,8 @@ pub const TESTS: &[Test] = &[
     ("a payload that stops reporting is killed", stuck),
 ];
 
-const LOOP: &str = "echo ready >&4; echo next >&4; while read -r verb first count seed <&3; do [ $verb = end ] && break; ";
+const LOOP: &str =
+    "echo ready >&4; echo next >&4; while read -r verb first count seed <&3; do [ $verb = end ] && break; ";
 
 fn serves() {
     for spec in [isolated(), plain()] {
@@ -33,17 +37,33 @@ fn serves() {
         rig.learn(&range_shell(&script)).give(0, 100).give(100, 50).all();
         assert!(rig.failed.is_empty(), "{:?}", rig.failed);
         assert!(rig.done[0].setup_us >= 50_000, "{:?}", rig.done[0]);
-        assert!(rig.done[1..].iter().all(|done| done.setup_us == 0 && done.payloads == 0));
+        assert!(rig.done[1..]
+            .iter()
+            .all(|done| done.setup_us == 0 && done.payloads == 0));
         rig.until(|rig| rig.idle == 1).give(150, 3).all();
-        assert_eq!(rig.done.iter().map(|done| done.setup_us).filter(|&us| us > 0).count(), 1, "one process");
+        assert_eq!(
+            rig.done
+                .iter()
+                .map(|done| done.setup_us)
+                .filter(|&us| us > 0)
+                .count(),
+            1,
+            "one process"
+        );
     }
 }
 
 fn partial() {
     let script = format!("{LOOP} [ $first = 0 ] && {{ echo done $((first + 2)) 3 >&4; echo boom >&2; kill -SEGV $$; }}; echo done $first $count >&4; echo next >&4; done");
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(&script.replace("{{", "{").replace("}}", "}"))).give(0, 20).all();
-    let failed: Vec<_> = rig.failed.iter().map(|f| (f.first, f.count, f.signal, f.failure.as_str())).collect();
+    rig.learn(&range_shell(&script.replace("{{", "{").replace("}}", "}")))
+        .give(0, 20)
+        .all();
+    let failed: Vec<_> = rig
+        .failed
+        .iter()
+        .map(|f| (f.first, f.count, f.signal, f.failure.as_str()))
+        .collect();
     assert_eq!(failed, [(0, 2, Some(11), "payload"), (5, 5, Some(11), "payload")]);
     assert_eq!(rig.failed[0].stderr, b"boom\n");
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 13);
@@ -53,9 +73,14 @@ fn failed_event() {
     let script = format!("{LOOP} echo done $first 3 >&4; echo failed $((first+3)) no luck with it >&4; echo done $((first+4)) $((count-4)) >&4; echo next >&4; done");
     let mut rig = Rig::new(&isolated());
     rig.learn(&range_shell(&script)).give(0, 10).all();
-    let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
+    let [failed] = rig.failed.as_slice() else {
+        panic!("{:?}", rig.failed)
+    };
     assert_eq!((failed.event, failed.first, failed.count), (Some(3), 3, 1));
-    assert_eq!((failed.message.as_str(), failed.failure.as_str()), ("no luck with it", "payload"));
+    assert_eq!(
+        (failed.message.as_str(), failed.failure.as_str()),
+        ("no luck with it", "payload")
+    );
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 9);
 }
 
@@ -67,15 +92,22 @@ fn wrong_lines() {
         ("ready", "`ready`"),
         ("done $first 1 nosuch=x", "`nosuch`"),
     ] {
-        let script = format!("{LOOP} echo {say} >&4; sleep 1000; done").replace("; echo done $first 1 >&4", " >&4; echo done $first 1 >&4");
+        let script = format!("{LOOP} echo {say} >&4; sleep 1000; done")
+            .replace("; echo done $first 1 >&4", " >&4; echo done $first 1 >&4");
         let mut rig = Rig::new(&isolated());
         rig.learn(&range_shell(&script)).give(0, 10).all();
         let failed = &rig.failed[0];
-        assert!(failed.failure == "payload" && failed.message.contains("protocol error"), "{failed:?}");
+        assert!(
+            failed.failure == "payload" && failed.message.contains("protocol error"),
+            "{failed:?}"
+        );
         assert!(failed.message.contains(quoted), "{failed:?}");
     }
     let failed = fails(&isolated(), &range_shell("echo next >&4; sleep 1000"));
-    assert!(failed.failure == "payload_setup" && failed.message.contains("`next`"), "{failed:?}");
+    assert!(
+        failed.failure == "payload_setup" && failed.message.contains("`next`"),
+        "{failed:?}"
+    );
 }
 
 fn never_ready() {
@@ -84,19 +116,38 @@ fn never_ready() {
         what.0.ready_timeout_s = 0.3;
         let mut rig = Rig::new(&isolated());
         rig.learn(&what).give(0, 1000).all();
-        let [failed] = rig.failed.as_slice() else { panic!("{:?}", rig.failed) };
-        assert_eq!((failed.failure.as_str(), failed.count), ("payload_setup", 1000), "{failed:?}");
+        let [failed] = rig.failed.as_slice() else {
+            panic!("{:?}", rig.failed)
+        };
+        assert_eq!(
+            (failed.failure.as_str(), failed.count),
+            ("payload_setup", 1000),
+            "{failed:?}"
+        );
     }
 }
 
 fn leaves_work() {
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(&format!("{LOOP} exit 0; done"))).give(0, 10).all();
-    assert!(rig.failed[0].message.contains("without finishing"), "{:?}", rig.failed);
-    assert_eq!((rig.failed[0].failure.as_str(), rig.failed[0].exit_status), ("payload", Some(0)));
+    rig.learn(&range_shell(&format!("{LOOP} exit 0; done")))
+        .give(0, 10)
+        .all();
+    assert!(
+        rig.failed[0].message.contains("without finishing"),
+        "{:?}",
+        rig.failed
+    );
+    assert_eq!(
+        (rig.failed[0].failure.as_str(), rig.failed[0].exit_status),
+        ("payload", Some(0))
+    );
     let mut rig = Rig::new(&isolated());
     rig.learn(&range_shell("echo ready >&4")).give(0, 10).all();
-    assert!(rig.failed[0].message.contains("without asking"), "{:?}", rig.failed);
+    assert!(
+        rig.failed[0].message.contains("without asking"),
+        "{:?}",
+        rig.failed
+    );
 }
 
 fn asks_no_more() {
@@ -104,12 +155,20 @@ fn asks_no_more() {
     let mut rig = Rig::new(&isolated());
     rig.learn(&range_shell(&script)).give(0, 100).all();
     assert!(rig.failed.is_empty(), "{:?}", rig.failed);
-    assert!(rig.done.iter().map(|done| u64::from(done.setup_us > 0)).sum::<u64>() >= 1);
+    assert!(
+        rig.done
+            .iter()
+            .map(|done| u64::from(done.setup_us > 0))
+            .sum::<u64>()
+            >= 1
+    );
 }
 
 fn outputs() {
     for spec in [isolated(), plain()] {
-        let script = format!("{LOOP} echo $first $seed > 'o %'; echo done $first $count r=o%20%25 >&4; echo next >&4; done");
+        let script = format!(
+            "{LOOP} echo $first $seed > 'o %'; echo done $first $count r=o%20%25 >&4; echo next >&4; done"
+        );
         let mut what = range_shell(&script);
         what.0.outputs = vec![output("r", "ignored")];
         let mut rig = Rig::new(&spec);
@@ -117,12 +176,18 @@ fn outputs() {
         assert!(rig.failed.is_empty(), "{:?}", rig.failed);
         for done in &rig.done {
             let mut text = String::new();
-            rig.slot.open_output(&done.outputs[0].path).unwrap().read_to_string(&mut text).unwrap();
+            rig.slot
+                .open_output(&done.outputs[0].path)
+                .unwrap()
+                .read_to_string(&mut text)
+                .unwrap();
             assert_eq!(text, format!("{} {}\n", done.first, 101 + done.first));
             rig.slot.remove_output(&done.outputs[0].path).unwrap();
         }
     }
-    let mut what = range_shell(&format!("{LOOP} echo done $first $count >&4; echo next >&4; done"));
+    let mut what = range_shell(&format!(
+        "{LOOP} echo done $first $count >&4; echo next >&4; done"
+    ));
     what.0.outputs = vec![output("r", "r")];
     assert!(fails(&isolated(), &what).message.contains("`r` missing"));
 }
@@ -130,12 +195,25 @@ fn outputs() {
 fn makes_room() {
     let script = format!("{LOOP} echo done $first $count >&4; echo next >&4; done");
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(&script)).give(0, 5).all().until(|rig| rig.idle == 1);
+    rig.learn(&range_shell(&script))
+        .give(0, 5)
+        .all()
+        .until(|rig| rig.idle == 1);
     let (program, mut other) = shell("echo other");
     other.job = 6;
     other.program = 2;
-    rig.tell(&ToSlot::Program(tidemill_wire::Program { program: 2, ..program })).tell(&ToSlot::Job(other));
-    rig.tell(&ToSlot::Run { ticket: 99, job: 6, first: 0, count: 1, chunk_max: None });
+    rig.tell(&ToSlot::Program(tidemill_wire::Program {
+        program: 2,
+        ..program
+    }))
+    .tell(&ToSlot::Job(other));
+    rig.tell(&ToSlot::Run {
+        ticket: 99,
+        job: 6,
+        first: 0,
+        count: 1,
+        chunk_max: None,
+    });
     rig.until(|rig| rig.done.iter().any(|done| done.job == 6));
     rig.give(5, 5).all();
     assert!(rig.failed.is_empty(), "{:?}", rig.failed);
@@ -144,15 +222,23 @@ fn makes_room() {
 fn forgotten() {
     let script = format!("{LOOP} echo done $first $count >&4; echo next >&4; done; echo bye");
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(&script)).give(0, 5).all().until(|rig| rig.idle == 1);
-    rig.tell(&ToSlot::Forget { job: 5 }).until(|rig| rig.logs.len() == 1);
+    rig.learn(&range_shell(&script))
+        .give(0, 5)
+        .all()
+        .until(|rig| rig.idle == 1);
+    rig.tell(&ToSlot::Forget { job: 5 })
+        .until(|rig| rig.logs.len() == 1);
     assert_eq!(rig.logs[0].stdout, b"bye\n");
 }
 
 fn log() {
     let script = format!("echo out; echo err >&2; {LOOP} echo log line $first >&4; echo done $first $count >&4; echo next >&4; done");
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(&script)).give(3, 10).all().tell(&ToSlot::Finish).until(|rig| rig.logs.len() == 1);
+    rig.learn(&range_shell(&script))
+        .give(3, 10)
+        .all()
+        .tell(&ToSlot::Finish)
+        .until(|rig| rig.logs.len() == 1);
     let log = &rig.logs[0];
     assert_eq!((log.first, log.count, log.job), (3, 10, 5));
     assert_eq!(log.stdout, b"out\n");
@@ -177,7 +263,12 @@ fn deadline() {
     what.0.event_s = 90.0;
     let mut rig = Rig::new(&isolated());
     let in_60_s = tidemill_sys::time::monotonic_us() + 60_000_000;
-    rig.learn(&what).tell(&ToSlot::Deadline { monotonic_us: Some(in_60_s) }).give(0, 10).all();
+    rig.learn(&what)
+        .tell(&ToSlot::Deadline {
+            monotonic_us: Some(in_60_s),
+        })
+        .give(0, 10)
+        .all();
     assert_eq!(rig.returned, [(0, 10, "walltime".to_owned())]);
 }
 

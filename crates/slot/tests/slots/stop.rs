@@ -12,7 +12,10 @@ use crate::Test;
 
 pub const TESTS: &[Test] = &[
     ("stop returns everything within half a second", stop),
-    ("stop leaves what a persistent payload has reported done", stop_range),
+    (
+        "stop leaves what a persistent payload has reported done",
+        stop_range,
+    ),
     ("finish lets the running payload end", finish),
     ("cancel drops one job", cancel),
     ("a killed pilot takes its payloads with it", dead_pilot),
@@ -22,10 +25,18 @@ pub const TESTS: &[Test] = &[
 fn stop() {
     for spec in [isolated(), plain()] {
         let mut rig = Rig::new(&spec);
-        rig.learn(&shell("trap '' TERM; echo started > started; sleep 1000 & sleep 1000")).give(0, 100).give(100, 50);
+        rig.learn(&shell(
+            "trap '' TERM; echo started > started; sleep 1000 & sleep 1000",
+        ))
+        .give(0, 100)
+        .give(100, 50);
         let began = Instant::now();
         rig.tell(&ToSlot::Stop).all();
-        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            began.elapsed()
+        );
         assert!(rig.returned.iter().all(|(_, _, reason)| reason == "yield"));
         assert_eq!(rig.returned.iter().map(|(_, count, _)| count).sum::<u64>(), 150);
         rig.give(150, 1).all().until(|rig| rig.idle >= 1);
@@ -33,16 +44,22 @@ fn stop() {
 }
 
 fn stop_range() {
-    let script = "echo ready >&4; echo next >&4; read a first count seed <&3; echo done $first 4 >&4; sleep 1000";
+    let script =
+        "echo ready >&4; echo next >&4; read a first count seed <&3; echo done $first 4 >&4; sleep 1000";
     let mut rig = Rig::new(&isolated());
-    rig.learn(&range_shell(script)).give(0, 100).until(|rig| !rig.done.is_empty());
+    rig.learn(&range_shell(script))
+        .give(0, 100)
+        .until(|rig| !rig.done.is_empty());
     let began = Instant::now();
     rig.tell(&ToSlot::Stop).all();
     assert!(began.elapsed() < Duration::from_millis(500));
     assert_eq!((rig.done[0].first, rig.done[0].count), (0, 4));
     let mut returned = rig.returned.clone();
     returned.sort();
-    assert_eq!(returned, [(4, 6, "yield".to_owned()), (10, 90, "yield".to_owned())]);
+    assert_eq!(
+        returned,
+        [(4, 6, "yield".to_owned()), (10, 90, "yield".to_owned())]
+    );
 }
 
 fn finish() {
@@ -71,7 +88,11 @@ fn cancel() {
     rig.tell(&ToSlot::CancelJob { job: 5 }).all();
     assert!(rig.returned.iter().all(|(_, _, reason)| reason == "cancel"));
     rig.learn(&shell("true")).give(0, 3).all();
-    assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 3, "the slot goes on");
+    assert_eq!(
+        rig.done.iter().map(|done| done.count).sum::<u64>(),
+        3,
+        "the slot goes on"
+    );
 }
 
 fn make_fifo(path: &Path) -> String {
@@ -83,7 +104,10 @@ fn make_fifo(path: &Path) -> String {
 /// Blocks until a payload has written a line to the fifo and closed it.
 fn wait_for_line(fifo: &str) {
     let mut text = String::new();
-    std::fs::File::open(fifo).unwrap().read_to_string(&mut text).unwrap();
+    std::fs::File::open(fifo)
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     assert_eq!(text, "started\n");
 }
 
@@ -105,13 +129,20 @@ fn dead_pilot() {
         let began = Instant::now();
         let mut rest = Vec::new();
         file.read_to_end(&mut rest).unwrap();
-        assert!(rest.is_empty() && began.elapsed() < Duration::from_secs(5), "{mode}");
+        assert!(
+            rest.is_empty() && began.elapsed() < Duration::from_secs(5),
+            "{mode}"
+        );
     }
 }
 
 /// The pilot of `dead_pilot`.
 pub fn play(mode: &str, args: &[String]) {
-    let spec = if mode == "--as-isolated-pilot" { isolated() } else { plain() };
+    let spec = if mode == "--as-isolated-pilot" {
+        isolated()
+    } else {
+        plain()
+    };
     let mut what = shell("exec 5>$1; echo started >&5; setsid sleep 1000 & sleep 1000 & sleep 1000");
     what.1.argv.extend(["x".to_owned(), args[0].clone()]);
     let mut rig = Rig::new(&spec);
@@ -127,7 +158,10 @@ fn dead_slot() {
     while rig.slot.receive(&mut messages).unwrap() {
         assert!(Instant::now() < limit);
         tidemill_sys::fd::poll(
-            &mut [tidemill_sys::fd::Poll::new(rig.slot.fd(), tidemill_sys::fd::READABLE)],
+            &mut [tidemill_sys::fd::Poll::new(
+                rig.slot.fd(),
+                tidemill_sys::fd::READABLE,
+            )],
             Some(100_000),
         )
         .unwrap();

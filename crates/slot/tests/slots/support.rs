@@ -66,15 +66,25 @@ pub fn braces(script: &str) -> String {
 }
 
 pub fn output(name: &str, path: &str) -> OutputDef {
-    OutputDef { name: name.into(), path: path.into() }
+    OutputDef {
+        name: name.into(),
+        path: path.into(),
+    }
 }
 
 pub fn isolated() -> SlotSpec {
-    SlotSpec { isolation: Isolation::Required, scratch_mb: 50, ..SlotSpec::default() }
+    SlotSpec {
+        isolation: Isolation::Required,
+        scratch_mb: 50,
+        ..SlotSpec::default()
+    }
 }
 
 pub fn plain() -> SlotSpec {
-    SlotSpec { isolation: Isolation::Off, ..isolated() }
+    SlotSpec {
+        isolation: Isolation::Off,
+        ..isolated()
+    }
 }
 
 /// A slot and everything that it told.
@@ -107,7 +117,8 @@ impl Rig {
     }
 
     pub fn learn(&mut self, (program, job): &(Program, JobDef)) -> &mut Rig {
-        self.tell(&ToSlot::Program(program.clone())).tell(&ToSlot::Job(job.clone()))
+        self.tell(&ToSlot::Program(program.clone()))
+            .tell(&ToSlot::Job(job.clone()))
     }
 
     pub fn tell(&mut self, message: &ToSlot) -> &mut Rig {
@@ -119,7 +130,13 @@ impl Rig {
         self.given += count;
         self.ticket += 1;
         let (ticket, job) = (self.ticket, 5);
-        self.tell(&ToSlot::Run { ticket, job, first, count, chunk_max: None })
+        self.tell(&ToSlot::Run {
+            ticket,
+            job,
+            first,
+            count,
+            chunk_max: None,
+        })
     }
 
     pub fn settled(&self) -> u64 {
@@ -132,7 +149,13 @@ impl Rig {
     pub fn until(&mut self, enough: impl Fn(&Rig) -> bool) -> &mut Rig {
         let limit = Instant::now() + Duration::from_secs(60);
         while !enough(self) {
-            assert!(Instant::now() < limit, "nothing came: {:?} {:?} {:?}", self.done, self.failed, self.returned);
+            assert!(
+                Instant::now() < limit,
+                "nothing came: {:?} {:?} {:?}",
+                self.done,
+                self.failed,
+                self.returned
+            );
             assert!(self.alive, "the slot ended");
             let _ = self.slot.flush();
             fd::poll(&mut [Poll::new(self.slot.fd(), READABLE)], Some(100_000)).unwrap();
@@ -149,7 +172,9 @@ impl Rig {
                 FromSlot::Up { .. } => {}
                 FromSlot::Done(done) => self.done.push(done),
                 FromSlot::Failed(failed) => self.failed.push(failed),
-                FromSlot::Returned { first, count, reason, .. } => self.returned.push((first, count, reason)),
+                FromSlot::Returned {
+                    first, count, reason, ..
+                } => self.returned.push((first, count, reason)),
                 FromSlot::Log(log) => self.logs.push(log),
                 FromSlot::Idle => self.idle += 1,
             }
@@ -162,7 +187,10 @@ impl Rig {
 
     /// The text that all payloads wrote to stdout.
     pub fn stdout(&self) -> String {
-        self.done.iter().map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).collect()
+        self.done
+            .iter()
+            .map(|done| String::from_utf8_lossy(&done.stdout).into_owned())
+            .collect()
     }
 }
 
