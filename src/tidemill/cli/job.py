@@ -159,7 +159,7 @@ def explain(args: Namespace) -> int:
     if last is not None:
         policy = POLICY[last.evidence.failure]
         show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
-        show(f"next step: {policy.next_step}")
+        show(f"next step: {policy.next_step.replace(' ID', f' {row.id}')}")
     return 0
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.model.job import JobSpec
     from tidemill.report.query import ReportData
 
-EVENTS = 3000
+EVENTS = 2000
 JOBS = 3  #: generation jobs; each is followed by an analysis of its events
 CAMPAIGN = "quickstart"
 NEEDED = ("pythia8mc", "pyhepmc", "uproot", "hist", "numpy")

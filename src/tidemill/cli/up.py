@@ -316,6 +316,7 @@ def _locked(home: Path) -> Iterator[None]:
                         hint=f"stop it: {_stop_words(home)}",
                     ) from None
                 clock.sleep_s(0.02)
+        (home / "up.json").unlink(missing_ok=True)  # of one that was killed: its address does not answer yet
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
