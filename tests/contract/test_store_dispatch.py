@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, SiteError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.model.seed import campaign_offset
@@ -595,13 +595,13 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
         site.sync(done(lease), want=0)
     everything = pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
     assert [each.id for each in everything] == list(range(120, 0, -1))
-    for state, app, campaign, at in itertools.product(
+    for state, of_app, of, at in itertools.product(
         ("WAITING", "COMPLETED", None), ("sim", None), ("a", None), ("s", None)
     ):
-        filters = Filter(state=state, app=app, campaign=campaign, site=at)
+        filters = Filter(state=state, app=of_app, campaign=of, site=at)
         expected = [
             each.id for each in everything
-            if state in (None, each.state) and app in (None, each.app) and campaign in (None, each.campaign)
+            if state in (None, each.state) and of_app in (None, each.app) and of in (None, each.campaign)
             and at in (None, each.site)
         ]  # fmt: skip
         found: list[int] = []
@@ -683,3 +683,38 @@ def test_everything_is_there_after_the_server_starts_again(world: World) -> None
     orders = site.sync(done(lease, 1, 2, outputs=True))
     assert [order.done for order in orders if isinstance(order, DeliverOrder)] == ["0-2"]
     assert world.job(job).waits_for == "delivering"
+
+
+@pytest.mark.postgresql
+def test_a_crashed_postgresql_refuses_and_is_found_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) and os.environ.get("CI") != "true":
+        pytest.skip("PostgreSQL's server programs are not installed")
+    with tempfile.TemporaryDirectory(prefix="tm-pg-", dir="/tmp") as folder:
+        Path(folder).chmod(0o711)
+        start: list[str | Path] = [SCRIPT, "start", f"{folder}/d"]
+        url = subprocess.run(start, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        store = Store(url=url)
+        store.init()
+        dispatcher = Dispatcher(store)
+        with pytest.raises(ConfigError, match="another server"):
+            Dispatcher(store)
+        request = SubmitRequest(key="a", campaign="c", jobs=[SIM])
+        assert dispatcher.handle_submit(request).repeated is False
+        subprocess.run([SCRIPT, "crash", f"{folder}/d"], check=True)
+        for _ in range(2):
+            with pytest.raises(SiteError):
+                dispatcher.handle_submit(SubmitRequest(key="b", campaign="c", jobs=[SIM]))
+        subprocess.run(start, check=True, stdout=subprocess.PIPE)
+        assert dispatcher.handle_submit(request).repeated is True
+        assert dispatcher.handle_submit(SubmitRequest(key="b", campaign="c", jobs=[SIM])).first_job == 2
+        dispatcher.close()
+        subprocess.run([SCRIPT, "stop", f"{folder}/d"], check=True)
+
+
+def test_numbers_that_are_not_finite_are_refused(world: World) -> None:
+    with pytest.raises(Bad, match="not finite"):
+        Site(world).sync(want=float("inf"))
+    with pytest.raises(Bad, match="no name"):
+        Site(world, "s\n").sync()
+    with pytest.raises(Missing, match="no job"):
+        world.dispatcher.handle_cancel(ActionRequest(jobs=[2**70]))

@@ -220,6 +220,7 @@ def test_the_document_describes_every_route_and_message(server: Server) -> None:
         ("GET", "/v1/jobs?stat=FAILED", None, 400, "unknown field `stat`", "`state`"),
         ("GET", "/v1/jobs?limit=1001", None, 400, "legal is 1 to 1000", None),
         ("GET", "/v1/jobs?state=FALED", None, 400, "no state", "`FAILED`"),
+        ("GET", f"/v1/jobs?before={2**70}", None, 400, "legal is 0 to", None),
         ("GET", "/v1/jobs/7", None, 404, "no job 7", None),
         ("GET", "/v1/campaigns/nope", None, 404, "no campaign `nope`", "known: none"),
         ("GET", "/v1/nothing", None, 404, "/v1/nothing", None),

@@ -35,6 +35,7 @@ SUBSCRIBERS_MAX = 200
 BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
 LOG_WAIT_S = 20.0
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 _LOG = log.Log("server")
 _ENCODER = msgspec.json.Encoder()
 
@@ -217,15 +218,19 @@ def _json(content: bytes, *, status: int = 200, headers: dict[str, str] | None =
     return Response(content, media_type="application/json", status_code=status, headers=headers)
 
 
-def _query(kind: type[T], request: Request[Any, Any, Any]) -> T:
+def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
     pairs = dict(request.query_params.items())
     try:
-        return msgspec.convert(pairs, kind, strict=False)
+        query = msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
-        fields = getattr(kind, "__struct_fields__", ())
+        fields = kind.__struct_fields__
         unknown = next((key for key in pairs if key not in fields), None)
         hint = None if unknown is None else did_you_mean(unknown, fields)
         raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+    for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
+        if isinstance(number, int) and not 0 <= number <= pages.TOP:
+            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {pages.TOP}")
+    return query
 
 
 def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:

@@ -35,6 +35,7 @@ from tidemill.wire.api import (
 )
 
 GROUP_MAX = 32  #: requests per commit
+NUMBER_MAX = 2**62
 QUEUE_MAX = 1_000  #: requests that wait; more get 503
 SITE_LOST_S = 600.0
 CLOCK_STEP_US = 10_000_000
@@ -175,6 +176,8 @@ class Dispatcher:
             changed, seen, after = changed + done, seen + len(jobs), jobs[-1]
 
     def _all_exist(self, jobs: list[int]) -> None:
+        if not all(0 < each < NUMBER_MAX for each in jobs):
+            raise Missing(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
         rows = self.write(lambda work: work.session.rows("states_by_id", ids=jobs))
         missing = set(jobs) - {row[0] for row in rows}
         if missing:

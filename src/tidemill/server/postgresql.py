@@ -23,6 +23,7 @@ class Postgresql:
     def __init__(self, url: str, queries: dict[str, Query], *, reads: bool) -> None:
         self._url, self._queries, self._reads = url, queries, reads
         self._connection = self._connect()
+        self._locked = False
 
     def _connect(self) -> psycopg.Connection[Any]:
         with _errors("connect"):
@@ -35,6 +36,9 @@ class Postgresql:
     def _ready(self) -> psycopg.Connection[Any]:
         if self._connection.closed:
             self._connection = self._connect()
+            if self._locked and not self.lock():
+                self._connection.close()
+                raise SiteError("another server has taken the database over", hint="stop one of them")
         return self._connection
 
     def _execute(self, text: str) -> None:
@@ -44,8 +48,9 @@ class Postgresql:
     def lock(self) -> bool:
         """Whether this connection now is the only one that holds the server's lock."""
         with _errors("lock"):
-            found = self._ready().execute("SELECT pg_try_advisory_lock(%s)", (ADVISORY_LOCK,)).fetchone()
-        return bool(found and found[0])
+            found = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (ADVISORY_LOCK,)).fetchone()
+        self._locked = bool(found and found[0])
+        return self._locked
 
     def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a named statement."""

@@ -87,7 +87,7 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
 
 
 def _check(request: SubmitRequest) -> list[int]:
-    if not _NAME.match(request.campaign):
+    if not _NAME.fullmatch(request.campaign):
         raise Bad(
             f"`{request.campaign[:100]}` is no name for a campaign",
             hint="letters, digits and `._+-`, at most 100",
@@ -325,7 +325,7 @@ def _after_campaign(
 def check_row(spec: JobSpec, index: int) -> None:
     """What differs between jobs that share a spec."""
     where = f"job {index} of the request"
-    if spec.name is not None and not _NAME.match(spec.name):
+    if spec.name is not None and not _NAME.fullmatch(spec.name):
         raise Bad(f"{where}: `{spec.name[:100]}` is no name", hint="letters, digits and `._+-`, at most 100")
     if abs(spec.priority) > PRIORITY_MAX:
         raise Bad(f"{where}: priority {spec.priority} is beyond +-{PRIORITY_MAX}")
@@ -358,7 +358,7 @@ def _check_names(spec: JobSpec, where: str) -> None:
     names = [("an app", spec.app), ("a site", spec.site)]
     names += [("an input", name) for name in inputs] + [("an output", name) for name in outputs]
     for what, name in names:
-        if name is not None and not _NAME.match(name):
+        if name is not None and not _NAME.fullmatch(name):
             raise Bad(f"{where}: `{name[:100]}` is no name of {what}", hint="letters, digits and `._+-`")
     for what, each in (("inputs", inputs), ("outputs", outputs)):
         if len(set(each)) < len(each):

@@ -5,6 +5,7 @@ Reports are applied once, by number; orders are kept until the site has them; le
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from tidemill.errors import JobError
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server import ending, leasing, lost, settle
 from tidemill.server.matching import decayed
-from tidemill.server.records import Site
+from tidemill.server.records import Site, clean
 from tidemill.server.work import Work
 from tidemill.wire.api import ORDERS_MAX, REPORTS_MAX, LeaseOrder, Order, SyncReply, SyncRequest
 
@@ -65,10 +66,13 @@ def _admit(work: Work, request: SyncRequest) -> Site:
     """The site's record, brought up to what it tells of itself."""
     if len(request.reports) > REPORTS_MAX:
         raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
-    if not _NAME.match(request.site):
+    if not _NAME.fullmatch(request.site):
         raise Bad(
             f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
         )
+    request.host, request.version = clean(request.host), clean(request.version)
+    if not all(map(math.isfinite, [request.capacity.want_core_s, *request.capacity.event_s.values()])):
+        raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
     site = work.memory.sites[site_id(work, request.site)]
     if request.epoch < site.epoch:
         raise Conflict(
