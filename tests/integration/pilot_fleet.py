@@ -141,17 +141,27 @@ class Field:
         allocation: str = "tm-here-e1-1",
         env: dict[str, str] | None = None,
         before: str | None = None,
+        user: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start a pilot; `before` is a shell command in its own mount namespace."""
+        """Start a pilot; `before` is a shell command in its namespaces, `user` gives it a user namespace too."""
         arguments = ["run", "--fleet", str(self.fleet.directory), "--allocation", allocation, *options]
         wrap = [] if before is None else ["/bin/sh", "-c", f'{before} && exec "$0" "$@"']
-        return self._start(f"pilot-{len(self._started)}", arguments, env or {}, wrap)
+        return self._start(f"pilot-{len(self._started)}", arguments, env or {}, wrap, user=user)
 
     def _start(
-        self, name: str, arguments: list[str], env: dict[str, str], wrap: list[str]
+        self, name: str, arguments: list[str], env: dict[str, str], wrap: list[str], *, user: bool = False
     ) -> subprocess.Popen[bytes]:
-        user = [] if os.geteuid() == 0 else ["-Ur"]
-        command = ["unshare", *user, "-pf", "--mount-proc", "--kill-child", *wrap, str(self.node), *arguments]
+        mapped = ["-Ur"] if user or os.geteuid() else []
+        command = [
+            "unshare",
+            *mapped,
+            "-pf",
+            "--mount-proc",
+            "--kill-child",
+            *wrap,
+            str(self.node),
+            *arguments,
+        ]
         clean = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "CUDA", "PMI"))
         }

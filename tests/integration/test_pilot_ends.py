@@ -154,6 +154,18 @@ def test_a_pilot_without_any_lead_leaves(tmp_path: Path) -> None:
         assert ended_reason(it) == "dead_lead"
 
 
+def test_a_node_that_cannot_isolate_says_so_where_isolation_is_required(tmp_path: Path) -> None:
+    with field(tmp_path, isolation="required") as it:
+        forbid = "echo 0 > /proc/sys/user/max_pid_namespaces"
+        if subprocess.run(
+            ["unshare", "-Ur", "sh", "-c", forbid], capture_output=True, check=False
+        ).returncode:
+            pytest.skip("namespaces cannot be forbidden here")
+        pilot = it.pilot("--cores", "1", before=forbid, user=True)
+        assert it.ended(pilot) == 3, it.tails()
+        assert ended_reason(it) == "error"
+
+
 def test_the_same_allocation_started_again_is_another_pilot(tmp_path: Path) -> None:
     with field(tmp_path, dead_after_s=1.0) as it:
         pilots = [it.pilot("--cores", "1", "--rank", "3") for _ in range(2)]

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use tidemill_slot::Isolation;
 use tidemill_sys::time::{monotonic_us, realtime_us};
-use tidemill_wire::{handshake, Manifest, Record, Started, FORMAT};
+use tidemill_wire::log::cause;
+use tidemill_wire::{handshake, Ended, Manifest, Record, Started, FORMAT};
 
 use crate::binding::Binding;
 use crate::bundle::Bundle;
@@ -12,6 +13,7 @@ use crate::error::PilotError;
 use crate::facts;
 use crate::keeper::Keeper;
 use crate::lead_process::LeadProcess;
+use crate::leaving::Reason;
 use crate::link::{Identity, Link};
 use crate::options::Options;
 use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
@@ -44,47 +46,39 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
     let (cores, memory_mb, _) = room.whole().clone();
     let rank = options.rank.unwrap_or(facts.rank);
     let now_us = monotonic_us();
-    let ends_us = end_us(options, facts.ends_at_s, now_us, realtime_us());
-    let post = Post {
-        fleet: options.fleet.clone(),
-        isolation,
-        ends_us,
-        deadline_us: ends_us.map(|ends_us| ends_us - seconds_us(margin_s((ends_us - now_us) as f64 / 1e6))),
-        manifest,
-    };
+    let post = post(options, manifest, (isolation, facts.ends_at_s), now_us);
     let (pilot, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(system::host);
-    let (isolated, note) = results::probe(isolation)?;
+    let mut records = Records::new(&pilot, &options.fleet.join("journal"));
+    let probed = results::probe(isolation);
+    let (isolated, note) = match &probed {
+        Ok((isolated, note)) => (isolated.clone(), note.clone()),
+        Err(error) => (String::from("none"), cause(error)),
+    };
     let said = std::iter::once(note)
         .chain(facts.notes)
         .filter(|each| !each.is_empty());
-    let note = said.collect::<Vec<_>>().join("; ");
-    let mut records = Records::new(&pilot, &options.fleet.join("journal"));
-    records.add(Record::Started(Started {
-        p: String::new(),
+    let started = Started {
+        p: pilot.clone(),
         s: 0,
         allocation: options.allocation.clone(),
         node: node.clone(),
         rank,
         cores,
         memory_mb,
-        isolation: isolated.clone(),
-        note: note.clone(),
+        isolation: isolated,
+        note: said.collect::<Vec<_>>().join("; "),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         at_us: realtime_us(),
-    }))?;
-    LOG.info(
-        "pilot.started",
-        &[
-            ("pilot", &pilot),
-            ("node", &node),
-            ("cores", &cores),
-            ("memory_mb", &memory_mb),
-            ("isolation", &isolated),
-        ],
-    );
+    };
+    introduce(&started);
+    records.add(Record::Started(started))?;
+    if let Err(error) = probed {
+        give_up(&mut records, &error)?;
+        return Err(error);
+    }
     let identity = Identity {
         pilot,
         allocation: options.allocation.clone(),
@@ -101,6 +95,50 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
         lead_process,
         signals,
     }))
+}
+
+fn post(
+    options: &Options,
+    manifest: Manifest,
+    (isolation, ends_at_s): (Isolation, Option<u64>),
+    now_us: u64,
+) -> Post {
+    let ends_us = end_us(options, ends_at_s, now_us, realtime_us());
+    let margin_us = |ends_us: u64| seconds_us(margin_s((ends_us - now_us) as f64 / 1e6));
+    Post {
+        fleet: options.fleet.clone(),
+        isolation,
+        ends_us,
+        deadline_us: ends_us.map(|ends_us| ends_us - margin_us(ends_us)),
+        manifest,
+    }
+}
+
+fn introduce(started: &Started) {
+    LOG.info(
+        "pilot.started",
+        &[
+            ("pilot", &started.p),
+            ("node", &started.node),
+            ("cores", &started.cores),
+            ("memory_mb", &started.memory_mb),
+            ("isolation", &started.isolation),
+        ],
+    );
+}
+
+/// No slot can be made here: say so where the agent finds it, without waiting for a lead.
+fn give_up(records: &mut Records, error: &PilotError) -> Result<(), PilotError> {
+    records.add(Record::Ended(Ended {
+        p: String::new(),
+        s: 0,
+        reason: Reason::Error.word().to_owned(),
+        message: cause(error),
+        busy_us: 0,
+        slot_us: 0,
+        at_us: realtime_us(),
+    }))?;
+    records.save()
 }
 
 fn read_manifest(fleet: &Path) -> Result<Manifest, PilotError> {
