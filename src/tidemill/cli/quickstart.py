@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ def run(args: Namespace) -> int:
             hint="pip install 'tidemill[examples]'; without them try `tidemill run --events 20 -- echo event {event}`",
         )
     place = args.dir.absolute()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: nothing is left behind
     started_s = clock.monotonic_s()
     with _home(place, keep=args.keep) as home:
         client = _start(home)
