@@ -127,7 +127,7 @@ class World:
         assert self._process is not None
         children = [p for p in snapshot().values() if p.parent == self._process.pid]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-        return ["nsenter", f"--target={children[0].pid}", "--pid", *user, "--", *command]
+        return ["nsenter", f"--target={children[0].pid}", "--pid", "--mount", *user, "--", *command]
 
     def inner_pid(self, process: Process) -> int:
         """A process's number in the home's PID namespace."""
@@ -147,7 +147,7 @@ class World:
 def namespace_command() -> list[str]:
     """A prefix that runs a command as the first process of a PID namespace, which ends with this process."""
     own = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
-    return ["unshare", *own, "--pid", "--fork", "--kill-child", "--"]
+    return ["unshare", *own, "--pid", "--mount-proc", "--fork", "--kill-child", "--"]
 
 
 @contextlib.contextmanager
