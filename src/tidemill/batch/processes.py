@@ -2,7 +2,7 @@
 
 In a PID namespace whose /proc is still the outer one (`unshare --pid` without `--mount-proc`, some containers), the
 numbers in /proc are not ours. They are translated by `NSpid` and `NSsid` of `/proc/N/status`, and only the processes
-below our namespace's first one count: others' numbers mean nothing to us.
+in our namespace or below it count: others' numbers mean nothing to us.
 """
 
 from __future__ import annotations
@@ -61,6 +61,17 @@ def start_of(pid: int) -> int | None:
 def find(pid: int) -> Process | None:
     """The process of this number, None where there is none. One file, or a pass over /proc where it is not ours."""
     return _read(pid) if _proc_is_ours() else processes().get(pid)
+
+
+def exists(pid: int) -> bool:
+    """Whether the kernel knows a process of this number in our namespace, whatever /proc shows."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -134,22 +145,18 @@ def processes() -> dict[int, Process]:
 
 
 def _translate(listed: dict[int, Process]) -> dict[int, Process]:
-    own = int(Path("/proc/self").readlink().name)
-    level = len(_numbers(own, "NSpid")) - 1
-    first = own
-    while (parent := listed[first].parent if first in listed else 0) and len(
-        _numbers(parent, "NSpid")
-    ) > level:
-        first = parent
+    """Those in our namespace, or in one below it, under the numbers that they have in ours."""
+    level = len(_numbers(int(Path("/proc/self").readlink().name), "NSpid")) - 1
+    ours = _namespace("self")
     children: dict[int, list[int]] = {}
     for each in listed.values():
         children.setdefault(each.parent, []).append(each.listed)
     inside: dict[int, int] = {}  # as listed -> our number
-    stack = [first]
+    stack = [number for number in listed if _namespace(str(number)) == ours]
     while stack:
         number = stack.pop()
         numbers = _numbers(number, "NSpid")
-        if len(numbers) > level:
+        if number not in inside and len(numbers) > level:
             inside[number] = numbers[level]
             stack += children.get(number, [])
     translated: dict[int, Process] = {}
@@ -160,6 +167,13 @@ def _translate(listed: dict[int, Process]) -> dict[int, Process]:
             parent = inside.get(listed[number].parent, 0)
             translated[pid] = listed[number]._replace(pid=pid, parent=parent, session=session)
     return translated
+
+
+def _namespace(listed: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/{listed}/ns/pid")  # noqa: PTH115 -- for every process there is
+    except OSError:
+        return None  # another user's, or gone
 
 
 def _numbers(listed: int, key: str) -> list[int]:

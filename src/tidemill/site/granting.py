@@ -79,7 +79,8 @@ class Granting:
                 self._refuse(job, FailureClass.DISPATCH, error)
                 continue
             if defined is None:
-                pool.tally.backlog[job_id] = pool.tally.backlog.pop(job_id)  # behind those that are ready
+                if job_id in pool.tally.backlog:  # it is not refused: behind those that are ready
+                    pool.tally.backlog[job_id] = pool.tally.backlog.pop(job_id)
                 continue
             for piece in job.ready:
                 count = self._covered(job, piece)
