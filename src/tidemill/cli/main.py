@@ -95,6 +95,9 @@ def _run(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"tidemill {__version__}")
         return EXIT_DONE
+    if len(words) == 2 and words[1] in ("-h", "--help") and (family := family_of(words[0])):
+        print("\n".join(f"tidemill {verb:<16} {VERBS[verb][1]}" for verb in family))
+        return EXIT_DONE
     verb, rest = find_verb(words)
     command = load(verb)
     args = parser_of(verb, command).parse_args(rest)
@@ -108,13 +111,18 @@ def find_verb(words: Sequence[str]) -> tuple[str, list[str]]:
         return pair, list(words[2:])
     if words[0] in VERBS:
         return words[0], list(words[1:])
-    family = [verb for verb in VERBS if verb.startswith(f"{words[0]} ")]
-    if family and (len(words) == 1 or words[1] in ("-h", "--help")):
+    family = family_of(words[0])
+    if family and len(words) == 1:
         raise ConfigError(f"`tidemill {words[0]}` needs one more word", hint=f"known: {_listed(family)}")
     if family:
         raise ConfigError(f"`tidemill` has no verb `{pair}`", hint=did_you_mean(pair, family))
     firsts = {verb.partition(" ")[0] for verb in VERBS}
     raise ConfigError(f"`tidemill` has no verb `{words[0]}`", hint=did_you_mean(words[0], firsts))
+
+
+def family_of(word: str) -> list[str]:
+    """The verbs of two words that start with this one."""
+    return [verb for verb in VERBS if verb.startswith(f"{word} ")]
 
 
 def load(verb: str) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import tempfile
@@ -188,8 +189,9 @@ def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
     print_tables(data)
     say("")
     for path in sorted((place / "out").rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
+        if path.is_file() and path.parent.name != ".tidemill" and not path.name.startswith("."):
             say(f"    {_short(path)}  {bytes_text(path.stat().st_size)}")
+    _tell_physics(place / "out" / data.campaigns[0].name)
     say(f"report: {_short(place / 'report.html')}")
     if kept:
         say(f"state:  {_short(place / 'home')}")
@@ -197,6 +199,15 @@ def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
     hint(
         "next: `tidemill run --events 20 -- echo event {event}`, or `tidemill up` to keep a server and a site"
     )
+
+
+def _tell_physics(directory: Path) -> None:
+    """Where the muon pairs' mass peaks, as the analysis jobs found it: what the campaign was for."""
+    found = [json.loads(path.read_text()) for path in directory.glob("*-summary.json")]
+    pairs = sum(each["pairs"] for each in found)
+    if pairs:
+        peak = sum(each["peak_gev"] * each["pairs"] for each in found) / pairs
+        say(f"muon pairs: {count_text(pairs)}, their mass peaks at {peak:.1f} GeV (the Z boson's is 91.2)")
 
 
 def _short(path: Path) -> str:
