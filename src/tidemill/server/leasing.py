@@ -5,6 +5,7 @@ A tick reads at most a few windows of jobs per campaign, so that it costs the sa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 
 import msgspec
@@ -16,7 +17,7 @@ from tidemill.server.records import ACTIVE, RUNNING, WAITING, Job, Kind, Lease, 
 from tidemill.server.work import Work
 from tidemill.wire.api import LeaseOrder
 
-WINDOWS = (512, 8_192)  #: candidates of all campaigns together, in successive looks
+WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 _JOB_INPUT = "job:"
 
 
@@ -27,6 +28,10 @@ class _Queue(msgspec.Struct):
     shares: float
     used_core_s: float
     kinds: list[Kind]
+    after: tuple[int, int] | None = (
+        -(2**62),
+        0,
+    )  #: rank and id up to which its jobs were looked at; None = all were
 
 
 def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
@@ -40,12 +45,10 @@ def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
-        claims, full = [], set()
+        claims = []
         for queue in queues:
-            claim, cut = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
+            claim = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
             claims.append(claim)
-            if cut:
-                full.add(queue.campaign)
         match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
         _write(work, site, match.ranges)
         wanted -= len(match.ranges)
@@ -53,10 +56,10 @@ def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
         used = {claim.campaign: 0.0 for claim in claims}
         for each in match.ranges:
             used[each.campaign] += each.core_s
-        queues = [queue for queue in queues if queue.campaign in full]
+        queues = [queue for queue in queues if queue.after is not None]
         for queue in queues:
             queue.used_core_s += used[queue.campaign]
-        more = bool(queues)
+        more = bool(queues) or len(match.dry) < len(claims)
     return more and want_core_s > 0
 
 
@@ -77,17 +80,9 @@ def _queues(work: Work, site: Site, half_life_s: float) -> list[_Queue]:
     ]  # fmt: skip
 
 
-def _claim(work: Work, site: Site, queue: _Queue, window: int) -> tuple[Claim, bool]:
-    """The campaign's next jobs for the site, and whether there may be more behind them."""
-    jobs: list[Job] = []
-    cut = False
-    for kind in queue.kinds:
-        for place in (0, site.id):
-            rows = work.session.rows("jobs_ready", kind=kind.id, place=place, limit=window + work.leases_made)
-            cut = cut or len(rows) >= window
-            jobs += [job for job in work.adopt(rows) if job.ready]
-    if len(queue.kinds) > 1 or any(job.place for job in jobs):
-        jobs.sort(key=lambda job: (job.rank, job.id))
+def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
+    """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now."""
+    jobs = _next_jobs(work, site, queue, window)
     specs = work.specs(job.spec for job in jobs)
     candidates = []
     cost: dict[tuple[int, int], float] = {}
@@ -105,7 +100,31 @@ def _claim(work: Work, site: Site, queue: _Queue, window: int) -> tuple[Claim, b
         free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
-    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates), cut
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
+
+
+def _next_jobs(work: Work, site: Site, queue: _Queue, window: int) -> list[Job]:
+    """By rank and id, from several scans. Where one of them was cut short, the others may not be followed further."""
+    if queue.after is None:
+        return []
+    rank, number = queue.after
+    limit = max(16, 2 * window // len(queue.kinds))
+    jobs: list[Job] = []
+    ends: list[tuple[int, int]] = []
+    for kind in queue.kinds:
+        for place in (0, site.id):
+            rows = work.session.rows(
+                "jobs_ready", kind=kind.id, place=place, rank=rank, id=number, limit=limit
+            )
+            found = work.adopt(rows)
+            jobs += found
+            if len(rows) == limit:
+                ends.append((found[-1].rank, found[-1].id))
+    jobs.sort(key=lambda job: (job.rank, job.id))
+    queue.after = min(ends, default=None)
+    if queue.after is not None:
+        jobs = jobs[: bisect_right(jobs, queue.after, key=lambda job: (job.rank, job.id))]
+    return [job for job in jobs if job.ready]
 
 
 def _elsewhere(work: Work, job: Job) -> bool:

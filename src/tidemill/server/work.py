@@ -161,11 +161,6 @@ class Work:
         self.leases[lease.job][lease.lease] = lease
         self._new_leases.append(lease)
 
-    @property
-    def leases_made(self) -> int:
-        """How many leases this transaction has made: their jobs still look ready in the store."""
-        return len(self._new_leases)
-
     def end_lease(self, lease: Lease, state: int, reason: str = "") -> None:
         """A lease has another state."""
         lease.state, lease.reason = state, reason

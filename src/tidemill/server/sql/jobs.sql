@@ -15,7 +15,7 @@ FROM jobs WHERE id {in:ids};
 -- name: jobs_ready
 -- The next jobs to lease of one kind and place, by priority, then age: a scan of the head of an index.
 SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage
-FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place ORDER BY rank, id LIMIT :limit;
+FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
 -- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text)
 -- Write back everything of a job that can change.
