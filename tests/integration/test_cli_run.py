@@ -47,8 +47,8 @@ def test_run_gives_every_event_to_the_command_and_keeps_what_it_prints(home: Hom
 
 
 def test_run_of_one_event_prints_what_the_command_prints(home: Home) -> None:
-    done = home.run("run", "--", "printf", "a\\nb")
-    assert (done.returncode, done.stdout) == (0, "a\nb"), done.stderr
+    done = home.run("run", "--", "sh", "-c", "printf 'a\\nb'; printf c >&2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\nb", "c")
 
 
 def test_a_failing_command_is_exit_1_with_class_status_and_its_last_words(home: Home) -> None:

@@ -67,9 +67,8 @@ class Progress:
 class Patience:
     """Says why nothing happens: call it at every look; it asks `cause` when no event was settled for a while."""
 
-    def __init__(self, cause: Callable[[], str | None], *, quiet: bool = False) -> None:
+    def __init__(self, cause: Callable[[], str | None]) -> None:
         self._cause = cause
-        self._quiet = quiet
         self._settled = 0
         self._next_s = clock.monotonic_s() + PATIENCE_S
         self._told: str | None = None
@@ -80,7 +79,7 @@ class Patience:
         now = clock.monotonic_s()
         if settled != self._settled:
             self._settled, self._next_s = settled, now + PATIENCE_S
-        if now < self._next_s or self._quiet:
+        if now < self._next_s:
             return
         self._next_s = now + PATIENCE_S
         cause = self._cause()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
 RETRIES = 0
+LOG_S = 3.0  #: how long the site may take to send a single event's stderr
 LINES_MAX = 100_000_000
 LINE = "{line}"
 
@@ -124,7 +125,9 @@ def run(args: Namespace) -> int:
     spec = make_spec(args, command)
     client = _client(args)
     sent = client.submit(spec, campaign=campaign)
-    row, interrupted = _follow(client, sent, quiet=args.json)
+    # One event is as if its command ran here: without a terminal only its own output is told.
+    quiet = args.json or (spec.events == 1 and not sys.stderr.isatty())
+    row, interrupted = _follow(client, sent, quiet=quiet)
     return _tell(args, client, sent, row=row, interrupted=interrupted)
 
 
@@ -228,7 +231,7 @@ def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignR
     from tidemill.cli.progress import Patience, Progress, why_waiting
 
     interrupted = False
-    patience = Patience(lambda: why_waiting(client, sent.jobs[0]), quiet=quiet)
+    patience = Patience(lambda: why_waiting(client, sent.jobs[0]))
 
     def look(row: CampaignRow) -> None:
         progress(row)
@@ -259,6 +262,8 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
         return 0 if good else 1
     if job.row.events == 1:
         _print_stdout(outputs)
+        if good:  # a failure's last words are told with it
+            sys.stderr.write(client.log(job.row.id, timeout_s=LOG_S).stderr)
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
     rate = rate_text(ratio(job.row.events_done, wall_s))
     if job.row.events > 1 or not good:

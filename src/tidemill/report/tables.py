@@ -35,9 +35,11 @@ def cut(text: str, width: int) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """`0.4 s`, `12 s`, `3 m 05 s`, `2 h 07 m`, `3 d 04 h`; `-` for None."""
+    """`3 ms`, `0.4 s`, `12 s`, `3 m 05 s`, `2 h 07 m`, `3 d 04 h`; `-` for None."""
     if seconds is None:
         return "-"
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
