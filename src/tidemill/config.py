@@ -182,8 +182,10 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         20_000_000_000
     )
     fleet_keep_s: Annotated[
-        Duration, msgspec.Meta(ge=0), doc("A fleet that has ended is kept for so long")
-    ] = 0.0
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("A fleet that has ended is kept for so long, for its payloads' logs"),
+    ] = 86400.0
     log_snapshot_lines: Annotated[
         int, msgspec.Meta(ge=100), doc("The site's log is condensed into a snapshot after so many lines")
     ] = 50_000

@@ -42,21 +42,21 @@ def test_committed_entries_are_there_again_and_others_are_not(tmp_path: Path) ->
     log.close()
 
 
-def test_log_torn_anywhere_gives_a_prefix(tmp_path: Path) -> None:
+def test_log_torn_at_any_byte_gives_a_prefix(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", 1)
-    for n in (1, 2, 3):
+    for n in (1, 2):
         log.apply(lease(n))
         log.commit()
     log.close()
     path = tmp_path / "log" / "000001-000001.log"
     whole = path.read_bytes()
     seen = set()
-    for cut in range(0, len(whole) + 1, 3):
+    for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
         found = jobs(tmp_path / "log")
-        assert found == [1, 2, 3][: len(found)]
+        assert found == [1, 2][: len(found)]
         seen.add(len(found))
-    assert seen >= {0, 1, 2}
+    assert seen == {0, 1, 2}
 
 
 def test_torn_snapshot_is_passed_over(tmp_path: Path) -> None:

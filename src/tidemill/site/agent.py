@@ -40,6 +40,9 @@ APPLICATIONS_S = 2.0
 CLEAN_S = 5.0
 STOP_PILOTS_S = 30.0
 JOBS_CLEANED_PER_TICK = 500
+FLEET_RECORDS_MAX = 2_000_000
+"""New work gets a new fleet after so many records: about 700 MB of journal."""
+
 _log = Log("agent")
 
 
@@ -157,6 +160,8 @@ class Agent:
             return False
         if not self.log.pool.tally.backlog or self.granting.unwritten:
             return False
+        if self.standing is not None and self.standing.record.records > FLEET_RECORDS_MAX:
+            self.standing = None  # it ends when its work is done; journals and bundles do not grow for ever
         return self.granting.plan(self._standing_fleet())
 
     def _standing_fleet(self) -> OpenFleet:

@@ -19,7 +19,6 @@ INTENT_LOST_S = 10.0
 """An intent that the batch system does not know so long after our submit call ended has come to nothing."""
 
 SUBMITS_PER_TICK = 20
-ALLOCATIONS_KEPT = 1000
 _log = Log("allocations")
 
 

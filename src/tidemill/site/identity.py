@@ -140,9 +140,11 @@ def _lives(directory: Path, owner: Owner, heartbeat_s: float, dead_s: float) -> 
     if (directory / f"{owner.epoch:06}.ended").exists():
         return False
     if owner.host == socket.gethostname() and owner.boot == processes.boot():
-        started = processes.start_of(owner.pid)
-        if started is not None or not processes.exists(owner.pid):
-            return started == owner.start
+        found = processes.find(owner.pid)
+        if found is not None:
+            return found.started == owner.start and not found.is_dead
+        if not processes.exists(owner.pid):
+            return False
     beat = _read_beat(directory, owner.epoch)
     if beat is not None and abs(clock.now_us() - beat) < dead_s * 1e6:
         return True

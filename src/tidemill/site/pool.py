@@ -18,6 +18,9 @@ from tidemill.site.results import BatchOfRecords
 from tidemill.site.tally import Tally
 from tidemill.wire.api import AllocationReport, DeliveredReport, LogReport
 
+ALLOCATIONS_KEPT = 1000
+"""Above this, allocations that have ended and whose lead knows it are forgotten."""
+
 
 class Pool:
     """The state and what is derived from it. `apply` is the only way to change it."""
@@ -68,6 +71,9 @@ class Pool:
         fleet.cancels = [job for job in fleet.cancels if job not in told]
         for name in entry.ended:
             self.state.allocations[name].told_lead = True
+        if len(self.state.allocations) > ALLOCATIONS_KEPT:
+            for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
+                del self.state.allocations[name]
         jobs, backlog = self.state.jobs, self.tally.backlog
         for grant in entry.grants:
             job = jobs[grant.job]
