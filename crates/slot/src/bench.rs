@@ -81,19 +81,7 @@ fn job(bench: &Bench) -> JobDef {
 
 /// Runs a command over so many slots, isolation and output capture on, and counts. Call only while single-threaded.
 pub fn bench(bench: &Bench) -> Result<Outcome, SlotError> {
-    let granted = process::affinity()?;
-    let mut slots = Vec::new();
-    for index in 0..bench.slots {
-        let cpu = granted
-            .get(index as usize % granted.len().max(1))
-            .copied()
-            .filter(|_| bench.pin);
-        slots.push(start(&SlotSpec {
-            index,
-            cpus: cpu.into_iter().collect(),
-            ..SlotSpec::default()
-        })?);
-    }
+    let mut slots = start_all(bench, &process::affinity()?)?;
     let mut outcome = Outcome::default();
     let (mut ticket, mut given) = (0_u64, 0_u64);
     let began_us = time::monotonic_us();
@@ -161,6 +149,22 @@ pub fn bench(bench: &Bench) -> Result<Outcome, SlotError> {
     outcome.seconds = (time::monotonic_us() - began_us) as f64 / 1e6;
     outcome.rate_per_s = outcome.events as f64 / outcome.seconds.max(1e-6);
     Ok(outcome)
+}
+
+fn start_all(bench: &Bench, granted: &[usize]) -> Result<Vec<Slot>, SlotError> {
+    let mut slots = Vec::new();
+    for index in 0..bench.slots {
+        let cpu = granted
+            .get(index as usize % granted.len().max(1))
+            .copied()
+            .filter(|_| bench.pin);
+        slots.push(start(&SlotSpec {
+            index,
+            cpus: cpu.into_iter().collect(),
+            ..SlotSpec::default()
+        })?);
+    }
+    Ok(slots)
 }
 
 /// Adds a message to the outcome; events that it settles.

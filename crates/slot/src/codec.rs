@@ -108,10 +108,10 @@ fn frame(into: &mut Vec<u8>, tag: u64, write: impl FnOnce(&mut Writer<'_>)) {
 
 /// Takes one whole frame off the front: its content and the bytes it took. None when it is not whole yet.
 pub(crate) fn next_frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbled> {
-    let Some(head) = bytes.first_chunk::<4>() else {
+    let Some(&[a, b, c, d]) = bytes.get(..4) else {
         return Ok(None);
     };
-    let length = u32::from_le_bytes(*head) as usize;
+    let length = u32::from_le_bytes([a, b, c, d]) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(Garbled(format!("a frame of {length} bytes")));
     }

@@ -77,7 +77,7 @@ impl Queue {
         let (taken, kept) = self
             .runs
             .drain(..)
-            .partition(|run| job.is_none_or(|job| job == run.job));
+            .partition(|run| job.unwrap_or(run.job) == run.job);
         self.runs = kept;
         let taken: VecDeque<Run> = taken;
         let events = |run: &Run| Events {

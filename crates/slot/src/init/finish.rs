@@ -77,7 +77,10 @@ impl Init {
                 Waited::NoChildren => break false,
             }
         };
-        if let (Some((exit, usage)), Some(payload)) = (ended, self.payload.take_if(|_| ended.is_some())) {
+        let Some((exit, usage)) = ended else {
+            return Ok(());
+        };
+        if let Some(payload) = self.payload.take() {
             if left_over {
                 self.kill_and_reap()?;
             }

@@ -14,9 +14,13 @@ impl Init {
     /// Answers requests for ranges from the queue; holds them while there is no work; tells `end` when the payload should
     /// make room for another job.
     pub(super) fn hand_out(&mut self) {
-        let Some(mut payload) = self.payload.take_if(|payload| payload.talk().is_some()) else {
+        let Some(mut payload) = self.payload.take() else {
             return;
         };
+        if payload.talk().is_none() {
+            self.payload = Some(payload);
+            return;
+        }
         let id = payload.job;
         if let Some(job) = self.jobs.remove(&id) {
             if let Some(talk) = payload.talk() {

@@ -1,5 +1,8 @@
 //! Real slots, real payloads. One thread (see Cargo.toml). As root all tests run a second time as an ordinary user.
 
+// a test may panic: that is how it fails
+#![allow(clippy::unwrap_used)]
+
 mod bench_like;
 mod command;
 mod isolation;
