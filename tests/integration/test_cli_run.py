@@ -14,6 +14,7 @@ import pytest
 from tests.fault.processes import by_role, send
 from tests.integration.homes import WAIT_S, Home, wait_for
 
+from tidemill import examples
 from tidemill.client import Client
 from tidemill.client.home import read_up
 
@@ -169,3 +170,46 @@ def test_homes_do_not_meet_and_everything_ends_with_up() -> None:
     finally:
         for each in homes:
             each.end()
+
+
+JOBS = """
+[[job]]
+name = "count"
+command = ["/usr/bin/wc", "-l", "hits"]
+keep_stdout = true
+inputs = [{ name = "hits", url = "job:throw/hits" }]
+
+[[job]]
+name = "throw"
+app = "pi"
+events = 100
+params = { darts = 10 }
+"""
+
+
+def test_a_job_file_runs_in_the_order_of_its_inputs(home: Home) -> None:
+    examples.install(home.path / "site" / "apps")
+    client = Client(home=home.path)
+    wait_for(lambda: any(each.app.name == "pi" for each in client.applications()), home.logs)
+    (home.work / "jobs.toml").write_text(JOBS)
+    name = _campaign(home)
+    done = home.run("submit", "jobs.toml", "--campaign", name, "--wait")
+    assert done.returncode == 0, done.stderr
+    (lines,) = [each.data for each in client.results(name) if each.output == "stdout"]
+    assert lines.split() == [b"100", b"hits"]
+
+
+def test_a_wrong_parameter_is_named_with_the_nearest(home: Home) -> None:
+    examples.install(home.path / "site" / "apps")
+    client = Client(home=home.path)
+    wait_for(lambda: any(each.app.name == "pi" for each in client.applications()), home.logs)
+    for words, hint in (
+        (["--app", "pie"], "did you mean `pi`?"),
+        (["--app", "pi", "-p", "drats=3"], "did you mean `darts`?"),
+    ):
+        done = home.run("submit", *words)
+        assert done.returncode == 2
+        assert hint in done.stderr
+    done = home.run("submit", "--app", "pi", "-p", "darts=0", "--wait")
+    assert done.returncode == 1
+    assert "darts" in done.stderr
