@@ -2,11 +2,13 @@
 //!
 //! One tmpfs, the scratch (S), holds everything; the init keeps a descriptor of its root:
 //!
-//!     S/tmp         the payloads' /tmp, with /tmp/work (current directory) and /tmp/home (HOME)
-//!     S/shm         the payloads' /dev/shm
-//!     S/own         the payloads' /tmp/.tidemill, read-only to them: lib/ and in/JOB/
-//!     S/out/N/      outputs that wait for the pilot; payloads cannot reach it
-//!     S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
+//! ```text
+//! S/tmp         the payloads' /tmp, with /tmp/work (current directory) and /tmp/home (HOME)
+//! S/shm         the payloads' /dev/shm
+//! S/own         the payloads' /tmp/.tidemill, read-only to them: lib/ and in/JOB/
+//! S/out/N/      outputs that wait for the pilot; payloads cannot reach it
+//! S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
+//! ```
 //!
 //! /tmp being replaced, a program that lies there would be gone. What the pilot names (`Back`: executable, first
 //! argument, directories in the environment) is shown again at its old path; inputs are read through a descriptor of the
