@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, duration, memory
 from tidemill.cli.terminal import hint, say, show, show_json
-from tidemill.errors import ConfigError, did_you_mean
+from tidemill.errors import ConfigError
 from tidemill.report.tables import count_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.model.application import Parameter
     from tidemill.model.job import Input, JobSpec
+    from tidemill.wire.api import SiteApplication
 
 RETRIES = 2
 
@@ -104,6 +105,7 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 
     from tidemill.client.client import new_campaign
     from tidemill.client.jobfile import load_job_file, submit_job_file, waves
+    from tidemill.client.offers import check_offered
 
     file = load_job_file(args.file)
     steps = waves(file)
@@ -113,6 +115,10 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
         msgspec.structs.replace(job, output_dir=_place(job.output_dir, args.file.parent) or place)
         for job in file.jobs
     ]
+    if any(job.app is not None for job in jobs):
+        offers = client.applications()
+        for index, job in enumerate(jobs):
+            check_offered(job, offers, where=f"{args.file}: `job[{index}]`: ")
     if args.dry_run:
         say(f"`{args.file}` is sound: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
         return None
@@ -121,14 +127,16 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 
 def _submit_one(client: Client, args: Namespace) -> Submission | None:
     from tidemill.client.client import check_name, new_campaign
+    from tidemill.client.offers import check_offered
     from tidemill.model.job import JobSpec, Resources
 
     campaign = check_name(args.campaign, "campaign") if args.campaign else new_campaign(args.name or args.app)
+    offers = client.applications()
     spec = JobSpec(
         app=args.app,
         name=args.name,
         events=args.events,
-        params=_parameters(client, args),
+        params=_parameters(args, offers),
         inputs=inputs_of(args.input, args.each),
         output_dir=_place(args.output, Path()) or default_output(client),
         resources=Resources(cores=args.cores, memory_mb=args.memory, timeout_s=args.wall),
@@ -184,24 +192,18 @@ def _place(text: str | None, directory: Path) -> str | None:
     return str((directory / Path(text).expanduser()).absolute())
 
 
-def _parameters(client: Client, args: Namespace) -> dict[str, str | int | float | bool]:
-    """Parameters in the types that the application gives them; an unknown one is answered with the nearest."""
-    offers = client.applications()
-    names = {each.app.name for each in offers}
+def _parameters(args: Namespace, offers: list[SiteApplication]) -> dict[str, str | int | float | bool]:
+    """Parameters in the types that the application gives them; unknown ones stay text."""
     known: dict[str, Parameter] = {}
     for each in offers:
         if each.app.name == args.app:
             known.update(each.app.parameters)
-    if args.app not in names:
-        raise ConfigError(f"no site offers the application `{args.app}`", hint=did_you_mean(args.app, names))
-    result = {}
+    result: dict[str, str | int | float | bool] = {}
     for text in args.parameter:
         name, separator, value = text.partition("=")
         if not separator:
             raise ConfigError(f"parameter `{text}` has no value", hint="write -p NAME=VALUE")
-        if name not in known:
-            raise ConfigError(f"`{args.app}` has no parameter `{name}`", hint=did_you_mean(name, known))
-        result[name] = _typed(name, value, known[name])
+        result[name] = _typed(name, value, known[name]) if name in known else value
     return result
 
 

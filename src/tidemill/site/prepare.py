@@ -23,8 +23,9 @@ from tidemill.model.application import (
     Parameter,
 )
 from tidemill.model.job import JobSpec, Output, OutputKind, Resources
+from tidemill.model.parameter import check_value
 from tidemill.site import state as s
-from tidemill.site.applications import Applications, Approved, adhoc, check_value
+from tidemill.site.applications import Applications, Approved, adhoc
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template
 from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
 

@@ -1,0 +1,51 @@
+"""Whether any site would take a job, asked before it is submitted: a wrong name is answered with the nearest legal one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.errors import ConfigError, JobError, did_you_mean
+from tidemill.model.job import JobSpec
+from tidemill.model.parameter import check_value
+from tidemill.wire.api import AppOffer, SiteApplication
+
+
+def check_offered(spec: JobSpec, offers: Sequence[SiteApplication], *, where: str = "") -> None:
+    """Refuse a job whose application no site offers with such parameters.
+
+    `where` starts the message, such as `jobs.toml: job[3]: `. Raises ConfigError for an unknown name, JobError for a
+    value that is not legal.
+    """
+    if spec.app is None:
+        return
+    here = [each.app for each in offers if spec.site is None or each.site == spec.site]
+    fitting = [each for each in here if each.name == spec.app]
+    if not fitting:
+        who = "no site offers" if spec.site is None else f"site `{spec.site}` does not offer"
+        raise ConfigError(
+            f"{where}{who} the application `{spec.app}`", hint=did_you_mean(spec.app, {e.name for e in here})
+        )
+    refusals = [_refusal(spec, each, where) for each in fitting]
+    if None not in refusals:
+        raise next(each for each in refusals if each is not None)
+
+
+def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | JobError | None:
+    for name, value in spec.params.items():
+        parameter = app.parameters.get(name)
+        if parameter is None:
+            return ConfigError(
+                f"{where}application `{app.name}` has no parameter `{name}`",
+                hint=did_you_mean(name, app.parameters),
+            )
+        try:
+            check_value(name, parameter, value)
+        except JobError as error:
+            return JobError(where + error.message, hint=error.hint or parameter.help or None)
+    missing = [n for n, each in app.parameters.items() if each.default is None and n not in spec.params]
+    if missing:
+        return ConfigError(
+            f"{where}application `{app.name}` needs parameter `{missing[0]}`",
+            hint=app.parameters[missing[0]].help or None,
+        )
+    return None
