@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tidemill.client import Client
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import CampaignRow
 
+TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 FINAL = {"COMPLETED", "PARTIAL", "FAILED", "CANCELED"}
 
 SITE = """name = "here"
@@ -53,26 +55,45 @@ grace_s = 3
 """
 
 
-class World:
-    """One home; `client` talks to its server."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a world is made. `user`: it runs as this user (root only), with HOME in `home/me`; `environment` is added;
+    its home is made in `parent`."""
 
-    def __init__(self, home: Path, *, nodes: int = 2, cores: int = 1, extra: str = "") -> None:
+    nodes: int = 2
+    cores: int = 1
+    extra: str = ""
+    user: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    parent: Path = Path("/tmp")
+
+
+class World:
+    """One home; `client` talks to its server, unless the world runs as another user (use `run` then)."""
+
+    def __init__(self, home: Path, options: Options) -> None:
         self.home = home
-        for directory in (home, home / "server", home / "site", home / "site" / "apps"):
+        self.options = options
+        nodes, cores, extra = options.nodes, options.cores, options.extra
+        for directory in (home, home / "server", home / "site", home / "site" / "apps", home / "me"):
             directory.mkdir(mode=0o700, exist_ok=True)
         text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra)
         (home / "site" / "site.toml").write_text(text)
         examples.install(home / "site" / "apps")
+        if options.user is not None:
+            for path in (home, *home.rglob("*")):
+                os.chown(path, options.user, options.user)
         self.client = Client(f"unix:{home}/server/api.sock", retry_s=60)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start `tidemill up` in a PID namespace of its own and wait until it answers."""
-        command = [sys.executable, "-m", "tidemill.cli.main", "up", "--home", str(self.home)]
+        command = [*self._as_user(), *TIDEMILL, "up", "--home", str(self.home)]
         with (self.home / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*namespace_command(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                [*namespace_command(), *command],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment(),
+            )  # fmt: skip
         self.wait_for(lambda: (self.home / "up.json").exists(), "`tidemill up` answers")
 
     def stop(self) -> None:
@@ -81,6 +102,24 @@ class World:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def run(self, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """`tidemill WORDS` as the world's user, in its home."""
+        return subprocess.run(
+            [*self._as_user(), *TIDEMILL, *words], cwd=self.home / "me", env=self._environment(),
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def _as_user(self) -> list[str]:
+        user = self.options.user
+        drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all", "--"]
+        return [] if user is None else drop
+
+    def _environment(self) -> dict[str, str]:
+        own = {"TIDEMILL_HOME": str(self.home), **self.options.environment}
+        if self.options.user is not None:
+            own["HOME"] = str(self.home / "me")
+        return {**os.environ, **own}
 
     def wait_for(self, done: object, what: str, timeout_s: float = 60.0) -> None:
         """Poll until the condition holds; the test fails with the logs' tails if it does not."""
@@ -151,12 +190,15 @@ def namespace_command() -> list[str]:
 
 
 @contextlib.contextmanager
-def world(*, nodes: int = 2, cores: int = 1, extra: str = "") -> Iterator[World]:
+def world(
+    *, nodes: int = 2, cores: int = 1, extra: str = "", options: Options | None = None
+) -> Iterator[World]:
     """A running Tidemill, ended and removed afterwards. Its path is short: sockets allow 107 bytes."""
     if shutil.which("unshare") is None:
         pytest.fail("`unshare` is missing: install util-linux")
-    home = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
-    it = World(home, nodes=nodes, cores=cores, extra=extra)
+    options = options or Options(nodes=nodes, cores=cores, extra=extra)
+    home = Path(tempfile.mkdtemp(prefix="tm-", dir=options.parent))
+    it = World(home, options)
     try:
         it.start()
         yield it

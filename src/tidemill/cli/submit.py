@@ -145,6 +145,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         failed_max=args.failed_max,
         site=args.site,
     )
+    check_offered(spec, offers)
     if args.dry_run:
         say(f"`{args.app}` would get {_jobs_text(1, spec)}")
         return None

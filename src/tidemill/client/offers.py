@@ -1,4 +1,4 @@
-"""Whether any site would take a job, asked before it is submitted: a wrong name is answered with the nearest legal one."""
+"""Whether any site would take a job, asked before it is submitted; a wrong name is answered with the nearest."""
 
 from __future__ import annotations
 
