@@ -50,18 +50,20 @@ check-rust: setup
 	@cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
 
-# Tests without real services share nothing and run on two cores at once; those with take turns.
+# Tests that share nothing run two at a time; those that measure time or fill the machine take turns. Fault tests mostly
+# wait for something that was killed to come back.
 test-python: setup
 	@mkdir -p $(LOGS)
 	rm -f $(LOGS)/pytest-*.log
 	$(PYTEST) -q -n 2 $(wildcard tests/unit tests/property tests/contract) 2>&1 | tee $(LOGS)/pytest-1.log
-	$(PYTEST) -q --fault-seeds $(SEEDS) --fault-first $(FIRST) $(wildcard tests/integration tests/fault tests/e2e) 2>&1 | tee $(LOGS)/pytest-2.log
+	$(PYTEST) -q $(wildcard tests/integration tests/e2e) 2>&1 | tee $(LOGS)/pytest-2.log
+	$(PYTEST) -q -n 2 --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-3.log
 
 test-rust: setup
 	@$(CARGO_TEST)
 
 fault: setup ## fault tests only: SEEDS=50 FIRST=1
-	@$(PYTEST) -q -m fault --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests
+	@$(PYTEST) -q -n 2 --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests/fault
 
 gen: setup ## write the generated files: schema, Rust types, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py

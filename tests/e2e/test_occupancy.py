@@ -7,7 +7,7 @@ from tests.fault.world import world
 
 from tidemill.model.job import JobSpec, Resources
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(240)
