@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tidemill.errors import did_you_mean
 from tidemill.model.job import JobSpec
 from tidemill.server import matching
 from tidemill.server.records import RUNNING, WAITING, Job, Kind, Site
@@ -78,13 +79,27 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT)]
     if not fits:
         causes = (Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED)
-        return next(cause for cause in causes if cause in obstacles.values()), ""
+        cause = next(cause for cause in causes if cause in obstacles.values())
+        return cause, _asked(cause, joined, kind)
     heard = [site for site in fits if not site.lost and site.name not in silent]
     if not heard:
         return Cause.SITE_SILENT, ", ".join(site.name for site in fits[:5])
     if not any(site.capacity is not None and site.capacity.want_core_s > 0 for site in heard):
         return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in heard[:5])
     return Cause.FAIR_SHARE, ""
+
+
+def _asked(cause: Cause, joined: list[Site], kind: Kind) -> str:
+    """What is asked for, next to what there is."""
+    if cause is Cause.APP_NOT_OFFERED:
+        return f"`{kind.app}`: {did_you_mean(kind.app, {name for site in joined for name in site.offers})}"
+    if cause is Cause.RESOURCES_TOO_LARGE:
+        slots = [site.capacity for site in joined if site.capacity is not None]
+        return (
+            f"asked: {kind.cores or 1} cores, {kind.memory_mb or 'any'} MB; largest slot: "
+            f"{max(each.slot_cores_max for each in slots)} cores, {max(each.slot_memory_mb_max for each in slots)} MB"
+        )
+    return ""
 
 
 def _pinned(site: Site | None, kind: Kind, silent: set[str]) -> tuple[Cause, str]:
