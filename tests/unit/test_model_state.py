@@ -63,10 +63,10 @@ def test_every_allocation_state_that_is_not_final_can_end() -> None:
         )
 
 
-def test_an_ended_job_only_goes_back_to_waiting() -> None:
+def test_an_ended_job_only_goes_on_when_it_is_retried() -> None:
     after_final = {after for before, after in state.JOB_TRANSITIONS if before in state.JOB_FINAL}
 
-    assert after_final == {state.JobState.WAITING}
+    assert after_final == {state.JobState.WAITING, state.JobState.RUNNING}
 
 
 def test_a_completed_job_is_never_repeated() -> None:

@@ -104,15 +104,12 @@ def _home(args: Namespace) -> Path:
 
 def _read(args: Namespace) -> ServerConfig:
     """The file named, else HOME/server/server.toml, else a private server in HOME/server."""
-    from tidemill import config
-    from tidemill.server.run import ServerConfig
+    from tidemill.server.run import ServerConfig, read_config
 
     if args.config is not None:
-        return config.load(args.config, ServerConfig)
+        return read_config(args.config)
     path = _home(args) / "server.toml"
-    if path.exists():
-        return config.load(path, ServerConfig)
-    return config.loads(f"dir = {json.dumps(str(path.parent))}", ServerConfig, source=path)
+    return read_config(path) if path.exists() else ServerConfig(dir=path.parent)
 
 
 COMMANDS = {

@@ -20,7 +20,10 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
     (JobState.WAITING, JobState.RUNNING): "a range of it is leased to a site",
     (JobState.WAITING, JobState.FAILED): "a job that it comes after failed, or no site can ever run it",
     (JobState.WAITING, JobState.CANCELED): "its owner canceled it",
-    (JobState.RUNNING, JobState.WAITING): "every lease came back before an event was done",
+    (
+        JobState.RUNNING,
+        JobState.WAITING,
+    ): "every lease came back before an event was done, or a lost site took all that was kept with it",
     (JobState.RUNNING, JobState.COMPLETED): "every event is kept and its outputs are delivered",
     (JobState.RUNNING, JobState.PARTIAL): "every event is kept or failed, no more than failed_max failed",
     (
@@ -28,9 +31,18 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
         JobState.FAILED,
     ): "more than failed_max events failed, or a step before or after them did",
     (JobState.RUNNING, JobState.CANCELED): "its owner canceled it",
-    (JobState.PARTIAL, JobState.WAITING): "its owner retries the failed events",
-    (JobState.FAILED, JobState.WAITING): "its owner retries it",
-    (JobState.CANCELED, JobState.WAITING): "its owner retries it",
+    (
+        JobState.PARTIAL,
+        JobState.WAITING,
+    ): "its owner retries it, and nothing of it stays done: outputs were kept",
+    (JobState.PARTIAL, JobState.RUNNING): "its owner retries the failed events; what was done stays done",
+    (JobState.FAILED, JobState.WAITING): "its owner retries it, and nothing of it is done",
+    (
+        JobState.FAILED,
+        JobState.RUNNING,
+    ): "its owner retries it: done events stay done, or outputs are delivered again",
+    (JobState.CANCELED, JobState.WAITING): "its owner retries it, and nothing of it is done",
+    (JobState.CANCELED, JobState.RUNNING): "its owner retries it; what was done stays done",
 }
 JOB_FINAL = frozenset({JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED})
 
@@ -48,6 +60,7 @@ LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
     (LeaseState.ACTIVE, LeaseState.SETTLED): "every event of it is kept or failed",
     (LeaseState.ACTIVE, LeaseState.RELEASED): "the site gave the rest back, or the job was canceled",
     (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
+    (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before anybody else had its events",
     (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",
 }
 

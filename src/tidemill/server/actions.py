@@ -69,7 +69,8 @@ def _again(work: Work, job: Job) -> bool:
     delivery = job.state == FAILED and job.home and job.outputs and job.n_done + job.n_failed == job.events
     job.reason, job.ended_us, job.refusals, job.refused = "", None, 0, ""
     if delivery and job.n_failed <= spec.failed_max:
-        job.state, job.delivering = RUNNING, 1
+        work.enter(job, RUNNING)
+        job.delivering = 1
         work.order(job.place, DeliverOrder, job=job.id, done=str(kept.done))
         work.touch(job)
         return True

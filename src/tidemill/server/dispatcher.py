@@ -6,6 +6,7 @@ savepoint), and nobody is answered before the commit. Reading does not pass here
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Callable
@@ -234,6 +235,8 @@ class Dispatcher:
     def _commit(self, entries: list[_Entry]) -> None:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
         answers: list[tuple[Future[Any], Any]] = []
+        collects = gc.isenabled()
+        gc.disable()  # a transaction makes tens of thousands of records, and no cycles
         try:
             self._session.begin()
             self._load()
@@ -251,6 +254,8 @@ class Dispatcher:
             if not isinstance(error, Exception):
                 raise
         finally:
+            if collects:
+                gc.enable()
             for future, answer in answers:
                 if isinstance(answer, BaseException):
                     future.set_exception(answer)

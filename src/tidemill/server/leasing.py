@@ -108,7 +108,7 @@ def _next_jobs(work: Work, site: Site, queue: _Queue, window: int) -> list[Job]:
     if queue.after is None:
         return []
     rank, number = queue.after
-    limit = max(16, 2 * window // len(queue.kinds))
+    limit = max(16, -(-window // len(queue.kinds)))
     jobs: list[Job] = []
     ends: list[tuple[int, int]] = []
     for kind in queue.kinds:
@@ -156,12 +156,11 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
     for each in ranges:
         job = work.jobs[each.job]
         cores = slots[job.kind]
-        work.lease(
-            Lease(
-                job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
-                each.core_s / each.count / cores, "",
-            )
+        lease = Lease(
+            job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
+            each.core_s / each.count / cores, "",
         )  # fmt: skip
+        work.lease(lease)
         work.order(
             site.id, LeaseOrder, lease=number, job=job.id, first=each.first, count=each.count,
             campaign=names[each.campaign], seed_base=job.seed_base, spec=None if job.told == site.id else specs[job.id],
@@ -174,6 +173,10 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
             job.n_leased, job.leased = 1, "0"
         else:
             work.sets(job).leased.add(each.first, each.first + each.count)
+        if job.events == 1 and job.attempts == 1:
+            work.leased_first(job, lease)
+        else:
+            work.touch(job)
         ends[job.id] = None
     for job_id in ends:
         job = work.jobs[job_id]
@@ -185,12 +188,11 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
 
 def _leased(work: Work, site: Site, job: Job, has_outputs: bool) -> None:
     if job.state != RUNNING:
-        job.state = RUNNING
+        work.enter(job, RUNNING)
         job.started_us = job.started_us or work.now_us
     job.site = site.id
     if work.parsed(job):
         work.keep_sets(job)
-    work.touch(job)
     job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
     if has_outputs and not job.home:
         job.home, job.place = 1, site.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.state import JobState, LeaseState
+from tidemill.model.state import JOB_TRANSITIONS, LEASE_TRANSITIONS, JobState, LeaseState
 from tidemill.wire.api import AppOffer, Capacity, Usage
 
 JOB_STATES = (
@@ -15,6 +15,10 @@ WAITING, RUNNING, COMPLETED, PARTIAL, FAILED, CANCELED = range(6)
 STATE_CODES = {str(state): code for code, state in enumerate(JOB_STATES)}
 LEASE_STATES = (LeaseState.ACTIVE, LeaseState.SETTLED, LeaseState.RELEASED, LeaseState.LOST)
 ACTIVE, SETTLED, RELEASED, LOST = range(4)
+JOB_EDGES = frozenset((STATE_CODES[before], STATE_CODES[after]) for before, after in JOB_TRANSITIONS)
+LEASE_EDGES = frozenset(
+    (LEASE_STATES.index(before), LEASE_STATES.index(after)) for before, after in LEASE_TRANSITIONS
+)
 REASON_MAX = 1_000
 
 

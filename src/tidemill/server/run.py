@@ -10,12 +10,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import uvicorn
 
 from tidemill import __version__, log
+from tidemill import config as config_files
+from tidemill.config import Duration, doc
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server import access
 from tidemill.server.app import Api, make_app
@@ -31,29 +33,59 @@ GRACE_S = 5
 _LOG = log.Log("server")
 
 
-class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`dir`: the server's directory, 0700. `listen` None = the Unix socket `DIR/api.sock`, else `host:port`, which
-    wants `secret_file` (0600). `database` None = SQLite in the directory. `upgrade`: update an older schema."""
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server: `server.toml`."""
 
-    dir: Path
-    database: str | None = None
-    listen: str | None = None
-    secret_file: Path | None = None
-    site_lost_s: float = SITE_LOST_S
-    half_life_s: float = HALF_LIFE_S
-    upgrade: bool = False
+    dir: Annotated[
+        Path | None,
+        doc(
+            "The server's directory (mode 0700): database, socket and lock; none = the directory of `server.toml`"
+        ),
+    ] = None
+    database: Annotated[
+        str | None, doc("`postgresql://USER@HOST/DATABASE`; none = SQLite, `tidemill.db` in the directory")
+    ] = None
+    listen: Annotated[
+        str | None,
+        doc("Address `host:port` to listen on; none = the Unix socket `api.sock` in the directory"),
+    ] = None
+    secret_file: Annotated[
+        Path | None, doc("File (mode 0600) with the secret that `listen` wants from everybody")
+    ] = None
+    site_lost_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("A site silent for so long loses its leases: others get its work")
+    ] = SITE_LOST_S
+    half_life_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("Half of what a campaign has used is forgotten after so long, for the fair share"),
+    ] = HALF_LIFE_S
+    upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
+
+    @property
+    def place(self) -> Path:
+        """The server's directory. Raises ConfigError if neither a key nor a file tells it."""
+        if self.dir is None:
+            raise ConfigError("the server's directory is not known", hint="set `dir`")
+        return self.dir
+
+
+def read_config(path: Path) -> ServerConfig:
+    """What `server.toml` says, and where the server lives if it does not say. Raises ConfigError."""
+    found = config_files.load(path, ServerConfig)
+    return found if found.dir is not None else msgspec.structs.replace(found, dir=path.absolute().parent)
 
 
 def store_of(config: ServerConfig) -> Store:
     """The database that a configuration names."""
     if config.database is not None:
         return Store(url=config.database)
-    return Store(path=config.dir / DATABASE)
+    return Store(path=config.place / DATABASE)
 
 
 def init_server(config: ServerConfig) -> tuple[int, int]:
     """Create directory and database; the schema's version before and after. Harmless if they are there."""
-    private_dir(config.dir)
+    private_dir(config.place)
     store = store_of(config)
     before = store.version() if store.path is None or store.path.exists() else 0
     store.init()
@@ -62,21 +94,21 @@ def init_server(config: ServerConfig) -> tuple[int, int]:
 
 def upgrade_server(config: ServerConfig) -> tuple[int, int]:
     """Bring the schema up to date; its version before and after. Refused while a server runs."""
-    private_dir(config.dir)
-    with locked(config.dir):
+    private_dir(config.place)
+    with locked(config.place):
         return store_of(config).upgrade()
 
 
 def run_server(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT; 0. Raises ConfigError when the directory, lock, secret or database refuse."""
-    private_dir(config.dir)
+    private_dir(config.place)
     secret = access.read_secret(config.secret_file) if config.secret_file is not None else None
     if config.listen is not None and secret is None:
         raise ConfigError(
             f"listening on `{config.listen}` wants a secret",
             hint="write one to a file of mode 0600 and name it with --secret-file; or use the Unix socket",
         )
-    with locked(config.dir):
+    with locked(config.place):
         store = store_of(config)
         if config.upgrade or (store.path is not None and not store.path.exists()):
             store.init()
@@ -186,7 +218,7 @@ def locked(path: Path) -> Iterator[None]:
 def listening(config: ServerConfig) -> Iterator[socket.socket]:
     """The listening socket; the lock must be held, so that a socket found on disk is a dead server's."""
     if config.listen is None:
-        path = config.dir / SOCKET
+        path = config.place / SOCKET
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -96,18 +96,16 @@ def _done(work: Work, site: Site, job: Job, lease: Lease, report: DoneReport) ->
     add(sums.usage, report.usage)
     job.usage = add_usage(job.usage, report.usage)
     sums.core_s += report.usage.wall_us / 1e6 * lease.cores
-    work.touch(job)
     if (
         job.events == 1
         and job.n_leased == 1
         and lease.state == ACTIVE
         and not (report.outputs or work.parsed(job))
     ):
-        # by far the most frequent: the one event of a job, without outputs. The long way comes to the same.
-        job.n_done, job.done, job.n_leased, job.leased, job.refusals = 1, "0", 0, "", 0
         sums.core_s -= lease.event_s * lease.cores
-        work.end_lease(lease, SETTLED)
+        ending.complete(work, job, lease)
         return
+    work.touch(job)
     end = report.first + report.count
     if job.state > RUNNING or not _welcome(work, site, job, report):
         if report.outputs:
@@ -201,13 +199,11 @@ def _release(work: Work, job: Job, lease: Lease, report: ReleaseReport) -> None:
 
 def _return(work: Work, job: Job, lease: Lease, span: tuple[int, int], reason: str) -> None:
     """What an active lease holds of these events is free again."""
-    held = ending.take(work, job, lease, [span])
+    held = ending.take(work, job, lease, [span], emptied=(RELEASED, clean(reason)))
     work.keep_sets(job)
     if lease.state == ACTIVE:
         lease.part = str(IntervalSet([*IntervalSet.parse(lease.part), *held]))
         work.change_lease(lease)
-    else:
-        work.end_lease(lease, RELEASED, clean(reason))
 
 
 def _delivered(work: Work, site: Site, report: DeliveredReport) -> None:

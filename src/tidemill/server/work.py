@@ -6,7 +6,7 @@ of state changes are written in the same transaction. Knows how to store, not wh
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -16,8 +16,13 @@ import msgspec
 from tidemill.model.job import JobSpec
 from tidemill.server.records import (
     ACTIVE,
+    COMPLETED,
+    JOB_EDGES,
     JOB_STATES,
+    LEASE_EDGES,
+    LEASE_STATES,
     RUNNING,
+    SETTLED,
     Job,
     Kind,
     Lease,
@@ -31,6 +36,7 @@ from tidemill.wire.api import Change, Order, Usage
 CHANGES_KEPT = 200_000
 SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
+HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
     "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
@@ -38,6 +44,8 @@ _UPDATED = attrgetter(
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
+_LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
+_COMPLETED = attrgetter("id", "ended_us", "usage")
 
 
 class Memory:
@@ -51,6 +59,8 @@ class Memory:
         self.specs: dict[int, JobSpec] = {}
         self.spec_ids: dict[bytes, int] = {}
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
+        #: jobs of one event and their only lease, exactly as they are stored; whoever uses one takes it out
+        self.held: dict[int, tuple[Job, Lease]] = {}
         self.loaded = False
 
 
@@ -78,19 +88,32 @@ class Work:
         self._new_leases: list[Lease] = []
         self._changed_leases: dict[tuple[int, int], Lease] = {}
         self.touched: dict[int, None] = {}
+        self._first: list[tuple[Job, Lease]] = []
+        self._completed: list[Job] = []
         self.ended: list[int] = []
         self._orders: dict[int, list[Order]] = defaultdict(list)
         self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
         self.failures: dict[tuple[int, str], int] = defaultdict(int)
-        self._changes: list[Change] = []
+        self._changes: list[Job] = []
         self.change_rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
 
     # ---- load ------------------------------------------------------------------------------------------------
 
     def load(self, ids: Iterable[int]) -> None:
         """Have these jobs at hand; unknown ids are left out."""
-        missing = [each for each in dict.fromkeys(ids) if each not in self.jobs]
+        missing = []
+        for each in dict.fromkeys(ids):
+            if each not in self.jobs:
+                held = self.memory.held.pop(each, None)
+                if held is None:
+                    missing.append(each)
+                    continue
+                job, lease = held
+                self.jobs[each] = job
+                self._before[each] = (job.state, job.site, job.n_done, job.n_failed)
+                self.leases[each] = {lease.lease: lease}
+                self._whole.add(each)
         if missing:
             self.adopt(self.session.rows("jobs_by_id", ids=missing))
 
@@ -101,6 +124,7 @@ class Work:
             job = self.jobs.get(row[0])
             if job is None:
                 job = self.jobs[row[0]] = Job(*row)
+                self.memory.held.pop(job.id, None)
                 self._before[job.id] = (job.state, job.site, job.n_done, job.n_failed)
             found.append(job)
         return found
@@ -156,6 +180,24 @@ class Work:
         job.n_done, job.n_failed, job.n_leased = len(kept.done), len(kept.failed), len(kept.leased)
         self.touched[job.id] = None
 
+    def enter(self, job: Job, state: int) -> None:
+        """The only place where a job changes its state: an edge that is in no table is a bug."""
+        if state != job.state:
+            if (job.state, state) not in JOB_EDGES:
+                raise WrongEdgeError(f"job {job.id}: {JOB_STATES[job.state]} -> {JOB_STATES[state]}")
+            job.state = state
+
+    def leased_first(self, job: Job, lease: Lease) -> None:
+        """A job of one event has got its first lease; nothing else of it has changed."""
+        self._first.append((job, lease))
+
+    def completed(self, job: Job, lease: Lease) -> None:
+        """The event of a job of one event is done, and with it the job. The lease's row stays as it is: an ACTIVE
+        lease of a COMPLETED job is settled (`leases_of_jobs`)."""
+        _enter_lease(lease, SETTLED)
+        lease.ended_us = self.now_us
+        self._completed.append(job)
+
     def lease(self, lease: Lease) -> None:
         """A new lease."""
         self.leases[lease.job][lease.lease] = lease
@@ -163,7 +205,8 @@ class Work:
 
     def end_lease(self, lease: Lease, state: int, reason: str = "") -> None:
         """A lease has another state."""
-        lease.state, lease.reason = state, reason
+        _enter_lease(lease, state)
+        lease.reason = reason
         lease.ended_us = None if state == ACTIVE else self.now_us
         self._changed_leases[(lease.job, lease.lease)] = lease
 
@@ -185,15 +228,6 @@ class Work:
         """Change the counter of jobs."""
         self._counts[(kind, state, site)] += jobs
 
-    def changed(self, job: Job) -> None:
-        """Tell the feed what the job is now."""
-        self._changes.append(
-            Change(
-                number=0, at_us=self.now_us, campaign="", job=job.id, state=JOB_STATES[job.state],
-                events_done=job.n_done, events_failed=job.n_failed,
-            )
-        )  # fmt: skip
-
     # ---- flush -----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -205,7 +239,9 @@ class Work:
             if kept is not None:
                 job.done, job.failed, job.leased = str(kept.done), str(kept.failed), str(kept.leased)
             self._account(job)
+        self._flush_completed()
         many("update_jobs", [_UPDATED(job) for job in touched])
+        self._flush_first()
         many("insert_leases", [_LEASED(lease) for lease in self._new_leases])
         many("update_leases", [_LEASE_UPDATED(lease) for lease in self._changed_leases.values()])
         many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
@@ -218,13 +254,43 @@ class Work:
             self.session.run("insert_orders", site=site, first=orders[0].n, last=orders[-1].n, body=body)
         self._flush_changes()
 
+    def _flush_completed(self) -> None:
+        """Of jobs that `completed` tells, and nothing else has touched, write what that changes."""
+        jobs = [job for job in self._completed if job.id not in self.touched]
+        self._moved(jobs, COMPLETED)
+        for kind, number in Counter(job.kind for job in jobs).items():
+            sums = self.sums[self.memory.kinds[kind].campaign]
+            sums.done += number
+            sums.ended_us = self.now_us
+        self.session.many("complete_jobs", [_COMPLETED(job) for job in jobs])
+
+    def _flush_first(self) -> None:
+        """The same for `leased_first`; these jobs are remembered, their results come soon."""
+        first = [pair for pair in self._first if pair[0].id not in self.touched]
+        jobs = [job for job, _ in first]
+        self._moved(jobs, RUNNING)
+        for kind in {job.kind for job in jobs}:
+            self.sums[self.memory.kinds[kind].campaign].started_us = self.now_us
+        self.session.many("lease_jobs", [_LEASED_FIRST(job) for job in jobs])
+        held = self.memory.held
+        for job, lease in first[: HELD_MAX - len(held)]:
+            held[job.id] = (job, lease)
+
+    def _moved(self, jobs: list[Job], state: int) -> None:
+        counts, before = self._counts, self._before
+        for job in jobs:
+            was, site, _, _ = before[job.id]
+            counts[(job.kind, was, site)] -= 1
+            counts[(job.kind, state, job.site)] += 1
+        self._changes += jobs
+
     def _account(self, job: Job) -> None:
         state, site, done, failed = self._before[job.id]
         if state != job.state or site != job.site:
             self._counts[(job.kind, state, site)] -= 1
             self._counts[(job.kind, job.state, job.site)] += 1
             if state != job.state:
-                self.changed(job)
+                self._changes.append(job)
                 if job.state == RUNNING:
                     self.sums[self.memory.kinds[job.kind].campaign].started_us = self.now_us
                 elif job.state > RUNNING:
@@ -234,7 +300,7 @@ class Work:
             sums.done += job.n_done - done
             sums.failed += job.n_failed - failed
             if state == job.state:
-                self.changed(job)
+                self._changes.append(job)
 
     def _flush_campaigns(self) -> None:
         rows = [
@@ -253,15 +319,31 @@ class Work:
     def _flush_changes(self) -> None:
         if not self._changes:
             return
-        campaigns = {self.campaign_of(self.jobs[change.job]) for change in self._changes}
-        names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(campaigns)))
+        of_kind = {kind: self.memory.kinds[kind].campaign for kind in {job.kind for job in self._changes}}
+        names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(set(of_kind.values()))))
         after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
         first = after - len(self._changes)
-        for number, change in enumerate(self._changes, first):
-            change.number = number
-            change.campaign = names[self.campaign_of(self.jobs[change.job])]
-        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(self._changes))
+        changes = [
+            Change(
+                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]], job=job.id,
+                state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
+            )
+            for number, job in enumerate(self._changes, first)
+        ]  # fmt: skip
+        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(changes))
         self.session.run("prune_changes", before=after - CHANGES_KEPT)
+
+
+class WrongEdgeError(AssertionError):
+    """A change of state that stands in no table of `model/state.py`: a bug, which undoes its request."""
+
+
+def _enter_lease(lease: Lease, state: int) -> None:
+    if state != lease.state and (lease.state, state) not in LEASE_EDGES:
+        raise WrongEdgeError(
+            f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"
+        )
+    lease.state = state
 
 
 def specs(session: Session, cache: dict[int, JobSpec], ids: Iterable[int]) -> dict[int, JobSpec]:

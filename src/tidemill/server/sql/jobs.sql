@@ -22,6 +22,16 @@ FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (
 UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage
 FROM v WHERE jobs.id = v.id;
 
+-- name: lease_jobs many(id bigint, site bigint, home smallint, place bigint, started_us bigint)
+-- Jobs of one event that got their first lease: what that changes.
+UPDATE jobs SET state = 1, ready = 0, n_leased = 1, leased = '0', attempts = 1, site = v.site, told = v.site, home = v.home, place = v.place, started_us = v.started_us
+FROM v WHERE jobs.id = v.id;
+
+-- name: complete_jobs many(id bigint, ended_us bigint, usage text)
+-- Jobs of one event that are done and kept no outputs: what that changes.
+UPDATE jobs SET state = 2, ready = 0, n_done = 1, done = '0', n_leased = 0, leased = '', reason = '', refusals = 0, told = 0, ended_us = v.ended_us, usage = v.usage
+FROM v WHERE jobs.id = v.id;
+
 -- name: jobs_newest
 -- Newest jobs before an id: the page without filters.
 SELECT id FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;

@@ -23,12 +23,14 @@ INSERT INTO leases (job, lease, site, first, count, state, leased_us, cores, eve
 UPDATE leases SET state = v.state, ended_us = v.ended_us, reason = v.reason, part = v.part FROM v WHERE leases.job = v.job AND leases.lease = v.lease;
 
 -- name: leases_of_jobs
--- All leases of jobs, in the order of records.Lease.
-SELECT job, lease, site, first, count, state, leased_us, ended_us, reason, cores, event_s, part FROM leases WHERE job {in:ids};
+-- All leases of jobs, in the order of records.Lease. One that is ACTIVE of a COMPLETED job was settled with it (`complete_jobs`).
+SELECT leases.job, leases.lease, leases.site, leases.first, leases.count, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN 1 ELSE leases.state END, leases.leased_us, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN jobs.ended_us ELSE leases.ended_us END, leases.reason, leases.cores, leases.event_s, leases.part
+FROM leases JOIN jobs ON jobs.id = leases.job WHERE leases.job {in:ids};
 
 -- name: leases_of_job
 -- The latest leases of a job, newest first.
-SELECT job, lease, site, first, count, state, leased_us, ended_us, reason, cores, event_s, part FROM leases WHERE job = :job ORDER BY lease DESC LIMIT :limit;
+SELECT leases.job, leases.lease, leases.site, leases.first, leases.count, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN 1 ELSE leases.state END, leases.leased_us, CASE WHEN leases.state = 0 AND jobs.state = 2 THEN jobs.ended_us ELSE leases.ended_us END, leases.reason, leases.cores, leases.event_s, leases.part
+FROM leases JOIN jobs ON jobs.id = leases.job WHERE leases.job = :job ORDER BY leases.lease DESC LIMIT :limit;
 
 -- name: leases_of_site
 -- Leases of a site in one state whose jobs have not ended. Scans running jobs: for a site that is lost or returns.
