@@ -3,12 +3,15 @@
 //! In order of age over grants that fit the pilot. As much as fills its queue (`queue_s` seconds per core) at the
 //! measured pace, at least what its idle cores need; little of what was never measured, and at most half of its share
 //! when work runs short, so that the last events are spread over all pilots.
+//!
+//! A program whose payloads take many events gets two payloads' worth for each core where that is more: hand-outs
+//! of less would keep its chunks short for ever, and their time per event that of starting a process.
 
 use std::collections::HashMap;
 
 use tidemill_wire::{Ask, Grant, Program};
 
-use crate::ledger::{Ledger, PilotKey};
+use crate::ledger::{Ledger, PilotKey, ProgramState};
 use crate::pace::Pace;
 
 /// Grants in one message at most.
@@ -23,14 +26,22 @@ const SKIP_MAX: usize = 4096;
 const UNMEASURED_PER_CORE: u64 = 2;
 /// Part of its share of all free work that a pilot gets at once.
 const SHARE: f64 = 0.5;
+/// Seconds of work per core that are not divided further when the work of large payloads runs short.
+const CRUMB_S: f64 = 0.25;
+/// Payloads' worth of events that a core gets.
+const PAYLOADS: f64 = 2.0;
 
 /// What is left to give during one hand-out.
 struct Room {
     cores: f64,
     remaining_s: f64,
     queued_s: f64,
-    /// Core-seconds that fill the queue.
-    budget: f64,
+    /// Core-seconds that fill the queue, and all that is free over all cores, for these.
+    queue: f64,
+    share: f64,
+    alone: bool,
+    /// Core-seconds given.
+    given: f64,
     /// Core-seconds that fit the time left.
     time: f64,
     idle_cores: u64,
@@ -68,7 +79,9 @@ impl Ledger {
                 break;
             };
             match self.size(key, (program, grant), &room, now) {
-                0 if room.budget <= 0.0 && room.idle_cores == 0 => break,
+                0 if self.budget(program, &room) <= 0.0 && room.idle_cores == 0 => {
+                    cursors.retain(|cursor| cursor.0 != program);
+                }
                 0 => skipped += 1,
                 count => self.give(key, (program, grant), count, (&mut room, &mut given)),
             }
@@ -86,7 +99,10 @@ impl Ledger {
             cores,
             remaining_s: ask.remaining_s.unwrap_or(f64::INFINITY),
             queued_s: ask.queued_s.max(0.0),
-            budget: (queue_s - ask.queued_s.max(0.0)).max(0.0) * cores,
+            queue: (queue_s - ask.queued_s.max(0.0)).max(0.0) * cores,
+            share: 0.0,
+            alone: self.cores_connected <= ask.cores,
+            given: 0.0,
             time: 0.0,
             idle_cores: 0,
             program_events: HashMap::new(),
@@ -115,19 +131,27 @@ impl Ledger {
             }
         }
         room.idle_cores = ask.cores.saturating_sub(busy);
-        if self.cores_connected > ask.cores {
-            let free_core_s: f64 = self
-                .programs
-                .values()
-                .map(|state| {
-                    state.free_events as f64 * state.pace.event_s() * state.program.cores.max(1) as f64
-                })
-                .sum();
-            room.budget = room
-                .budget
-                .min(free_core_s * cores / self.cores_connected as f64 * SHARE);
-        }
+        let core_s = |state: &ProgramState| {
+            state.free_events as f64 * state.pace.event_s() * state.program.cores.max(1) as f64
+        };
+        let free_core_s: f64 = self.programs.values().map(core_s).sum();
+        room.share = free_core_s * cores / self.cores_connected.max(ask.cores).max(1) as f64 * SHARE;
         room
+    }
+
+    /// Core-seconds of a program that may still be given.
+    fn budget(&self, program: u64, room: &Room) -> f64 {
+        let payload_s = self.programs.get(&program).map_or(0.0, payload_s);
+        let large = (PAYLOADS * payload_s - room.queued_s).max(0.0) * room.cores;
+        let most = if payload_s > 0.0 {
+            // also of a pilot alone: its slots take whole payloads, so what is last must come in small hand-outs
+            room.queue.max(large).min(room.share.max(CRUMB_S * room.cores))
+        } else if room.alone {
+            room.queue
+        } else {
+            room.queue.min(room.share)
+        };
+        most - room.given
     }
 
     /// The oldest grant with free events behind the cursors; moves its program's cursor past it.
@@ -166,9 +190,10 @@ impl Ledger {
         let event_cores = program_state.program.cores.max(1);
         let event_core_s = event_s * event_cores as f64;
         let idle = room.idle_cores / event_cores;
-        let wanted = (room.budget / event_core_s) as u64;
+        let budget = self.budget(program, room);
+        let wanted = (budget / event_core_s) as u64;
         let mut count = wanted
-            .max(u64::from(room.budget > 0.0))
+            .max(u64::from(budget > 0.0))
             .min((room.time / event_core_s) as u64)
             .max(idle);
         let unmeasured_max = (UNMEASURED_PER_CORE * room.cores as u64 / event_cores).max(1);
@@ -217,13 +242,22 @@ impl Ledger {
         let job = self.jobs.get(&state.job);
         let pace = job.and_then(|job| job.pace).unwrap_or(program_state.pace);
         let core_s = taken as f64 * pace.event_s() * event_cores as f64;
-        room.budget -= core_s;
+        room.given += core_s;
         room.time -= core_s;
         room.idle_cores = room.idle_cores.saturating_sub(taken.saturating_mul(event_cores));
         room.text_bytes += job.map_or(0, |job| job.text.get().len());
         *room.program_events.entry(program).or_default() += taken;
         *room.job_events.entry(state.job).or_default() += taken;
     }
+}
+
+/// Aimed length of a payload or range that takes many events, as the slots will cut them; 0 for one event at a time.
+fn payload_s(state: &ProgramState) -> f64 {
+    let program = &state.program;
+    if program.chunk_max <= 1 {
+        return 0.0;
+    }
+    (program.chunk_max as f64 * state.pace.event_s()).min(program.range_s)
 }
 
 fn fits(program: &Program, ask: &Ask) -> bool {

@@ -423,3 +423,74 @@ fn the_time_left_of_a_standing_ask_goes_by() {
     assert_eq!(late, None, "half a second is left");
     assert!(ledger.hand_out(key, 5.0, 1_500_000).is_some());
 }
+
+/// Seconds of a chunk whose process takes 0.1 s to start, 0.5 ms per event.
+fn tell_chunk(ledger: &mut Ledger, key: usize, number: u64, (first, count): (u64, u64)) {
+    let wall_us = 100_000 + 500 * count;
+    let text = format!(
+        r#"{{"k":"done","p":"a.r0.i1","s":{number},"grant":1,"job":1,"first":{first},"count":{count},"wall_us":{wall_us}}}"#
+    );
+    ledger.record(key, &serde_json::from_str(&text).unwrap(), 1);
+}
+
+fn chunked(events: u64) -> (Ledger, usize) {
+    let mut ledger = Ledger::default();
+    ledger.start(0);
+    let key = ledger.key_of("a.r0.i1");
+    ledger.connect(key, &[], 0);
+    let mut file = work(1, vec![grant(1, 0, events)]);
+    let text = program_text()
+        .replace(r#""chunk_max":1"#, r#""chunk_max":500"#)
+        .replace(r#""range_s":1.0"#, r#""range_s":5.0"#);
+    file.programs = vec![raw(text)];
+    ledger.load(file);
+    (ledger, key)
+}
+
+#[test]
+fn large_payloads_get_two_ranges_of_work_for_each_core_however_slow_their_first_events_were() {
+    let (mut ledger, key) = chunked(10_000);
+    let mut sizes = Vec::new();
+    for round in 1..=4 {
+        ledger.ask(key, ask(1), 0);
+        let given = ledger.hand_out(key, 2.0, 0).unwrap();
+        sizes.push(given.iter().map(|grant| grant.count).sum::<u64>());
+        tell_chunk(&mut ledger, key, round, (given[0].first, given[0].count));
+    }
+    assert_eq!(sizes[0], 2, "never measured");
+    assert!(sizes[1] >= 190, "2 x 5 s at 0.05 s: {sizes:?}");
+    assert!(sizes[2] >= 1000, "two payloads: {sizes:?}");
+}
+
+#[test]
+fn large_payloads_leave_work_for_the_other_pilots() {
+    let (mut ledger, key) = chunked(400);
+    let other = ledger.key_of("b.r0.i1");
+    ledger.connect(other, &[], 0);
+    tell_chunk(&mut ledger, key, 1, (0, 2));
+    ledger.ask(other, ask(1), 0);
+    ledger.hand_out(other, 2.0, 0).unwrap();
+    ledger.ask(key, ask(1), 0);
+    let given = ledger.hand_out(key, 2.0, 0).unwrap();
+    // 20 s of work were free: half of the share of one of two cores, of what the other has left
+    let count = given.iter().map(|grant| grant.count).sum::<u64>();
+    assert!((40..=100).contains(&count), "{count}");
+}
+
+#[test]
+fn a_program_of_single_events_gets_what_fills_its_queue_and_no_more() {
+    let mut ledger = Ledger::default();
+    ledger.start(0);
+    let key = ledger.key_of("a.r0.i1");
+    ledger.connect(key, &[], 0);
+    let mut file = work(1, vec![grant(1, 0, 10_000)]);
+    file.programs = vec![raw(
+        program_text().replace(r#""range_s":1.0"#, r#""range_s":90.0"#)
+    )];
+    ledger.load(file);
+    let text = r#"{"k":"done","p":"a.r0.i1","s":1,"grant":1,"job":1,"first":0,"count":1,"wall_us":100000}"#;
+    ledger.record(key, &serde_json::from_str(text).unwrap(), 1);
+    ledger.ask(key, ask(2), 0);
+    let given = ledger.hand_out(key, 2.0, 0).unwrap();
+    assert_eq!(given.iter().map(|grant| grant.count).sum::<u64>(), 40);
+}

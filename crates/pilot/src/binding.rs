@@ -77,6 +77,8 @@ pub struct Binding {
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
     pub hold_outputs: bool,
+    /// The lead gives no more although we asked, or cannot be asked: what is queued has to do for all slots.
+    pub short: bool,
 }
 
 impl Binding {
@@ -93,6 +95,7 @@ impl Binding {
             next_ticket: 1,
             next_slot: 0,
             hold_outputs: false,
+            short: false,
         }
     }
 
@@ -304,6 +307,7 @@ impl Binding {
             };
             let mine = self.slots.iter().filter(|(_, slot)| slot.shape == *shape);
             let count = mine.clone().count() as u64;
+            let idle = mine.clone().filter(|(_, slot)| slot.tickets.is_empty()).count() as u64;
             let least = mine.min_by(|(_, a), (_, b)| {
                 (!a.tickets.is_empty(), a.at_hand_s)
                     .partial_cmp(&(!b.tickets.is_empty(), b.at_hand_s))
@@ -317,12 +321,20 @@ impl Binding {
             if !wants {
                 return;
             }
-            self.give(shape, position, slot, queued.div_ceil(2 * count.max(1)), actions);
+            self.give(shape, position, slot, (queued, count.max(1), idle), actions);
         }
     }
 
-    /// Move at most `fair` events of the queue's piece at `position` to a slot.
-    fn give(&mut self, shape: &Shape, position: usize, slot: u32, fair: u64, actions: &mut Vec<Action>) {
+    /// Move events of the queue's piece at `position` to a slot, one of `slots` that share what is queued; `idle` of
+    /// them have nothing.
+    fn give(
+        &mut self,
+        shape: &Shape,
+        position: usize,
+        slot: u32,
+        (queued_events, slots, idle): (u64, u64, u64),
+        actions: &mut Vec<Action>,
+    ) {
         let Some(queue) = self.queues.get_mut(shape) else {
             return;
         };
@@ -333,11 +345,12 @@ impl Binding {
             return;
         };
         let at_hand = (AT_HAND_S / known.event_s).ceil() as u64;
-        let count = known
-            .per_payload(queued.piece.chunk_max)
-            .max(at_hand)
-            .min(fair.max(1))
-            .min(queued.piece.count);
+        let per_payload = known.per_payload(queued.piece.chunk_max);
+        // half of a share, so that the last ones wait for the slot that is free first; but no large payload is cut up
+        // while there is more to come: the lead itself gives less when it runs short
+        let whole = per_payload > 1 && !self.short;
+        let fair = queued_events.div_ceil(if whole { idle.max(1) } else { 2 * slots });
+        let count = per_payload.max(at_hand).min(fair.max(1)).min(queued.piece.count);
         let piece = Piece {
             count,
             ..queued.piece.clone()

@@ -62,21 +62,21 @@ pub struct KnownProgram {
     pub program: Program,
     pub shape: Shape,
     pub event_s: f64,
-    measured: bool,
+    /// Seconds and events of an average measurement, lately: a chunk weighs by its events.
+    average: Option<(f64, f64)>,
 }
 
 impl KnownProgram {
     /// `before`: the same program as told before, whose measurement stays.
     pub fn new(program: Program, before: Option<&KnownProgram>) -> Self {
-        let (event_s, measured) = before
-            .filter(|known| known.measured)
-            .map_or((program.event_s.max(EVENT_S_MIN), false), |known| {
-                (known.event_s, true)
-            });
+        let average = before.and_then(|known| known.average);
+        let event_s = before
+            .filter(|_| average.is_some())
+            .map_or(program.event_s.max(EVENT_S_MIN), |known| known.event_s);
         KnownProgram {
             shape: Shape::of(&program),
             event_s,
-            measured,
+            average,
             program,
         }
     }
@@ -86,16 +86,26 @@ impl KnownProgram {
         if events == 0 {
             return;
         }
-        let event_s = (wall_s / events as f64).max(EVENT_S_MIN);
-        let step = if self.measured { RATE_WEIGHT } else { 1.0 };
-        self.event_s += step * (event_s - self.event_s);
-        self.measured = true;
+        let events = events as f64;
+        let (mean_s, mean_events) = self.average.unwrap_or((wall_s, events));
+        let mean_s = mean_s + RATE_WEIGHT * (wall_s - mean_s);
+        let mean_events = mean_events + RATE_WEIGHT * (events - mean_events);
+        self.average = Some((mean_s, mean_events));
+        self.event_s = (mean_s / mean_events).max(EVENT_S_MIN);
     }
 
     /// Events of one payload or range, as the slot will cut them.
     pub fn per_payload(&self, chunk_max: Option<u64>) -> u64 {
         let limit = chunk_max.unwrap_or(self.program.chunk_max).max(1);
         ((self.program.range_s / self.event_s) as u64).clamp(1, limit)
+    }
+
+    /// Aimed length of a payload or range that takes many events; 0 for one event at a time.
+    pub fn payload_s(&self) -> f64 {
+        if self.program.chunk_max <= 1 {
+            return 0.0;
+        }
+        (self.program.chunk_max as f64 * self.event_s).min(self.program.range_s)
     }
 
     /// Whether a Done of it has outputs.

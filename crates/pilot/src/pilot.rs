@@ -30,6 +30,8 @@ const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
 /// A standing Ask is replaced at most so often.
 const ASK_AGAIN_US: u64 = 100_000;
+/// A lead that has work answers an Ask sooner.
+const ANSWER_US: u64 = 50_000;
 /// Jobs that idle slots still know are forgotten after so long without work.
 const FORGET_US: u64 = 2_000_000;
 
@@ -361,6 +363,8 @@ impl Pilot {
             return Ok(());
         }
         self.binding.hold_outputs = self.keeper.holds(now_us);
+        let unanswered = self.asked.is_some_and(|(_, at_us)| now_us >= at_us + ANSWER_US);
+        self.binding.short = unanswered || !self.link.is_up();
         let actions = self.binding.decide(now_us);
         let busy = !actions.is_empty();
         self.act(actions, now_us)?;
@@ -436,7 +440,7 @@ impl Pilot {
         }
         let queued_s = self.binding.queued_s();
         let wanted = match self.asked {
-            None => queued_s <= self.post.settings().queue_s / 2.0,
+            None => queued_s <= (self.post.settings().queue_s / 2.0).max(self.binding.payload_s()),
             // the lead works with what we said last: say it again when it is far from the truth
             Some((told_s, at_us)) => queued_s < told_s / 2.0 && now_us >= at_us + ASK_AGAIN_US,
         };

@@ -202,6 +202,9 @@ impl Pilot {
                 let Some(piece) = self.settle(slot, ticket, first, count) else {
                     return Ok(());
                 };
+                if reason == "again" && !self.canceled.contains(&piece.job) {
+                    return self.run_again(piece, now_us);
+                }
                 let reason = self.phase.returned().unwrap_or(match reason.as_str() {
                     "walltime" => "walltime",
                     "cancel" => "cancel",
@@ -346,7 +349,7 @@ impl Pilot {
         Ok(())
     }
 
-    /// Events that went down with their slot: first in the queue, or back to the lead when we leave.
+    /// Events that went down with their slot or payload: first in the queue, or back to the lead when we leave.
     fn run_again(&mut self, piece: Piece, now_us: u64) -> Result<(), PilotError> {
         if let Some(reason) = self.phase.returned() {
             return self.give_back(&piece, reason, now_us);

@@ -189,7 +189,8 @@ pub enum FromSlot {
         job: u64,
         first: u64,
         count: u64,
-        /// `walltime`, `drain`, `yield`, `cancel` or `slot`
+        /// `walltime`, `drain`, `yield`, `cancel` or `slot`; `again`: a payload died that had asked for these ahead,
+        /// any slot may run them at once
         reason: String,
     },
     Log(PayloadLog),

@@ -91,11 +91,18 @@ impl Queue {
 }
 
 /// Seconds per event of a job: the application's estimate until measured.
+///
+/// A process takes time to start: the smallest chunk and the average one together say how long chunks between them take.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    event_s: f64,
+    /// seconds and events of an average chunk, lately; or the estimate and one event
+    wall_s: f64,
+    events: f64,
     measured: bool,
-    last_count: u64,
+    /// events of the smallest chunk so far, and its seconds, lately
+    smallest: (f64, f64),
+    /// events of the largest chunk so far
+    largest: u64,
 }
 
 /// What bounds the next chunk or range.
@@ -109,32 +116,75 @@ pub(crate) struct Bounds {
 
 /// A measurement weighs so much against what was measured before.
 const WEIGHT: f64 = 0.3;
-/// The next range is at most so many times the last: one lucky event says little about the next thousand.
+/// The next range is at most so many times the largest so far: one lucky event says little about the next thousand.
 const GROWTH_MAX: u64 = 8;
 
 impl Pace {
     pub fn new(estimate_s: f64) -> Self {
+        let estimate_s = estimate_s.max(0.0);
         Pace {
-            event_s: estimate_s.max(0.0),
+            wall_s: estimate_s,
+            events: 1.0,
             measured: false,
-            last_count: 0,
+            smallest: (1.0, estimate_s),
+            largest: 0,
         }
     }
 
     pub fn measure(&mut self, count: u64, wall_us: u64) {
-        let event_s = wall_us as f64 / 1e6 / count.max(1) as f64;
-        self.event_s = if self.measured {
-            self.event_s * (1.0 - WEIGHT) + event_s * WEIGHT
-        } else {
-            event_s
-        };
+        let (events, wall_s) = (count.max(1) as f64, wall_us as f64 / 1e6);
+        let weight = if self.measured { WEIGHT } else { 1.0 };
+        self.wall_s += weight * (wall_s - self.wall_s);
+        self.events += weight * (events - self.events);
+        if !self.measured || events < self.smallest.0 {
+            self.smallest = (events, wall_s);
+        } else if events == self.smallest.0 {
+            self.smallest.1 += WEIGHT * (wall_s - self.smallest.1);
+        }
         self.measured = true;
-        self.last_count = count;
+        self.largest = self.largest.max(count);
     }
 
-    /// How long so many events are expected to take.
+    fn event_s(&self) -> f64 {
+        self.wall_s / self.events
+    }
+
+    /// How long so many events are expected to take: never less than at the average pace.
     pub fn expected_us(&self, count: u64) -> u64 {
-        (self.event_s * 1e6 * count as f64) as u64
+        (self.expected_s(count) * 1e6) as u64
+    }
+
+    fn expected_s(&self, count: u64) -> f64 {
+        let events = count as f64;
+        let average_s = events * self.event_s();
+        let (few, few_s) = self.smallest;
+        if events < few || events >= self.events {
+            return average_s;
+        }
+        // the time of more events is no shorter
+        let few_s = few_s.min(self.wall_s);
+        let part = (events - few) / (self.events - few);
+        average_s.max(few_s + part * (self.wall_s - few_s))
+    }
+
+    /// The most events that are expected to take no longer.
+    fn fit(&self, limit_s: f64) -> u64 {
+        // the cast saturates where an event takes nothing
+        let average = (limit_s / self.event_s()) as u64;
+        if self.expected_s(average) <= limit_s {
+            return average;
+        }
+        // between smallest and average chunk: a straight line
+        let (mut fits, mut too_many) = (0, average);
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            if self.expected_s(middle) <= limit_s {
+                fits = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        fits
     }
 
     /// Events for the next chunk or range; 0 when not even one is expected to end in time.
@@ -142,12 +192,11 @@ impl Pace {
         let fits = match bounds.left_us {
             None => u64::MAX,
             Some(0) => 0,
-            // the cast saturates where event_s is tiny or 0
-            Some(left_us) => (left_us as f64 / 1e6 / self.event_s) as u64,
+            Some(left_us) => self.fit(left_us as f64 / 1e6),
         };
-        let aimed = (bounds.range_s / self.event_s) as u64;
+        let aimed = self.fit(bounds.range_s);
         let grown = if self.measured {
-            self.last_count.saturating_mul(GROWTH_MAX)
+            self.largest.saturating_mul(GROWTH_MAX)
         } else {
             u64::MAX
         };
@@ -184,10 +233,51 @@ mod tests {
         assert_eq!(
             pace.size(&bounds(100.0, 1000, None)),
             80,
-            "no more than 8 times the last"
+            "no more than 8 times the largest"
         );
         assert_eq!(pace.size(&bounds(100.0, 5, None)), 5);
         assert_eq!(pace.size(&bounds(100.0, 1000, Some(300_001))), 3);
+    }
+
+    /// Wall time of a chunk whose process takes 0.1 s to start and 0.5 ms per event.
+    fn wall_us(count: u64) -> u64 {
+        100_000 + 500 * count
+    }
+
+    #[test]
+    fn chunks_grow_to_their_limit_although_a_process_takes_long_to_start() {
+        let mut pace = Pace::new(0.0005);
+        pace.measure(1, wall_us(1));
+        let mut sizes = Vec::new();
+        for _ in 0..4 {
+            sizes.push(pace.size(&bounds(5.0, 500, None)));
+            pace.measure(sizes[sizes.len() - 1], wall_us(sizes[sizes.len() - 1]));
+            pace.measure(1, wall_us(1)); // the rest of a hand-out says nothing against large chunks
+        }
+        assert_eq!(sizes[3], 500, "{sizes:?}");
+        assert!(
+            sizes.windows(2).all(|two| two[1] <= 8 * two[0].max(1)),
+            "{sizes:?}"
+        );
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_part_of_what_is_expected() {
+        let mut pace = Pace::new(0.0005);
+        for count in [1, 8, 64, 500, 500, 500, 500] {
+            pace.measure(count, wall_us(count));
+        }
+        for count in [1, 2, 10, 100, 300, 500] {
+            let (expected, real) = (pace.expected_us(count), wall_us(count));
+            assert!(
+                expected * 100 >= real * 99 && expected <= 2 * real,
+                "{count}: {expected} {real}"
+            );
+        }
+        // 50 ms are too little for any process, at whatever pace it works then
+        assert_eq!(pace.size(&bounds(5.0, 500, Some(50_000))), 0);
+        let size = pace.size(&bounds(5.0, 500, Some(200_000)));
+        assert!(size > 100 && wall_us(size) <= 202_000, "{size}");
     }
 
     proptest! {
@@ -196,7 +286,7 @@ mod tests {
             let mut pace = Pace::new(1.0);
             pace.measure(1, (event_s * 1e6) as u64);
             let size = pace.size(&bounds(range_s, chunk_max, Some(left_us)));
-            prop_assert!(size as f64 * pace.event_s <= left_us as f64 / 1e6 * 1.000_001);
+            prop_assert!(size as f64 * pace.event_s() <= left_us as f64 / 1e6 * 1.000_001);
             prop_assert!(size <= chunk_max);
         }
 

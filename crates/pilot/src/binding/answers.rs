@@ -190,6 +190,17 @@ impl Binding {
         (waiting + at_slots) / cores
     }
 
+    /// Seconds of work below which more should be asked for, where payloads that take many events are to stay large.
+    pub fn payload_s(&self) -> f64 {
+        let works = |(program, &events): (&u64, &u64)| {
+            let known = self.programs.get(program)?;
+            let runs = |slot: &SlotState| !slot.tickets.is_empty() && slot.programs.contains(program);
+            let at_work = events > 0 || self.slots.values().any(runs);
+            at_work.then(|| known.payload_s())
+        };
+        self.program_events.iter().filter_map(works).fold(0.0, f64::max)
+    }
+
     /// All work that has no record yet, as grants: queued and at slots.
     pub fn held(&self) -> Vec<Grant> {
         let waiting = self.queues.values().flatten().map(|queued| queued.piece.clone());

@@ -317,3 +317,36 @@ proptest! {
         prop_assert!(held.windows(2).all(|pair| pair[0].first + pair[0].count <= pair[1].first));
     }
 }
+
+#[test]
+fn large_payloads_stay_whole_while_there_is_more_to_come_and_are_shared_when_there_is_not() {
+    let chunked = Program {
+        chunk_max: 500,
+        range_s: 5.0,
+        ..program(1, 1, 0.001)
+    };
+    let counts = |short: bool| -> Vec<u64> {
+        let mut binding = binding(2);
+        binding.short = short;
+        binding.take_work(work(vec![chunked.clone()], vec![job(1, 1)], &[(1, 0, 2_000)]), 0);
+        runs(&binding.decide(0))
+            .iter()
+            .map(|(_, _, piece)| piece.count)
+            .collect()
+    };
+    assert_eq!(counts(false), [500, 500, 500, 500]);
+    assert_eq!(counts(true)[..2], [500, 375]);
+    let mut binding = binding(2);
+    assert!(binding.payload_s() <= 0.0);
+    binding.take_work(work(vec![chunked.clone()], vec![job(1, 1)], &[(1, 0, 2_000)]), 0);
+    assert!((binding.payload_s() - 0.5).abs() < 1e-9, "500 events of 1 ms");
+}
+
+#[test]
+fn a_chunk_weighs_by_its_events_against_short_ones() {
+    let mut known = KnownProgram::new(program(1, 1, 1.0), None);
+    known.measure(1, 0.1005);
+    known.measure(500, 0.35);
+    known.measure(1, 0.1005);
+    assert!(known.event_s < 0.005, "{}", known.event_s);
+}

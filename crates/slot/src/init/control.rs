@@ -119,7 +119,7 @@ impl Control {
     }
 }
 
-/// Done messages that may still grow.
+/// Done messages that may still grow, or wait for what was used in the meantime.
 #[derive(Default)]
 pub(crate) struct Joiner {
     waiting: Vec<Done>,
@@ -127,7 +127,7 @@ pub(crate) struct Joiner {
 }
 
 impl Joiner {
-    /// Adds a Done without outputs and logs. True when it is time to `take_all`.
+    /// Adds a Done. True when it is time to `take_all`.
     pub fn add(&mut self, done: Done, now_us: u64) -> bool {
         if self.waiting.is_empty() {
             self.since_us = now_us;
@@ -143,6 +143,14 @@ impl Joiner {
         std::mem::take(&mut self.waiting)
     }
 
+    /// Takes all but the newest, which what was used can still be added to.
+    pub fn take_older(&mut self) -> Vec<Done> {
+        match self.waiting.pop() {
+            None => Vec::new(),
+            Some(newest) => std::mem::replace(&mut self.waiting, vec![newest]),
+        }
+    }
+
     /// Where what was used in the meantime can be added.
     pub fn last(&mut self) -> Option<&mut Done> {
         self.waiting.last_mut()
@@ -153,8 +161,13 @@ impl Joiner {
     }
 }
 
+/// Whether a Done has nothing that is its own.
+pub(crate) fn is_plain(done: &Done) -> bool {
+    done.outputs.is_empty() && done.stdout.is_empty() && done.stderr.is_empty()
+}
+
 fn joins(each: &Done, next: &Done) -> bool {
-    each.ticket == next.ticket && each.first + each.count == next.first
+    is_plain(each) && is_plain(next) && each.ticket == next.ticket && each.first + each.count == next.first
 }
 
 fn join(each: &mut Done, next: &Done) {
@@ -179,6 +192,7 @@ fn join(each: &mut Done, next: &Done) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SlotOutput;
 
     fn done(ticket: u64, first: u64, count: u64) -> Done {
         Done {
@@ -206,5 +220,24 @@ mod tests {
             .collect();
         assert_eq!(all, [(1, 0, 3, 2), (1, 5, 2, 2), (2, 1, 1, 1)]);
         assert_eq!(joiner.due_us(), None);
+    }
+
+    #[test]
+    fn outputs_are_never_joined_and_the_newest_can_stay() {
+        let mut joiner = Joiner::default();
+        for first in 0..3 {
+            let outputs = vec![SlotOutput::default()];
+            joiner.add(
+                Done {
+                    outputs,
+                    ..done(1, first, 1)
+                },
+                0,
+            );
+        }
+        let firsts = |all: Vec<Done>| all.iter().map(|done| done.first).collect::<Vec<_>>();
+        assert_eq!(firsts(joiner.take_older()), [0, 1]);
+        assert_eq!(firsts(joiner.take_all()), [2]);
+        assert!(joiner.take_older().is_empty());
     }
 }

@@ -315,24 +315,29 @@ impl Init {
         let Kind::Range(talk) = &mut payload.kind else {
             return;
         };
-        let left = talk.take_left();
+        let oldest = talk.take_oldest_left();
+        let fetched = talk.take_left();
         if let Some(known) = self.jobs.get(&job) {
-            for events in &left {
+            for events in oldest.iter().chain(&fetched) {
                 known
                     .inputs
                     .remove_each(&self.scratch.place, &known.def, (events.first, events.count));
             }
         }
         if let Some((reason, _)) = payload.recalled {
-            for &events in left.iter().filter(|_| !payload.recall_told) {
+            for &events in oldest.iter().chain(&fetched).filter(|_| !payload.recall_told) {
                 self.give_back(events, reason);
             }
         } else {
-            let blamed = if left.is_empty() {
+            let blamed = if oldest.is_empty() {
                 self.blame(talk, job, exit)
             } else {
-                left
+                oldest
             };
+            // it had asked for these ahead, and never got to them
+            for events in fetched {
+                self.give_back(events, "again");
+            }
             for events in blamed {
                 let failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
                 self.control.put(FromSlot::Failed(failed));

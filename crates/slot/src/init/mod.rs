@@ -31,7 +31,7 @@ use tidemill_wire::Program;
 use crate::codec::Downward;
 use crate::queue::{Events, Queue, Run};
 use crate::{Done, FromSlot, Isolated, SlotSpec, ToSlot};
-use control::{Control, Joiner};
+use control::{is_plain, Control, Joiner};
 use job::Job;
 use payload::{Kind, Payload};
 use scratch::{chain, Scratch};
@@ -411,12 +411,21 @@ impl Init {
         });
     }
 
+    /// Of a payload of command mode: what it used is known.
     fn add_done(&mut self, done: Done, now_us: u64) {
-        let alone = !done.outputs.is_empty() || !done.stdout.is_empty() || !done.stderr.is_empty();
-        if alone {
+        if !is_plain(&done) {
             self.control.put(FromSlot::Done(done));
         } else if self.joiner.add(done, now_us) {
             self.flush_joiner();
+        }
+    }
+
+    /// Of a range of a persistent payload: waits for `flush_joiner` to say what it used.
+    fn add_piece(&mut self, done: Done, now_us: u64) {
+        if self.joiner.add(done, now_us) {
+            for done in self.joiner.take_older() {
+                self.control.put(FromSlot::Done(done));
+            }
         }
     }
 
@@ -439,11 +448,7 @@ impl Init {
         let Some(last) = self.joiner.last() else {
             return;
         };
-        let sample = usage::sample(self.reach);
-        let old = payload.old(time::monotonic_us());
-        let traffic = old.then(|| usage::traffic(payload.pid)).flatten();
-        payload.charge(last, (sample.user_us, sample.system_us), traffic);
-        last.rss_kb = last.rss_kb.max(sample.rss_kb);
+        payload.charge_running(last, self.reach);
     }
 
     fn tell_when_idle(&mut self) {

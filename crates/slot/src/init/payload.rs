@@ -1,5 +1,6 @@
 //! The payload that runs in a slot, and when it is to be killed.
 
+use tidemill_sys::time;
 use tidemill_wire::Program;
 
 use super::talk::Talk;
@@ -12,6 +13,8 @@ const SAMPLE_US: u64 = 200_000;
 /// Costly figures (PSS, bytes) are taken for payloads that are older than this, and again after `COSTLY_AGAIN_US`.
 const COSTLY_AFTER_US: u64 = 1_000_000;
 const COSTLY_AGAIN_US: u64 = 10_000_000;
+/// What was used is looked at so seldom that looking takes this part of the time.
+const CHARGE_COST: u64 = 100;
 /// A persistent payload that was told `end` may take so long to leave.
 const LEAVE_US: u64 = 30_000_000;
 
@@ -54,6 +57,7 @@ pub(crate) struct Payload {
     told_traffic: Traffic,
     next_sample_us: u64,
     next_costly_us: u64,
+    next_charge_us: u64,
     progress_us: u64,
     cpu_us: u64,
     printed: u64,
@@ -78,6 +82,7 @@ impl Payload {
             told_traffic: Traffic::default(),
             next_sample_us: now_us + SAMPLE_US,
             next_costly_us: now_us + COSTLY_AFTER_US,
+            next_charge_us: 0,
             progress_us: now_us,
             cpu_us: 0,
             printed: 0,
@@ -118,6 +123,24 @@ impl Payload {
             done.write_bytes = Some(done.write_bytes.unwrap_or(0) + write_bytes);
             self.told_traffic = now;
         }
+    }
+
+    /// Adds to a Done what the running payload used since the last time; looks seldom where there are many processes.
+    pub fn charge_running(&mut self, done: &mut Done, reach: Reach) {
+        let now_us = time::monotonic_us();
+        if now_us < self.next_charge_us {
+            return;
+        }
+        let sample = match reach {
+            Reach::Namespace => usage::sample(reach),
+            // the whole node's processes would have to be read to find ours
+            Reach::Descendants => usage::sample_one(self.pid),
+        };
+        let traffic = self.old(now_us).then(|| usage::traffic(self.pid)).flatten();
+        self.charge(done, (sample.user_us, sample.system_us), traffic);
+        done.rss_kb = done.rss_kb.max(sample.rss_kb).max(self.rss_max_kb);
+        let cost_us = time::monotonic_us().saturating_sub(now_us);
+        self.next_charge_us = now_us + CHARGE_COST * cost_us;
     }
 
     /// Samples the slot's processes and says whether the payload must go. `printed`: bytes on stdout and stderr.

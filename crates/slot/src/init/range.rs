@@ -242,7 +242,7 @@ impl Init {
                     outputs,
                     ..Done::default()
                 };
-                self.add_done(done, now_us);
+                self.add_piece(done, now_us);
             }
         }
     }

@@ -263,14 +263,25 @@ impl Talk {
     /// Everything that was given and not reported.
     pub fn take_left(&mut self) -> Vec<Events> {
         let given = std::mem::take(&mut self.given);
-        let pieces = given.into_iter().flat_map(|range| {
-            range.left.into_iter().map(move |(first, count)| Events {
-                first,
-                count,
-                ..range.events
-            })
-        });
-        pieces.collect()
+        given.iter().flat_map(Given::left).collect()
+    }
+
+    /// What is left of the oldest range: where the payload most likely was.
+    pub fn take_oldest_left(&mut self) -> Vec<Events> {
+        if self.given.is_empty() {
+            return Vec::new();
+        }
+        self.given.remove(0).left().collect()
+    }
+}
+
+impl Given {
+    fn left(&self) -> impl Iterator<Item = Events> + '_ {
+        self.left.iter().map(|&(first, count)| Events {
+            first,
+            count,
+            ..self.events
+        })
     }
 }
 
@@ -318,9 +329,9 @@ mod tests {
         talk.give(events(7, 0, 10), 1, 0);
         talk.give(events(8, 20, 2), 1, 0);
         talk.settle(3, 4, 1).unwrap();
-        assert_eq!(
-            talk.take_left(),
-            [events(7, 0, 3), events(7, 7, 3), events(8, 20, 2)]
-        );
+        assert_eq!(talk.take_oldest_left(), [events(7, 0, 3), events(7, 7, 3)]);
+        talk.give(events(9, 30, 1), 1, 0);
+        assert_eq!(talk.take_left(), [events(8, 20, 2), events(9, 30, 1)]);
+        assert!(talk.take_oldest_left().is_empty());
     }
 }

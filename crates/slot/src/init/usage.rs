@@ -64,9 +64,11 @@ struct Stat {
     parent: i32,
     user_ticks: u64,
     system_ticks: u64,
+    rss_pages: u64,
 }
 
-/// proc(5): after the name in parentheses come state, ppid and 9 others, then utime, stime, cutime, cstime.
+/// proc(5): after the name in parentheses come state, ppid and 9 others, then utime, stime, cutime, cstime, and 6 others
+/// later rss.
 fn stat(pid: i32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -75,27 +77,29 @@ fn stat(pid: i32) -> Option<Stat> {
         parent: fields.get(1)?.parse().ok()?,
         user_ticks: ticks(11)? + ticks(13)?,
         system_ticks: ticks(12)? + ticks(14)?,
+        rss_pages: ticks(21)?,
     })
 }
 
 /// Sums over the slot. Shared pages count once per process.
 pub(crate) fn sample(reach: Reach) -> Sample {
-    let mut sum = Sample::default();
+    processes(reach).into_iter().fold(Sample::default(), add)
+}
+
+/// Of one process and the children that it waited for.
+pub(crate) fn sample_one(pid: i32) -> Sample {
+    add(Sample::default(), pid)
+}
+
+fn add(mut sum: Sample, pid: i32) -> Sample {
     let (page_kb, tick_us) = (process::page_bytes() / 1024, 1_000_000 / process::ticks_per_s());
-    for pid in processes(reach) {
-        let Some(stat) = stat(pid) else {
-            continue;
-        };
-        sum.processes += 1;
-        sum.user_us += stat.user_ticks * tick_us;
-        sum.system_us += stat.system_ticks * tick_us;
-        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-        let pages = statm
-            .split_ascii_whitespace()
-            .nth(1)
-            .and_then(|field| field.parse::<u64>().ok());
-        sum.rss_kb += pages.unwrap_or(0) * page_kb;
-    }
+    let Some(stat) = stat(pid) else {
+        return sum;
+    };
+    sum.processes += 1;
+    sum.user_us += stat.user_ticks * tick_us;
+    sum.system_us += stat.system_ticks * tick_us;
+    sum.rss_kb += stat.rss_pages * page_kb;
     sum
 }
 

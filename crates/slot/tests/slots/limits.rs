@@ -75,9 +75,10 @@ fn not_looping() {
 }
 
 fn memory() {
+    let hog =
+        "import time\nx = bytearray(200 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(1000)";
+    let mut what = (program("/usr/bin/python3", "command"), job(&["-c", hog]));
     for spec in [isolated(), plain()] {
-        let hog = "import time\nx = bytearray(200 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\ntime.sleep(1000)";
-        let mut what = (program("/usr/bin/python3", "command"), job(&["-c", hog]));
         what.0.memory_mb = 100;
         let failed = fails(&spec, &what);
         assert!(
@@ -89,8 +90,12 @@ fn memory() {
         memory_mb: 50,
         ..isolated()
     };
-    let failed = fails(&spec, &shell("head -c 100000000 /dev/zero | tail; sleep 1000 | head -c 100000000 /dev/zero | { tail; sleep 1000; }"));
-    assert!(matches!(failed.failure.as_str(), "memory"), "{failed:?}");
+    what.0.memory_mb = 0;
+    let failed = fails(&spec, &what);
+    assert!(
+        failed.failure == "memory" && failed.message.contains("limit is 50 MB"),
+        "{failed:?}"
+    );
 }
 
 fn disk() {

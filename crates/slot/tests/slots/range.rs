@@ -10,6 +10,11 @@ use crate::Test;
 pub const TESTS: &[Test] = &[
     ("one payload serves all ranges of a job", serves),
     ("only what was not reported fails when a payload dies", partial),
+    (
+        "of what a payload had asked for ahead nothing fails when it dies",
+        fetched_ahead,
+    ),
+    ("done messages carry the CPU time of their ranges", cpu_time),
     ("a failed event is told and the rest goes on", failed_event),
     ("a wrong line ends the payload and is quoted", wrong_lines),
     (
@@ -67,6 +72,48 @@ fn partial() {
     assert_eq!(failed, [(0, 2, Some(11), "payload"), (5, 5, Some(11), "payload")]);
     assert_eq!(rig.failed[0].stderr, b"boom\n");
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 13);
+}
+
+fn fetched_ahead() {
+    let script = "echo ready >&4; for i in 1 2 3; do echo next 2 >&4; done; for i in 1 2 3; do read a f c s <&3; done; echo done 0 1 >&4; kill -SEGV $$";
+    for spec in [isolated(), plain()] {
+        let mut rig = Rig::new(&spec);
+        rig.learn(&range_shell(script)).give(0, 6).all();
+        let failed: Vec<_> = rig.failed.iter().map(|f| (f.first, f.count, f.signal)).collect();
+        assert_eq!(failed, [(1, 1, Some(11))]);
+        let again = |first| (first, 2, "again".to_owned());
+        assert_eq!(rig.returned, [again(2), again(4)]);
+    }
+}
+
+fn cpu_time() {
+    let burn = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; ";
+    for (keep, spec) in [("", isolated()), (" o=out", isolated()), (" o=out", plain())] {
+        let script =
+            format!("{LOOP} {burn} echo > out; echo done $first $count{keep} >&4; echo next >&4; done");
+        let mut what = range_shell(&script);
+        what.0.chunk_max = 1;
+        if !keep.is_empty() {
+            what.0.outputs = vec![output("o", "out")];
+        }
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 3).all();
+        let used: Vec<u64> = rig
+            .done
+            .iter()
+            .map(|done| done.user_us + done.system_us)
+            .collect();
+        let wall_us: u64 = rig.done.iter().map(|done| done.wall_us).sum();
+        // the first record has what its range took and no more, the last one what is left
+        assert!(
+            used[0] > 50_000 && used.iter().sum::<u64>() > 150_000,
+            "{used:?} {keep}"
+        );
+        assert!(
+            used.iter().sum::<u64>() <= wall_us + 200_000,
+            "{used:?} {wall_us}"
+        );
+    }
 }
 
 fn failed_event() {
