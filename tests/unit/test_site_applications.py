@@ -147,6 +147,27 @@ def test_wrong_application_file_names_what_is_wrong(
     assert hint is None or hint in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("through_link", [False, True])
+def test_script_below_the_site_directory_is_refused_because_payloads_do_not_see_it(
+    apps: Path, tmp_path: Path, through_link: bool
+) -> None:
+    script = apps / "run.py"
+    script.write_text("pass\n")
+    named = script
+    if through_link:
+        named = tmp_path.parent / f"{tmp_path.name}-elsewhere.py"
+        named.symlink_to(script)
+    path = apps / "sim.toml"
+    digest = f'script = "{named}"\narguments'
+    path.write_text(path.read_text().replace("arguments", digest, 1))
+    load_application(path)  # not the directory of a site
+    (tmp_path / "site.toml").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load_application(path)
+    assert f"`{named}` is below the site directory" in caught.value.message
+    assert "put it outside" in (caught.value.hint or "")
+
+
 def test_wrong_file_does_not_take_the_others_down(apps: Path) -> None:
     (apps / "bad.toml").write_text("nonsense")
     applications = Applications(apps)

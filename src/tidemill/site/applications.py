@@ -83,6 +83,7 @@ def load_application(path: Path, digests: Digests | None = None) -> Approved:
             )
     for name, parameter in app.parameters.items():
         _check_parameter(path, name, parameter)
+    _check_place(path, app)
     return Approved(app=app, templates=templates, files=_files(path, app, digests or Digests()))
 
 
@@ -95,6 +96,19 @@ def _check_names(path: Path, app: Application) -> None:
     for name in app.parameters:
         if not name.isidentifier():
             raise ConfigError(f"{path}: parameter `{name}` is not a name", hint="letters, digits and `_`")
+
+
+def _check_place(path: Path, app: Application) -> None:
+    """A slot hides the site directory and shows only the executable of it again. Raises ConfigError."""
+    site = path.absolute().parent.parent
+    if app.script is None or not (site / "site.toml").is_file():
+        return
+    for directory, script in ((site, Path(app.script)), (site.resolve(), Path(app.script).resolve())):
+        if script.is_relative_to(directory):
+            raise ConfigError(
+                f"{path}: `script` `{app.script}` is below the site directory, which payloads do not see",
+                hint=f"put it outside of `{directory}`, where staff keep the programs of this site",
+            )
 
 
 def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
