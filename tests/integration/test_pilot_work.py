@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.integration.pilot_fleet import field, grants, job, output, program
 
 from tidemill.node.bundle import IndexTail, bundles, read_member
-from tidemill.wire.node import Done, Ended, Failed, Started
+from tidemill.wire.node import Done, Ended, Failed, Returned, Started
 
 
 def test_every_event_is_done_once_and_the_pilot_leaves_when_idle(tmp_path: Path) -> None:
@@ -148,3 +148,21 @@ def test_a_failing_event_is_reported_with_its_evidence(tmp_path: Path) -> None:
         assert isinstance(failed, Failed)
         assert (failed.first, failed.count, failed.failure, failed.exit_status) == (3, 1, "payload", 1)
         assert failed.stderr_tail == "reason\n"
+
+
+def test_ranges_that_a_dead_payload_had_asked_for_ahead_run_again_on_the_same_node(tmp_path: Path) -> None:
+    script = (
+        "echo ready >&4; for k in 1 2 3; do echo next >&4; done; "
+        "while read -r verb first rest <&3; do [ $verb = end ] && exit 0; [ $first = 4 ] && kill -SEGV $$; "
+        "sleep 0.02; echo done $first 1 >&4; echo next >&4; done"
+    )
+    with field(tmp_path) as it:
+        work = job(1, script, events=12)
+        it.fleet.write_work(programs=[program(mode="range")], jobs=[work], grants=grants(work))
+        it.lead()
+        assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
+        [failed] = it.of(Failed)
+        assert isinstance(failed, Failed)
+        assert (failed.first, failed.count, failed.signal) == (4, 1, 11)
+        assert it.of(Returned) == []
+        assert str(it.done(1)) == "0-3,5-11"
