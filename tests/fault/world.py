@@ -57,8 +57,8 @@ grace_s = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a world is made. `user`: it runs as this user (root only), with HOME in `home/me`; `environment` is added;
-    its home is made in `parent`."""
+    """How a world is made. `user`: it runs as this user (root only); `environment` is added; its home is made
+    in `parent`. HOME is `home/me`."""
 
     nodes: int = 2
     cores: int = 1
@@ -88,7 +88,7 @@ class World:
 
     def start(self) -> None:
         """Start `tidemill up` in a PID namespace of its own and wait until it answers."""
-        command = [*self._as_user(), *TIDEMILL, "up", "--home", str(self.home)]
+        command = [*self._reachable(), *self._as_user(), *TIDEMILL, "up", "--home", str(self.home)]
         with (self.home / "up.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*namespace_command(), *command],
@@ -106,9 +106,42 @@ class World:
     def run(self, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """`tidemill WORDS` as the world's user, in its home."""
         return subprocess.run(
-            [*self._as_user(), *TIDEMILL, *words], cwd=self.home / "me", env=self._environment(),
+            self._command(*words), cwd=self.home / "me", env=self._environment(),
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """As `run`, beside the test; killed if the test leaves it."""
+        process = subprocess.Popen(
+            self._command(*words), cwd=self.home / "me", env=self._environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def _command(self, *words: str) -> list[str]:
+        command = [*self._as_user(), *TIDEMILL, *words]
+        return command if self.options.user is None else self.inside(command)
+
+    def _reachable(self) -> list[str]:
+        """A prefix that shows the interpreter at its path although it lies below a closed directory, such as /root."""
+        if self.options.user is None:
+            return []
+        prefix = Path(sys.executable).resolve().parents[1]
+        closed = [path for path in reversed(prefix.parents) if not path.stat().st_mode & 0o001]
+        if not closed:
+            return []
+        stage = self.home / "interpreter"
+        stage.mkdir()
+        script = (
+            'mount --bind "$2" "$3" && mount -t tmpfs -o mode=0755 tm-test "$1" && mkdir -p "$2" && '
+            'mount --bind "$3" "$2" && shift 3 && exec "$@"'
+        )
+        return ["sh", "-c", script, "sh", str(closed[0]), str(prefix), str(stage)]
 
     def _as_user(self) -> list[str]:
         user = self.options.user
@@ -117,8 +150,7 @@ class World:
 
     def _environment(self) -> dict[str, str]:
         own = {"TIDEMILL_HOME": str(self.home), **self.options.environment}
-        if self.options.user is not None:
-            own["HOME"] = str(self.home / "me")
+        own.setdefault("HOME", str(self.home / "me"))
         return {**os.environ, **own}
 
     def wait_for(self, done: object, what: str, timeout_s: float = 60.0) -> None:

@@ -76,8 +76,7 @@ class Agent:
         base = config.output_dir or site_dir / "out"
         roots = [*config.data_roots, base]
         self.stage = Stage(site_dir / "stage", config, roots)
-        mask = [site_dir, *([config.secret_file] if config.secret_file else [])]
-        self.fleets = Fleets(site_dir / "fleets", config, binary=binary, mask=mask)
+        self.fleets = Fleets(site_dir / "fleets", config, binary=binary)
         self.fleets.adopt(self.log.pool.state)
         self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
         deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)

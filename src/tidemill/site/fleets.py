@@ -17,6 +17,7 @@ from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState
 from tidemill.site import state as s
 from tidemill.site.lead import Lead
+from tidemill.site.masks import masked_paths
 from tidemill.wire.node import FORMAT, Grant, JobDef, Manifest, Program, Settings
 
 BATCH_COMMANDS = [
@@ -51,11 +52,10 @@ class OpenFleet:
 class Fleets:
     """All fleets of the site that are not finished."""
 
-    def __init__(self, directory: Path, config: SiteConfig, *, binary: Path, mask: list[Path]) -> None:
+    def __init__(self, directory: Path, config: SiteConfig, *, binary: Path) -> None:
         self._directory = directory
         self._config = config
         self._binary = binary
-        self._mask = mask
         self.open: dict[str, OpenFleet] = {}
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
@@ -96,7 +96,7 @@ class Fleets:
                 pilot_grace_s=config.pilot_grace_s,
                 isolation="required" if config.shared and not config.allow_unisolated else "preferred",
                 affinity=config.affinity,
-                mask=[str(path) for path in [*self._mask, *config.mask]],
+                mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
                 bundle_bytes_max=config.bundle_bytes_max,
             ),
