@@ -20,8 +20,11 @@ from tidemill.model.seed import campaign_offset
 from tidemill.server import pages
 from tidemill.server.dispatcher import Dispatcher, Missing
 from tidemill.server.pages import Filter
+from tidemill.server.queries import migrations
+from tidemill.server.records import COMPLETED
 from tidemill.server.store import Session, Store, row, transaction
 from tidemill.server.sync import Bad, Conflict
+from tidemill.server.work import Work, WrongEdgeError
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,
@@ -32,6 +35,8 @@ from tidemill.wire.api import (
     DeliverOrder,
     DiscardOrder,
     DoneReport,
+    DrainOrder,
+    DrainRequest,
     FailureReport,
     FetchLogOrder,
     ForgetOrder,
@@ -194,9 +199,10 @@ SIM = JobSpec(app="sim")
 def test_an_empty_database_is_refused_until_it_is_filled(store: Store) -> None:
     with pytest.raises(ConfigError, match=r"no database|empty"):
         store.check()
-    assert store.upgrade() == (0, 1)
+    known = len(migrations(store.dialect))
+    assert store.upgrade() == (0, known)
     store.check()
-    assert store.upgrade() == (1, 1)
+    assert store.upgrade() == (known, known)
 
 
 def test_a_database_of_a_newer_version_is_refused_and_not_changed(store: Store) -> None:
@@ -718,3 +724,85 @@ def test_numbers_that_are_not_finite_are_refused(world: World) -> None:
         Site(world, "s\n").sync()
     with pytest.raises(Missing, match="no job"):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[2**70]))
+
+
+# ---- what a cycle does not write, and drained sites ----------------------------------------------------------------
+
+
+def test_a_lease_that_was_settled_with_its_job_is_shown_so_and_stays_so(world: World) -> None:
+    (number,) = world.submit(JobSpec(app="sim"))
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    site.sync(done(lease))
+    world.dispatcher.close()
+    world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    (attempt,) = world.job(number).attempts
+    assert (world.state(number), attempt.state) == ("COMPLETED", "SETTLED")
+    assert attempt.ended_us is not None
+    site.sync(done(lease))
+    world.now_s += 1_000
+    assert world.dispatcher.check_sites() == ["s"]
+    site.sync()
+    assert [each.state for each in world.job(number).attempts] == ["SETTLED"]
+    assert world.job(number).row.events_done == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_results_count_alike_whether_the_server_remembers_the_job_or_not(
+    world: World, *, restart: bool
+) -> None:
+    numbers = world.submit(*[JobSpec(app="sim")] * 4)
+    site = Site(world)
+    first, second, third, fourth = leases(site.sync())
+    if restart:
+        world.dispatcher.close()
+        world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    site.sync(done(first), failed(second, 0, final=False), refused(third), failed(fourth, 0), want=0)
+    assert [world.state(each) for each in numbers] == ["COMPLETED", "RUNNING", "WAITING", "FAILED"]
+    site.sync(done(second), want=0)
+    (again,) = leases(site.sync())
+    site.sync(done(again))
+    world.dispatcher.handle_retry(ActionRequest(jobs=[numbers[3]]))
+    (retried,) = leases(site.sync())
+    site.sync(done(retried))
+    assert [world.state(each) for each in numbers] == ["COMPLETED"] * 4
+    counted = pages.counts(world.reader)
+    assert (counted.states["COMPLETED"], counted.events_done, counted.events_failed) == (4, 4, 0)
+
+
+def test_a_drained_site_gets_no_leases_and_another_does(world: World) -> None:
+    world.submit(*[JobSpec(app="sim")] * 3, JobSpec(app="sim", site="s"))
+    site, other = Site(world), Site(world, "other")
+    site.sync(want=0)
+    reply = world.dispatcher.handle_drain("s", DrainRequest(drain=True, reason="cooling"))
+    assert (reply.changed, reply.unchanged) == (1, 0)
+    assert world.job(1).waits_for == "site_drained"
+    assert world.job(1).waits_hint is not None
+    assert "s: cooling" in str(world.job(1).waits_hint)
+    orders = site.sync()
+    assert [(type(each), each.drain) for each in orders if isinstance(each, DrainOrder)] == [
+        (DrainOrder, True)
+    ]
+    assert len(orders) == 1
+    assert len(leases(other.sync())) == 3
+    assert world.job(4).waits_for == "site_drained"
+    world.dispatcher.handle_drain("s", DrainRequest(drain=False))
+    assert len(leases(site.sync())) == 1
+
+
+def test_a_site_that_has_not_joined_cannot_be_drained(world: World) -> None:
+    world.submit(JobSpec(app="sim", site="later"))
+    with pytest.raises(Missing, match="later"):
+        world.dispatcher.handle_drain("later", DrainRequest(drain=True))
+
+
+def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: World) -> None:
+    (number,) = world.submit(JobSpec(app="sim"))
+
+    def complete(work: Work) -> None:
+        work.load([number])
+        work.enter(work.jobs[number], COMPLETED)
+
+    with pytest.raises(WrongEdgeError, match="WAITING -> COMPLETED"):
+        world.dispatcher.write(complete)
+    assert len(leases(Site(world).sync())) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -344,6 +345,64 @@ def test_a_second_server_on_the_directory_is_refused(server: Server, folder: Pat
     assert server.call("GET", "/v1/health")[0] == 200
 
 
+def test_a_full_disk_refuses_keeps_nothing_by_halves_and_recovers(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tidemill", folder],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        server = Server(folder).ready()
+        assert server.call("POST", "/v1/jobs", jobs({"app": "sim"}))[0] == 200
+        ballast = folder / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        many = jobs({"app": "sim", "name": "n" * 90}, key="many", repeat=[10_000])
+        status, reply = server.call("POST", "/v1/jobs", many)
+        assert (status, "full" in reply["error"]) == (503, True), reply
+        assert "free space on the server's file system" in reply["hint"]
+        assert server.call("GET", "/v1/health")[1]["status"] == "full"
+        assert server.call("GET", "/v1/counts")[1]["jobs"] == 1
+        status, reply = server.call("POST", "/v1/sync", sync())
+        assert status in (200, 503), "a small write may still fit"
+        ballast.unlink()
+        status, reply = server.call("POST", "/v1/jobs", {**many, "repeat": [2_000]})
+        assert (status, reply.get("count")) == (200, 2_000), reply
+        assert server.call("GET", "/v1/health")[1]["status"] == "ok"
+        assert server.call("GET", "/v1/counts")[1]["jobs"] == 2_001
+        assert server.stop() == 0
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_site_is_drained_and_resumed(server: Server, folder: Path) -> None:
+    assert server.call("POST", "/v1/sites/s/drain", {"drain": True})[0] == 404
+    server.call("POST", "/v1/jobs", jobs({"app": "sim"}))
+    server.call("POST", "/v1/sync", sync(capacity=msgspec.structs.replace(sync().capacity, want_core_s=0.0)))
+    drain = {"drain": True, "reason": "cooling"}
+    assert server.call("POST", "/v1/sites/s/drain", drain) == (200, {"changed": 1, "unchanged": 0})
+    assert server.stop() == 0
+    again = Server(folder).ready()
+    try:
+        assert again.call("POST", "/v1/sites/s/drain", drain) == (200, {"changed": 0, "unchanged": 1})
+        assert again.call("GET", "/v1/sites")[1][0]["state"] == "DRAINED"
+        _, reply = again.call("POST", "/v1/sync", sync())
+        assert [(each["t"], each["drain"], each["reason"]) for each in reply["orders"]] == [
+            ("drain", True, "cooling")
+        ]
+        assert again.call("GET", "/v1/jobs/1")[1]["waits_for"] == "site_drained"
+        assert again.call("POST", "/v1/sites/s/drain", {"drain": False})[0] == 200
+        _, reply = again.call("POST", "/v1/sync", sync(have=1))
+        assert [each["t"] for each in reply["orders"]] == ["drain", "lease"]
+        assert again.call("GET", "/v1/sites")[1][0]["state"] == "UP"
+    finally:
+        again.stop()
+
+
 def test_a_directory_that_others_may_enter_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -402,7 +461,7 @@ def test_tcp_wants_the_secret_and_logs_refusals(folder: Path, tmp_path: Path) ->
 def test_an_older_schema_is_refused_unless_the_upgrade_is_asked_for(folder: Path) -> None:
     Server(folder).ready().stop()
     with sqlite3.connect(folder / "tidemill.db") as connection:
-        connection.execute("UPDATE tidemill_schema SET version = 2")
+        connection.execute("UPDATE tidemill_schema SET version = 99")
     connection.close()
     server = Server(folder)
     assert server.process.wait(DEADLINE_S) == 1

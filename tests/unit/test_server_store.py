@@ -16,6 +16,7 @@ from tidemill.server.dispatcher import Dispatcher
 from tidemill.server.queries import Dialect, load, migrations, parse, statements
 from tidemill.server.store import Store
 from tidemill.server.sync import Bad
+from tidemill.server.work import Work
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
 SOURCE = resources.files("tidemill.server")
@@ -45,7 +46,7 @@ def test_statements_are_spelled_for_each_database() -> None:
 
 
 def test_migrations_are_numbered_and_split_into_statements() -> None:
-    assert [number for number, _ in migrations(Dialect.SQLITE)] == [1]
+    assert [number for number, _ in migrations(Dialect.SQLITE)] == [1, 2]
     assert statements("-- a;\nCREATE TABLE a (\n x TEXT); \nINSERT INTO a VALUES (';x');") == [
         "CREATE TABLE a (\n x TEXT)",
         "INSERT INTO a VALUES (';x')",
@@ -107,9 +108,15 @@ def test_a_full_disk_refuses_changes_nothing_and_recovers(dispatcher: Dispatcher
 
 
 def test_requests_that_wait_together_are_committed_together_and_refused_alone(dispatcher: Dispatcher) -> None:
-    gate = threading.Event()
+    gate, inside = threading.Event(), threading.Event()
     dispatcher.start()
-    first = dispatcher.submit(lambda work: gate.wait(10))
+
+    def hold(work: Work) -> bool:
+        inside.set()
+        return gate.wait(10)
+
+    first = dispatcher.submit(hold)
+    assert inside.wait(10)  # the writer has begun its first group, which holds nothing else
     commits = []
     dispatcher.on_commit = lambda: commits.append(1)
     results: dict[str, object] = {}

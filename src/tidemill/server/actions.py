@@ -8,7 +8,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server import ending, submit, sync
 from tidemill.server.records import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, Job, clean
 from tidemill.server.work import Work
-from tidemill.wire.api import DeliverOrder, FetchLogOrder
+from tidemill.wire.api import DeliverOrder, DrainOrder, DrainRequest, FetchLogOrder
 
 PIECE = 5_000  #: jobs per transaction, so that a large campaign does not hold up everybody else
 LOG_REQUESTS_KEPT = 1_000
@@ -91,6 +91,22 @@ def _again(work: Work, job: Job) -> bool:
         ending.open_again(work, job)
     if job.state == RUNNING:  # nothing of it is leased now
         job.ready = 0 if job.blocked else 1
+    return True
+
+
+def drain(work: Work, name: str, request: DrainRequest) -> bool | None:
+    """Drain or resume a site, and order it so; whether that changed anything, None if no such site has joined."""
+    site = work.memory.sites.get(work.memory.site_ids.get(name, 0))
+    if site is None or not site.epoch:
+        return None
+    reason = (clean(request.reason) or "drained at the server") if request.drain else ""
+    if (bool(site.drained), site.drain_reason) == (request.drain, reason):
+        return False
+    site.drained, site.drain_reason = int(request.drain), reason
+    work.session.run("update_drain", id=site.id, drained=site.drained, reason=reason)
+    work.order(site.id, DrainOrder, drain=request.drain, reason=reason)
+    work.flush()
+    sync.keep_sites(work)
     return True
 
 

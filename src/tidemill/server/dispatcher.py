@@ -20,15 +20,14 @@ from tidemill import clock, log
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server import actions, lost, submit, sync
 from tidemill.server.matching import HALF_LIFE_S
-from tidemill.server.records import Kind, Site
+from tidemill.server.records import Kind, site_of
 from tidemill.server.store import Session, Store
 from tidemill.server.sync import Bad
 from tidemill.server.work import Memory, Work
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
-    AppOffer,
-    Capacity,
+    DrainRequest,
     SubmitReply,
     SubmitRequest,
     SyncReply,
@@ -112,6 +111,13 @@ class Dispatcher:
             actions.RETRIABLE,
             lambda work, jobs: actions.retry(work, jobs, half_life_s=self.half_life_s),
         )
+
+    def handle_drain(self, name: str, request: DrainRequest) -> ActionReply:
+        """Let a site take no more leases, or take them again."""
+        changed = self.write(lambda work: actions.drain(work, name, request))
+        if changed is None:
+            raise Missing(f"there is no site `{name}`")
+        return ActionReply(changed=int(changed), unchanged=int(not changed))
 
     def ask_log(self, job: int, event: int | None) -> int | None:
         """Ask the site for a payload's output; number of the request."""
@@ -318,10 +324,7 @@ class Dispatcher:
             memory.kinds[number] = Kind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices))
             memory.kind_ids[(campaign, app, cores, memory_mb, devices)] = number
         for row in self._session.rows("sites"):
-            site = Site(*row[:9])
-            site.capacity = msgspec.json.decode(row[9], type=Capacity) if row[9] else None
-            site.allocations = msgspec.json.decode(row[10], type=dict[str, int])
-            site.offers = {each.name: each for each in msgspec.json.decode(row[11], type=list[AppOffer])}
+            site = site_of(row)
             memory.sites[site.id] = site
             memory.site_ids[site.name] = site.id
         memory.loaded = True

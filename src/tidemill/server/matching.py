@@ -170,4 +170,4 @@ def obstacle(site: Site, kind: Kind) -> str | None:
         return "resources_too_large"
     if any(capacity.devices.get(name, 0) < number for name, number in kind.devices.items()):
         return "resources_too_large"
-    return None
+    return "site_drained" if site.drained else None

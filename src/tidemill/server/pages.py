@@ -27,6 +27,7 @@ from tidemill.server.records import (
     Kind,
     Lease,
     Site,
+    site_of,
     usage_of,
 )
 from tidemill.server.store import Session
@@ -36,10 +37,8 @@ from tidemill.server.work import specs
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
-    AppOffer,
     Attempt,
     CampaignRow,
-    Capacity,
     Change,
     Counts,
     FailurePage,
@@ -90,14 +89,7 @@ def kinds(session: Session) -> dict[int, Kind]:
 
 def sites(session: Session) -> list[Site]:
     """All sites, those included that are only named by jobs."""
-    found = []
-    for row in session.rows("sites"):
-        site = Site(*row[:9])
-        site.capacity = msgspec.json.decode(row[9], type=Capacity) if row[9] else None
-        site.allocations = msgspec.json.decode(row[10], type=dict[str, int])
-        site.offers = {each.name: each for each in msgspec.json.decode(row[11], type=list[AppOffer])}
-        found.append(site)
-    return found
+    return [site_of(row) for row in session.rows("sites")]
 
 
 def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
@@ -357,13 +349,21 @@ def site_rows(session: Session, silent: set[str]) -> list[SiteRow]:
             leased[site] += int(events)
     return [
         SiteRow(
-            name=site.name, state="LOST" if site.lost else "SILENT" if site.name in silent else "UP", epoch=site.epoch,
+            name=site.name, state=_state(site, silent), epoch=site.epoch,
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
         )
         for site in sites(session)
         if site.capacity is not None
     ]  # fmt: skip
+
+
+def _state(site: Site, silent: set[str]) -> str:
+    if site.lost:
+        return "LOST"
+    if site.name in silent:
+        return "SILENT"
+    return "DRAINED" if site.drained else "UP"
 
 
 def applications(session: Session) -> list[SiteApplication]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from tidemill.model.intervals import IntervalSet
@@ -107,6 +109,18 @@ class Site(msgspec.Struct):
     capacity: Capacity | None = None
     allocations: dict[str, int] = {}
     offers: dict[str, AppOffer] = {}
+    drained: int = 0
+    drain_reason: str = ""
+
+
+def site_of(row: tuple[Any, ...]) -> Site:
+    """A row of `sites`, decoded."""
+    site = Site(*row[:9])
+    site.drained, site.drain_reason = row[12:14]
+    site.capacity = msgspec.json.decode(row[9], type=Capacity) if row[9] else None
+    site.allocations = msgspec.json.decode(row[10], type=dict[str, int])
+    site.offers = {each.name: each for each in msgspec.json.decode(row[11], type=list[AppOffer])}
+    return site
 
 
 class Sets(msgspec.Struct):

@@ -22,6 +22,7 @@ from tidemill.wire.api import (
     AllocationRow,
     CampaignRow,
     Counts,
+    DrainRequest,
     FailurePage,
     Health,
     JobDetail,
@@ -187,6 +188,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET", "/v1/sites", "Sites", NoQuery, None, list[SiteRow],
         lambda call: pages.site_rows(call.session, call.silent()),
+    ),
+    Route(
+        "POST", "/v1/sites/{name:str}/drain", "Let a site take no more work, or take work again", NoQuery, DrainRequest,
+        ActionReply, lambda call: call.dispatcher.handle_drain(call.at["name"], call.body),
     ),
     Route(
         "GET", "/v1/applications", "Applications by site", NoQuery, None, list[SiteApplication],

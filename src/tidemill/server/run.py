@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,8 +207,9 @@ def locked(path: Path) -> Iterator[None]:
                 f"another server runs in `{path}`: process {pid or 'unknown'}",
                 hint="stop it first, or use it",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # on a full disk the lock is held all the same, only nobody can tell by whom
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

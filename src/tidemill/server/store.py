@@ -231,7 +231,8 @@ class _Sqlite:
 
     def rollback(self) -> None:
         if self._connection.in_transaction:
-            self._execute("ROLLBACK")
+            with _sqlite_errors("rollback"):
+                self._execute("ROLLBACK")
 
     def savepoint(self) -> None:
         with _sqlite_errors("savepoint"):
@@ -245,8 +246,9 @@ class _Sqlite:
         if (
             self._connection.in_transaction
         ):  # SQLite itself rolls back all on some errors, such as a full disk
-            self._execute("ROLLBACK TO one")
-            self._execute("RELEASE one")
+            with _sqlite_errors("undo"):
+                self._execute("ROLLBACK TO one")
+                self._execute("RELEASE one")
 
     def close(self) -> None:
         self._connection.close()
@@ -258,6 +260,15 @@ _UNSERVED = {
 }  # fmt: skip
 
 
+_IO_HINT = "look at the server's file system"
+_HINTS = {
+    sqlite3.SQLITE_FULL: "free space on the server's file system",
+    sqlite3.SQLITE_BUSY: "another program holds the database",
+    sqlite3.SQLITE_LOCKED: "another program holds the database",
+    sqlite3.SQLITE_NOMEM: "the server's machine is out of memory",
+}
+
+
 @contextmanager
 def _sqlite_errors(name: str) -> Iterator[None]:
     try:
@@ -267,7 +278,7 @@ def _sqlite_errors(name: str) -> Iterator[None]:
             raise  # wrong SQL: a bug
         raise SiteError(
             f"database refused `{name}`: {error}",
-            hint="free space on the server's file system; nothing was changed, try again",
+            hint=_HINTS.get(error.sqlite_errorcode & 0xFF, _IO_HINT) + "; nothing was changed, try again",
         ) from error
 
 

@@ -22,6 +22,7 @@ class Cause(StrEnum):
     SITE_PINNED_SILENT = "site_pinned_silent"
     SITE_PINNED_UNFIT = "site_pinned_unfit"
     SITE_SILENT = "site_silent"
+    SITE_DRAINED = "site_drained"
     SITE_WANTS_NOTHING = "site_wants_nothing"
     FAIR_SHARE = "fair_share"
     RUNNING = "running"
@@ -38,6 +39,7 @@ HINTS = {
     Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: see its agent",
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
     Cause.SITE_SILENT: "every site that could run it is silent: see their agents",
+    Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.RUNNING: "everything of it is at work",
@@ -76,7 +78,7 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     if not joined:
         return Cause.NO_SITE, ""
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
-    fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT)]
+    fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT, Cause.SITE_DRAINED)]
     if not fits:
         causes = (Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED)
         cause = next(cause for cause in causes if cause in obstacles.values())
@@ -84,8 +86,11 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     heard = [site for site in fits if not site.lost and site.name not in silent]
     if not heard:
         return Cause.SITE_SILENT, ", ".join(site.name for site in fits[:5])
-    if not any(site.capacity is not None and site.capacity.want_core_s > 0 for site in heard):
-        return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in heard[:5])
+    awake = [site for site in heard if not site.drained]
+    if not awake:
+        return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in heard[:5])
+    if not any(site.capacity is not None and site.capacity.want_core_s > 0 for site in awake):
+        return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in awake[:5])
     return Cause.FAIR_SHARE, ""
 
 
@@ -108,11 +113,17 @@ def _pinned(site: Site | None, kind: Kind, silent: set[str]) -> tuple[Cause, str
     obstacle = matching.obstacle(site, kind)
     if site.lost or site.name in silent:
         return Cause.SITE_PINNED_SILENT, site.name
+    if obstacle == Cause.SITE_DRAINED:
+        return Cause.SITE_DRAINED, _drained(site)
     if obstacle is not None:
         return Cause.SITE_PINNED_UNFIT, f"{site.name}: {obstacle}"
     if site.capacity is not None and site.capacity.want_core_s <= 0:
         return Cause.SITE_WANTS_NOTHING, site.name
     return Cause.FAIR_SHARE, ""
+
+
+def _drained(site: Site) -> str:
+    return f"{site.name}: {site.drain_reason}"
 
 
 def after_texts(rows: list[tuple[int, int, int, int]], names: dict[int, str], spec: JobSpec) -> list[str]:

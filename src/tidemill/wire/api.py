@@ -252,8 +252,15 @@ class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
+class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Let a site take no more work (`drain`), or take work again."""
+
+    drain: bool
+    reason: str = ""
+
+
 class ActionReply(msgspec.Struct, kw_only=True):
-    """`changed`: how many jobs the action applied to; the others were not in a state for it."""
+    """`changed`: how many jobs (or sites) the action applied to; the others were not in a state for it."""
 
     changed: int
     unchanged: int

@@ -1,6 +1,6 @@
 -- name: sites
 -- All sites.
-SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers FROM sites ORDER BY id;
+SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers, drained, drain_reason FROM sites ORDER BY id;
 
 -- name: insert_site
 -- A site not seen before.
@@ -9,6 +9,10 @@ INSERT INTO sites (name) VALUES (:name) RETURNING id;
 -- name: update_site
 -- What a sync told of a site, and how far both directions are.
 UPDATE sites SET epoch = :epoch, host = :host, version = :version, acked = :acked, ordered = :ordered, seen_us = :seen_us, lost = :lost, capacity = :capacity, allocations = :allocations WHERE id = :id;
+
+-- name: update_drain
+-- An operator drains or resumes a site.
+UPDATE sites SET drained = :drained, drain_reason = :reason WHERE id = :id;
 
 -- name: update_offers
 -- The applications that a site offers have changed.
