@@ -3,9 +3,11 @@
     bench/store.py --json [--jobs N] [--only sqlite|postgresql]
 
 Each database is measured in a fresh process: `submit_per_s` (requests of 10,000 jobs as bytes, decoding
-included), `cycle_per_s` (one-event jobs leased and finished through `handle_sync`), `page_ms` (the slowest of the
-pages in `PAGES`, each the median of several), `rss_mb` (the process's peak; `rss_half_mb`: when half of the jobs were
-done). PostgreSQL is started from its Debian packages.
+included), `cycle_per_s` (one-event jobs leased and finished through `handle_sync`; `cycle_per_cpu_s`: per CPU second
+of this process), `page_ms` (the slowest of the pages in `PAGES`, each the median of several), `sync_ms` (one sync of
+5,000 reports and 5,000 leases by HTTP to a server process on that database, client included, median of several; all in
+`syncs_ms`), `rss_mb` (the process's peak; `rss_half_mb`: when half of the jobs were done). PostgreSQL is started from
+its Debian packages.
 """
 
 from __future__ import annotations
@@ -24,20 +26,26 @@ from typing import Any
 
 import msgspec
 
+from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server import pages
 from tidemill.server.dispatcher import Dispatcher
 from tidemill.server.pages import Filter
+from tidemill.server.run import DATABASE
 from tidemill.server.store import Session, Store
 from tidemill.wire.api import (
     AppOffer,
     Capacity,
     DoneReport,
+    Health,
     LeaseOrder,
+    SubmitReply,
     SubmitRequest,
+    SyncReply,
     SyncRequest,
     Usage,
 )
+from tidemill.wire.http import Connection
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
 BATCH = 10_000
@@ -66,54 +74,49 @@ def submit(dispatcher: Dispatcher, jobs: int) -> float:
     return jobs / spent
 
 
+CAPACITY = Capacity(
+    want_core_s=float(RANGES), want_ranges_max=RANGES, slot_cores_max=1, slot_memory_mb_max=2000, devices={},
+    event_s={f"app{number}": 1.0 for number in range(4)}, nodes=1, busy_cores=0, adhoc=False,
+)  # fmt: skip
+OFFERS = [
+    AppOffer(
+        name=f"app{number}", version="1", digest="", mode="command", parameters={}, outputs=[], cores=1,
+        memory_mb=100, event_s=1.0,
+    )
+    for number in range(4)
+]  # fmt: skip
+
+
+def finished(reply: SyncReply, number: int) -> tuple[int, list[Any]]:
+    """The number of the last order, and a report for each lease; these are numbered after `number`."""
+    usage = Usage(payloads=1, wall_us=1_000_000, user_us=900_000)
+    leases = [order for order in reply.orders if isinstance(order, LeaseOrder)]
+    return reply.orders[-1].n if reply.orders else 0, [
+        DoneReport(n=n, lease=order.lease, job=order.job, first=0, count=1, outputs=False, usage=usage)
+        for n, order in enumerate(leases, number + 1)
+    ]
+
+
+def request_of(site: str, have: int, reports: list[Any]) -> SyncRequest:
+    """A sync; the offers are told in the first."""
+    return SyncRequest(
+        site=site, epoch=1, host="h", version="1", reports=reports, have=have, capacity=CAPACITY,
+        offers=None if have else OFFERS,
+    )  # fmt: skip
+
+
 def cycle(dispatcher: Dispatcher, jobs: int) -> tuple[float, int]:
     """One-event jobs leased and finished per second, and the peak of memory when half were."""
-    capacity = Capacity(
-        want_core_s=float(RANGES), want_ranges_max=RANGES, slot_cores_max=1, slot_memory_mb_max=2000, devices={},
-        event_s={f"app{number}": 1.0 for number in range(4)}, nodes=1, busy_cores=0, adhoc=False,
-    )  # fmt: skip
-    offers: list[AppOffer] | None = [
-        AppOffer(
-            name=f"app{number}", version="1", digest="", mode="command", parameters={}, outputs=[], cores=1,
-            memory_mb=100, event_s=1.0,
-        )
-        for number in range(4)
-    ]  # fmt: skip
     reports: list[Any] = []
     have = number = done = half_mb = 0
     spent = 0.0
     while True:
-        request = SyncRequest(
-            site="s",
-            epoch=1,
-            host="h",
-            version="1",
-            reports=reports,
-            have=have,
-            offers=offers,
-            capacity=capacity,
-        )
-        offers = None
+        request = request_of("s", have, reports)
         started = time.perf_counter()
         reply = dispatcher.handle_sync(request)
         spent += time.perf_counter() - started
-        reports = []
-        for order in reply.orders:
-            have = order.n
-            if isinstance(order, LeaseOrder):
-                number += 1
-                usage = Usage(payloads=1, wall_us=1_000_000, user_us=900_000)
-                reports.append(
-                    DoneReport(
-                        n=number,
-                        lease=order.lease,
-                        job=order.job,
-                        first=0,
-                        count=1,
-                        outputs=False,
-                        usage=usage,
-                    )
-                )
+        last, reports = finished(reply, number)
+        have, number = max(have, last), number + len(reports)
         done += len(reports)
         if done >= jobs // 2 and not half_mb:
             half_mb = rss_mb()
@@ -155,24 +158,68 @@ def page_ms(store: Store, jobs: int) -> dict[str, float]:
     return found
 
 
+def syncs_ms(config: dict[str, str]) -> list[float]:
+    """Milliseconds of syncs of RANGES reports and RANGES leases, by HTTP to a server process."""
+    program = f"import sys; from tidemill.server.run import entry; sys.exit(entry({config!r}))"
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as server:
+        try:
+            found = _syncs_ms(f"unix:{config['dir']}/api.sock", server)
+        finally:
+            server.terminate()
+    return found
+
+
+def _syncs_ms(address: str, server: subprocess.Popen[bytes]) -> list[float]:
+    connection = Connection(address)
+    while True:
+        try:
+            connection.call("GET", "/v1/health", Health)
+            break
+        except SiteError:
+            if server.poll() is not None:
+                raise
+            time.sleep(0.05)
+    spec = JobSpec(app="app0")
+    for number in range(REPEATS + 1):
+        submitted = SubmitRequest(key=f"sync{number}", campaign="sync", jobs=[spec], repeat=[RANGES])
+        connection.call("POST", "/v1/jobs", SubmitReply, body=submitted)
+    times: list[float] = []
+    have, number, reports = 0, 0, list[Any]()
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        reply = connection.call("POST", "/v1/sync", SyncReply, body=request_of("http", have, reports))
+        if reports:
+            times.append(round((time.perf_counter() - started) * 1000, 1))
+        have, reports = finished(reply, number)
+        number += len(reports)
+        if len(reports) != RANGES:
+            raise RuntimeError(f"{len(reports)} leases in a sync, expected {RANGES}")
+    return times
+
+
 def rss_mb() -> int:
     """Peak of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def measure(store: Store, jobs: int) -> dict[str, Any]:
+def measure(store: Store, jobs: int, config: dict[str, str]) -> dict[str, Any]:
     """All figures of one database."""
     store.init()
     dispatcher = Dispatcher(store)
     submitted = submit(dispatcher, jobs)
     waiting = page_ms(store, jobs)
+    cpu_s = time.process_time()
     cycled, half_mb = cycle(dispatcher, jobs)
+    cpu_s = time.process_time() - cpu_s
     ended = page_ms(store, jobs)
     dispatcher.close()
+    rss = rss_mb()
+    syncs = syncs_ms(config)
     worst = max([*waiting.values(), *ended.values()])
     return {
-        "jobs": jobs, "submit_per_s": round(submitted), "cycle_per_s": round(cycled), "page_ms": worst,
-        "rss_mb": rss_mb(), "rss_half_mb": half_mb, "pages_ms": ended,
+        "jobs": jobs, "submit_per_s": round(submitted), "cycle_per_s": round(cycled),
+        "cycle_per_cpu_s": round(jobs / cpu_s), "page_ms": worst, "sync_ms": statistics.median(syncs),
+        "syncs_ms": syncs, "rss_mb": rss, "rss_half_mb": half_mb, "pages_ms": ended,
     }  # fmt: skip
 
 
@@ -193,13 +240,15 @@ def main() -> None:
     parser.add_argument("--place", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        store = Store(path=Path(given.place)) if given.child == "sqlite" else Store(url=given.place)
-        print(json.dumps(measure(store, given.jobs)))
+        with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
+            config = {"dir": folder} | ({"database": given.place} if given.place else {})
+            store = Store(url=given.place) if given.place else Store(path=Path(folder) / DATABASE)
+            print(json.dumps(measure(store, given.jobs, config)))
         return
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         if given.only != "postgresql":
-            found["sqlite"] = child("sqlite", given.jobs, f"{folder}/sqlite.db")
+            found["sqlite"] = child("sqlite", given.jobs, "")
         if given.only != "sqlite":
             Path(folder).chmod(0o711)
             state = f"{folder}/pg"
