@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 from pathlib import Path
 
 import msgspec
@@ -75,6 +76,15 @@ def test_a_server_is_found_in_the_documented_order(home: Path, monkeypatch: pyte
     assert [named and named.address, from_variable and from_variable.address] == ["http://c:1", "http://a:1"]
     assert from_file is not None
     assert (from_file.address, from_file.secret_file) == ("http://b:1", home / "key")
+
+
+def test_the_socket_of_a_server_without_up_is_found_last(home: Path) -> None:
+    (home / "server").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(home / "server" / "api.sock"))
+        found = find_server()
+    assert found is not None
+    assert found.address == f"unix:{home}/server/api.sock"
 
 
 def test_a_wrong_key_of_client_toml_is_named_with_the_nearest(home: Path) -> None:

@@ -83,11 +83,13 @@ def _site(args: Namespace) -> Path:
 
 def init(args: Namespace) -> int:
     """Write a commented site.toml."""
-    from tidemill.client.home import home_dir
+    from tidemill.client.home import home_dir, make_home
     from tidemill.config import SiteConfig
 
     home = home_dir(args.home)
     directory: Path = (args.dir or home / "site").absolute()
+    if args.dir is None:
+        make_home(home)
     server = args.server or f"unix:{home}/server/api.sock"
     values = {
         "name": json.dumps(args.name),

@@ -121,7 +121,8 @@ def up_runs(home: Path) -> bool:
 def find_server(
     address: str | None = None, *, secret_file: Path | None = None, home: Path | None = None
 ) -> ServerPlace | None:
-    """The server to use, or None: as named, from $TIDEMILL_SERVER, HOME/client.toml, HOME/up.json, in this order."""
+    """The server to use, or None: as named, from $TIDEMILL_SERVER, HOME/client.toml, HOME/up.json, or the socket that a
+    `tidemill server run` of this home listens on, in this order."""
     if address is not None:
         return ServerPlace(address=address, secret_file=secret_file, source="as named")
     told = os.environ.get(SERVER_VARIABLE)
@@ -136,9 +137,12 @@ def find_server(
             address=read.server, secret_file=secret_file or read.secret_file, source=str(client_toml)
         )
     up = read_up(where)
-    if up is None:
-        return None
-    return ServerPlace(address=up.address, secret_file=None, source=str(where / "up.json"))
+    if up is not None:
+        return ServerPlace(address=up.address, secret_file=None, source=str(where / "up.json"))
+    socket = where / "server" / "api.sock"
+    if socket.is_socket():
+        return ServerPlace(address=f"unix:{socket}", secret_file=None, source=str(socket))
+    return None
 
 
 def _path(text: str | None) -> Path | None:
