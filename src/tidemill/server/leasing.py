@@ -15,10 +15,10 @@ from tidemill.server import ending, matching
 from tidemill.server.matching import Candidate, Claim, Range
 from tidemill.server.records import ACTIVE, RUNNING, WAITING, Job, Kind, Lease, Site, free_of
 from tidemill.server.work import Work
-from tidemill.wire.api import LeaseOrder
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 _JOB_INPUT = "job:"
+_ONE = [(0, 1)]
 
 
 class _Queue(msgspec.Struct):
@@ -97,7 +97,10 @@ def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
             estimate = specs[job.spec].resources.event_s
             seconds = matching.event_s(site, kind.app, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
-        free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
+        if job.events == 1 and not work.parsed(job):
+            free = _ONE  # it is ready
+        else:
+            free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
     return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
@@ -161,21 +164,20 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
             each.core_s / each.count / cores, "",
         )  # fmt: skip
         work.lease(lease)
-        work.order(
-            site.id, LeaseOrder, lease=number, job=job.id, first=each.first, count=each.count,
-            campaign=names[each.campaign], seed_base=job.seed_base, spec=None if job.told == site.id else specs[job.id],
-        )  # fmt: skip
+        told = job.told == site.id
+        work.lease_order(site, lease, names[each.campaign], job, None if told else specs[job.id])
         number += 1
         job.told = site.id
         job.attempts += 1
         work.sums[each.campaign].core_s += each.core_s
         if job.events == 1 and not work.parsed(job):
             job.n_leased, job.leased = 1, "0"
+            if job.attempts == 1:
+                work.leased_first(job, lease)
+            else:
+                work.touch(job)
         else:
             work.sets(job).leased.add(each.first, each.first + each.count)
-        if job.events == 1 and job.attempts == 1:
-            work.leased_first(job, lease)
-        else:
             work.touch(job)
         ends[job.id] = None
     for job_id in ends:

@@ -31,6 +31,8 @@ class Postgresql:
             connection.prepare_threshold = 2
             if self._reads:
                 connection.execute("SET default_transaction_read_only = on")
+            else:
+                _compress_quickly(connection)
             return connection
 
     def _ready(self) -> psycopg.Connection[Any]:
@@ -109,6 +111,16 @@ class Postgresql:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _compress_quickly(connection: psycopg.Connection[Any]) -> None:
+    """Batches of orders and changes are large and short-lived: lz4 takes a fraction of pglz's time. PostgreSQL has it
+    from version 14 on, if it was built with it."""
+    found = connection.execute(
+        "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
+    ).fetchone()
+    if found:
+        connection.execute("SET default_toast_compression = 'lz4'")
 
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})

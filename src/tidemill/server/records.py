@@ -159,12 +159,16 @@ def free_of(job: Job) -> list[tuple[int, int]]:
 
 def add_usage(text: str, usage: Usage) -> str:
     """The stored sums of a job with one more report."""
+    if not text:
+        return (
+            f"{usage.payloads} {usage.wall_us} {usage.setup_us} {usage.user_us} {usage.system_us} {usage.rss_kb}"
+            f" {usage.read_bytes} {usage.write_bytes}"
+        )
     new: tuple[int, ...] = msgspec.structs.astuple(usage)
-    if text:
-        old = [int(piece) for piece in text.split(" ")]
-        rss = max(old[5], new[5])
-        new = tuple(a + b for a, b in zip(old, new, strict=True))
-        new = (*new[:5], rss, *new[6:])
+    old = [int(piece) for piece in text.split(" ")]
+    rss = max(old[5], new[5])
+    new = tuple(a + b for a, b in zip(old, new, strict=True))
+    new = (*new[:5], rss, *new[6:])
     return " ".join(map(str, new))
 
 

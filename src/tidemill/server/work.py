@@ -31,7 +31,7 @@ from tidemill.server.records import (
     sets_of,
 )
 from tidemill.server.store import Session
-from tidemill.wire.api import Change, Order, Usage
+from tidemill.wire.api import Change, LeaseOrder, Order, Usage
 
 CHANGES_KEPT = 200_000
 SPECS_CACHED_MAX = 20_000
@@ -151,7 +151,7 @@ class Work:
 
     def spec(self, job: Job) -> JobSpec:
         """What the submitter wrote."""
-        body = self.specs([job.spec])[job.spec]
+        body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
         if job.events == 1 and job.rank == 0 and not job.name:
             return body
         return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=job.name or None)
@@ -219,6 +219,16 @@ class Work:
         to = self.memory.sites[site]
         to.ordered += 1
         self._orders[site].append(make(n=to.ordered, **fields))
+
+    def lease_order(self, site: Site, lease: Lease, campaign: str, job: Job, spec: JobSpec | None) -> None:
+        """The order of a new lease."""
+        site.ordered += 1
+        self._orders[site.id].append(
+            LeaseOrder(
+                n=site.ordered, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count,
+                campaign=campaign, seed_base=job.seed_base, spec=spec,
+            )
+        )  # fmt: skip
 
     def new_orders(self, site: int) -> list[Order]:
         """The orders that this transaction has made for a site."""
