@@ -346,10 +346,14 @@ impl Binding {
         };
         let at_hand = (AT_HAND_S / known.event_s).ceil() as u64;
         let per_payload = known.per_payload(queued.piece.chunk_max);
-        // half of a share, so that the last ones wait for the slot that is free first; but no large payload is cut up
-        // while there is more to come: the lead itself gives less when it runs short
+        // half of a share, so that the last ones wait for the slot that is free first; but no large payload is cut to
+        // less than its half while there is more to come and no slot waits: the lead itself gives less at the end
         let whole = per_payload > 1 && !self.short;
-        let fair = queued_events.div_ceil(if whole { idle.max(1) } else { 2 * slots });
+        let fair = match idle {
+            _ if !whole => queued_events.div_ceil(2 * slots),
+            0 => queued_events.div_ceil(slots).max(per_payload.div_ceil(2)),
+            _ => queued_events.div_ceil(idle),
+        };
         let count = per_payload.max(at_hand).min(fair.max(1)).min(queued.piece.count);
         let piece = Piece {
             count,

@@ -334,7 +334,7 @@ fn large_payloads_stay_whole_while_there_is_more_to_come_and_are_shared_when_the
             .map(|(_, _, piece)| piece.count)
             .collect()
     };
-    assert_eq!(counts(false), [500, 500, 500, 500]);
+    assert_eq!(counts(false), [500, 500, 500, 250]);
     assert_eq!(counts(true)[..2], [500, 375]);
     let mut binding = binding(2);
     assert!(binding.payload_s() <= 0.0);
