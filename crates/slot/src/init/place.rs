@@ -69,9 +69,12 @@ pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
 
 fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     let (uid, gid) = entry.identity;
+    // The pilot is not dumpable, and so are we: then root owns our entries in /proc, and a user may not write the maps.
+    security::set_dumpable(true)?;
     write_text("/proc/self/setgroups", "deny")?;
     write_text("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
     write_text("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+    security::set_dumpable(false)?;
     mount::make_all_private()?;
     let tmp = Path::new("/tmp");
     let covered_tmp = file::open_dir(tmp)?;
