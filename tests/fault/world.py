@@ -124,8 +124,10 @@ class World:
                 process.kill()
 
     def _command(self, *words: str) -> list[str]:
-        command = [*self._as_user(), *TIDEMILL, *words]
-        return command if self.options.user is None else self.inside(command)
+        if self.options.user is None:
+            return [*TIDEMILL, *words]
+        there = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.home / "me")]  # nsenter goes to /
+        return self.inside([*there, *self._as_user(), *TIDEMILL, *words])
 
     def _reachable(self) -> list[str]:
         """A prefix that shows the interpreter at its path although it lies below a closed directory, such as /root."""
