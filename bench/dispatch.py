@@ -4,7 +4,11 @@ floor_per_s        a loop of posix_spawn of /bin/true by two threads before and 
 command_per_s      one job of 100,000 events, /bin/true once per event, submit to COMPLETED
 command_ratio      that, divided by the mean of the floors right before and after it
 jobs_per_s         20,000 separate jobs of one event each, submit to the last COMPLETED
-records_per_s      one job of persistent payloads whose events are ranges of their own, first to last record
+records_per_s      one job of persistent payloads whose events are ranges of their own, from the end of the first to
+                   that of the last. Neighbours are joined before the lead: a record line tells of thousands of them
+record_lines_per_s the same with ranges that end in an order in which none can be joined: each is a line of its own,
+                   framed, sent, synced by the lead and acknowledged; from submit to COMPLETED, so that the agent has
+                   taken each, and the server the job
 first_result_s     one job on an idle site without a pilot, submit to COMPLETED (median of three fresh homes)
 hyperqueue_per_s   the same as command_per_s by HyperQueue, null where `hq` is not on PATH
 
@@ -40,6 +44,7 @@ FLOOR_STARTS = 20_000
 COMMAND_EVENTS = 100_000
 JOBS = 20_000
 RECORD_EVENTS = 600_000
+RECORD_LINES = 100_000
 READY_S = 60.0
 FIGURE_S = 900.0
 POLL_S = 0.02
@@ -58,6 +63,7 @@ APPLICATION = """name = "range-counter"
 executable = "{path}"
 digest = "sha256:{digest}"
 mode = "range"
+arguments = {arguments}
 events_per_range_max = 1
 [resources]
 cores = 1
@@ -203,23 +209,38 @@ def jobs_per_s(jobs: int, keep: bool) -> dict[str, float]:
     return {"jobs_per_s": jobs / seconds}
 
 
-def records_per_s(events: int, keep: bool) -> dict[str, float]:
-    """Persistent payloads: ranges of one event; `record_lines` tells into how many lines their records were joined."""
+def count_ranges(events: int, keep: bool, arguments: list[str]) -> tuple[float, list[int]]:
+    """Ranges of one event by persistent payloads; seconds until COMPLETED, and when each record line ended, in us."""
     with tempfile.TemporaryDirectory(prefix="tm-bench-app-") as folder:
         program = Path(folder) / "range_counter"
         source = Path(__file__).parent / "range_counter.c"
         subprocess.run(["gcc", "-O2", "-o", program, source], check=True, timeout=60)
         Path(folder).chmod(0o755)
         digest = hashlib.sha256(program.read_bytes()).hexdigest()
-        with lab(keep, {"range-counter": APPLICATION.format(path=program, digest=digest)}) as running:
+        app = APPLICATION.format(path=program, digest=digest, arguments=json.dumps(arguments))
+        with lab(keep, {"range-counter": app}) as running:
             whole_s = running.run(JobSpec(app="range-counter", events=events))
             ended_us: list[int] = []
             for path in running.journals():
                 ended_us += [int(text) for text in re.findall(rb'"ended_us":(\d+)', path.read_bytes())]
     if len(ended_us) < 2:
         raise BenchError(f"{events} events left {len(ended_us)} records: too few to time; take more events")
+    return whole_s, ended_us
+
+
+def records_per_s(events: int, keep: bool) -> dict[str, float]:
+    """Persistent payloads: ranges of one event; `record_lines` tells into how many lines their records were joined."""
+    whole_s, ended_us = count_ranges(events, keep, [])
     seconds = (max(ended_us) - min(ended_us)) / 1e6
     return {"records_per_s": events / seconds, "record_lines": len(ended_us), "records_whole_s": whole_s}
+
+
+def record_lines_per_s(events: int, keep: bool) -> dict[str, float]:
+    """The same where next to no records are joined."""
+    whole_s, ended_us = count_ranges(events, keep, ["scattered"])
+    if len(ended_us) < 0.9 * events:
+        raise BenchError(f"{events} events left only {len(ended_us)} records: they were joined")
+    return {"record_lines_per_s": len(ended_us) / whole_s}
 
 
 def first_result_s(repeats: int, keep: bool) -> dict[str, float]:
@@ -272,6 +293,7 @@ FIGURES: dict[str, tuple[Figure, int]] = {
     "command": (command_per_s, COMMAND_EVENTS),
     "jobs": (jobs_per_s, JOBS),
     "records": (records_per_s, RECORD_EVENTS),
+    "record_lines": (record_lines_per_s, RECORD_LINES),
     "first_result": (first_result_s, 3),
     "hyperqueue": (hyperqueue_per_s, 10_000),
 }
@@ -281,6 +303,7 @@ KEYS = [
     "command_ratio",
     "jobs_per_s",
     "records_per_s",
+    "record_lines_per_s",
     "first_result_s",
     "hyperqueue_per_s",
 ]

@@ -1,5 +1,7 @@
 /* The quickest payload that speaks the range protocol: asks for single events and reports each at once.
-   Many requests are outstanding, and answers are written together when there is nothing more to read. */
+   Many requests are outstanding, and answers are written together when there is nothing more to read.
+   With the argument `scattered` those of one reading are given backwards, every other one first: no two that follow
+   each other are neighbours, so that their records cannot be joined. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +38,21 @@ static int fd_named(const char *variable) {
     return atoi(text);
 }
 
-int main(void) {
+static void answer(unsigned long long first) {
+    char line[LINE_BYTES];
+    snprintf(line, sizeof line, "done %llu 1\nnext 1\n", first);
+    say(line);
+}
+
+static void answer_scattered(const unsigned long long *given, size_t count) {
+    for (size_t odd = 2; odd-- > 0;)
+        for (size_t i = count; i-- > 0;)
+            if (i % 2 == odd) answer(given[i]);
+}
+
+int main(int argc, char **argv) {
+    static unsigned long long given[INPUT_BYTES];
+    int scattered = argc > 1 && !strcmp(argv[1], "scattered");
     int in_fd = fd_named("TIDEMILL_IN");
     out_fd = fd_named("TIDEMILL_OUT");
     size_t held = 0;
@@ -48,22 +64,24 @@ int main(void) {
         if (n <= 0) return n < 0;
         held += (size_t)n;
         char *line = input, *end;
+        size_t ranges = 0;
         while ((end = memchr(line, '\n', held - (size_t)(line - input)))) {
             unsigned long long first, count, seed;
-            char answer[LINE_BYTES];
             *end = 0;
             if (!strcmp(line, "end")) {
+                answer_scattered(given, ranges);
                 send_all();
                 return 0;
             }
-            if (sscanf(line, "range %llu %llu %llu", &first, &count, &seed) != 3) {
-                fprintf(stderr, "not a line of the range protocol: %s\n", line);
+            if (sscanf(line, "range %llu %llu %llu", &first, &count, &seed) != 3 || count != 1) {
+                fprintf(stderr, "not a line of the range protocol that I asked for: %s\n", line);
                 return 2;
             }
-            snprintf(answer, sizeof answer, "done %llu %llu\nnext 1\n", first, count);
-            say(answer);
+            if (scattered) given[ranges++] = first;
+            else answer(first);
             line = end + 1;
         }
+        answer_scattered(given, ranges);
         held -= (size_t)(line - input);
         memmove(input, line, held);
     }
