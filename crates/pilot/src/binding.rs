@@ -325,14 +325,13 @@ impl Binding {
         }
     }
 
-    /// Move events of the queue's piece at `position` to a slot, one of `slots` that share what is queued; `idle` of
-    /// them have nothing.
+    /// Move events of the queue's piece at `position` to a slot. `share`: as of `fair`.
     fn give(
         &mut self,
         shape: &Shape,
         position: usize,
         slot: u32,
-        (queued_events, slots, idle): (u64, u64, u64),
+        share: (u64, u64, u64),
         actions: &mut Vec<Action>,
     ) {
         let Some(queue) = self.queues.get_mut(shape) else {
@@ -346,14 +345,7 @@ impl Binding {
         };
         let at_hand = (AT_HAND_S / known.event_s).ceil() as u64;
         let per_payload = known.per_payload(queued.piece.chunk_max);
-        // half of a share, so that the last ones wait for the slot that is free first; but no large payload is cut to
-        // less than its half while there is more to come and no slot waits: the lead itself gives less at the end
-        let whole = per_payload > 1 && !self.short;
-        let fair = match idle {
-            _ if !whole => queued_events.div_ceil(2 * slots),
-            0 => queued_events.div_ceil(slots).max(per_payload.div_ceil(2)),
-            _ => queued_events.div_ceil(idle),
-        };
+        let fair = fair(self.short, per_payload, share);
         let count = per_payload.max(at_hand).min(fair.max(1)).min(queued.piece.count);
         let piece = Piece {
             count,
@@ -397,6 +389,20 @@ impl Binding {
             },
         );
         actions.push(Action::Run { slot, ticket, piece });
+    }
+}
+
+/// Events that one of `slots` may have of what is queued for all of them; `idle` of them have nothing.
+///
+/// Half of a share, so that the last ones wait for the slot that is free first; but no large payload is cut to less than
+/// its half while there is more to come and no slot waits: the lead itself gives less at the end.
+fn fair(short: bool, per_payload: u64, (queued, slots, idle): (u64, u64, u64)) -> u64 {
+    if short || per_payload <= 1 {
+        return queued.div_ceil(2 * slots);
+    }
+    match idle {
+        0 => queued.div_ceil(slots).max(per_payload.div_ceil(2)),
+        _ => queued.div_ceil(idle),
     }
 }
 

@@ -440,7 +440,11 @@ impl Pilot {
         }
         let queued_s = self.binding.queued_s();
         let wanted = match self.asked {
-            None => queued_s <= (self.post.settings().queue_s / 2.0).max(self.binding.payload_s()),
+            // one long event fills the queue by its seconds, but one core only
+            None => {
+                queued_s <= (self.post.settings().queue_s / 2.0).max(self.binding.payload_s())
+                    || self.binding.has_idle_core()
+            }
             // the lead works with what we said last: say it again when it is far from the truth
             Some((told_s, at_us)) => queued_s < told_s / 2.0 && now_us >= at_us + ASK_AGAIN_US,
         };

@@ -171,6 +171,17 @@ impl Binding {
         self.tickets.is_empty()
     }
 
+    /// Whether a core has nothing to do and nothing is queued that could take it.
+    pub fn has_idle_core(&self) -> bool {
+        let at_work: u64 = self
+            .slots
+            .values()
+            .filter(|slot| !slot.tickets.is_empty())
+            .map(|slot| slot.shape.cores)
+            .sum();
+        at_work < self.room.whole().0 && self.program_events.values().all(|&events| events == 0)
+    }
+
     /// Seconds of work per core of the node, queued and at slots.
     pub fn queued_s(&self) -> f64 {
         let cores = self.room.whole().0.max(1) as f64;
