@@ -6,6 +6,7 @@ Every end of a job goes through `end`, whichever way it came. Works on a `Work`;
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -70,7 +71,7 @@ def fail(
     """End a job that cannot go on. `keep_files`: its outputs stay at the site, so that delivery can be tried again."""
     job.reason = clean(reason)
     if evidence is not None:
-        record(work, job, evidence, site=job.site, final=True)
+        record(work, job, evidence, where=Where(job.site), final=True)
     if not keep_files:
         _stop(work, job)
     end(work, job, FAILED, forget=not keep_files)
@@ -166,17 +167,25 @@ def give_back(work: Work, job: Job, lease: Lease, reason: str, *, state: int = R
     work.keep_sets(job)
 
 
-def record(
-    work: Work, job: Job, evidence: Evidence, *, site: int, final: bool, span: tuple[int, int] = (0, 0)
-) -> None:
-    """Keep evidence of a failure within the limit per job; count it always. `span`: first event and count."""
+class Where(NamedTuple):
+    """What failed where: events (0 of them: the job as a whole) and the number of the site."""
+
+    site: int
+    first: int = 0
+    events: int = 0
+
+
+def record(work: Work, job: Job, evidence: Evidence, *, where: Where, final: bool) -> None:
+    """Keep evidence of a failure within the limit per job; count it always."""
     campaign = work.campaign_of(job)
     work.failures[(campaign, str(evidence.failure))] += 1
     if job.evidences < EVIDENCE_JOB_MAX:
         job.evidences += 1
-        event = span[0] if span[1] == 1 else None
+        event = where.first if where.events == 1 else None
         text = msgspec.json.encode(evidence)
-        work.change_rows["insert_failures"].append((job.id, campaign, *span, event, site, int(final), text))
+        work.change_rows["insert_failures"].append(
+            (job.id, campaign, where.first, where.events, event, where.site, int(final), text)
+        )
     work.touch(job)
 
 

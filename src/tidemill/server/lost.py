@@ -27,7 +27,8 @@ def lose(work: Work, site: Site, *, silent_s: float) -> int:
     for lease in leases:
         job = work.jobs[lease.job]
         ending.give_back(work, job, lease, reason, state=LOST)
-        ending.record(work, job, evidence, site=site.id, final=False, span=(lease.first, lease.count))
+        where = ending.Where(site.id, lease.first, lease.count)
+        ending.record(work, job, evidence, where=where, final=False)
     touched = {lease.job for lease in leases}
     for job in _homes(work, site):
         touched.add(job.id)

@@ -165,7 +165,8 @@ def _take_from_leases(work: Work, job: Job, lease: Lease, events: Sequence[tuple
 
 def _failure(work: Work, job: Job, lease: Lease, report: FailureReport) -> None:
     span = (report.event, 1) if report.event is not None else (report.first, report.count)
-    ending.record(work, job, report.evidence, site=lease.site, final=report.final, span=span)
+    where = ending.Where(lease.site, *span)
+    ending.record(work, job, report.evidence, where=where, final=report.final)
     if not report.final or job.state > RUNNING or job.delivering:
         return
     kept = work.sets(job)
@@ -180,9 +181,8 @@ def _failure(work: Work, job: Job, lease: Lease, report: FailureReport) -> None:
 
 def _release(work: Work, job: Job, lease: Lease, report: ReleaseReport) -> None:
     if report.evidence is not None:
-        ending.record(
-            work, job, report.evidence, site=lease.site, final=False, span=(report.first, report.count)
-        )
+        where = ending.Where(lease.site, report.first, report.count)
+        ending.record(work, job, report.evidence, where=where, final=False)
     if job.state > RUNNING or job.delivering or lease.state != ACTIVE:
         return
     _return(work, job, lease, (report.first, report.first + report.count), report.reason)
