@@ -103,13 +103,14 @@ def _home(args: Namespace) -> Path:
 
 
 def _read(args: Namespace) -> ServerConfig:
-    """The file named, else HOME/server/server.toml, else a private server in HOME/server."""
+    """The file named, else HOME/server/server.toml, else a private server in HOME/server, which brings its own database
+    up to date: there is nobody else to ask."""
     from tidemill.server.run import ServerConfig, read_config
 
     if args.config is not None:
         return read_config(args.config)
     path = _home(args) / "server.toml"
-    return read_config(path) if path.exists() else ServerConfig(dir=path.parent)
+    return read_config(path) if path.exists() else ServerConfig(dir=path.parent, upgrade=True)
 
 
 COMMANDS = {

@@ -55,7 +55,7 @@ _Entry = tuple[Callable[[Work], Any], "Future[Any]"]
 
 
 class Dispatcher:
-    """Opens the store's writer; `close` it. `monotonic_s` is for tests that let sites fall silent."""
+    """Opens the store's writer; `close` it. The clocks are arguments for tests that let time jump."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Dispatcher:
         site_lost_s: float = SITE_LOST_S,
         half_life_s: float = HALF_LIFE_S,
         monotonic_s: Callable[[], float] = clock.monotonic_s,
+        now_us: Callable[[], int] = clock.now_us,
     ) -> None:
         store.check()
         self._session: Session = store.writer()
@@ -74,7 +75,7 @@ class Dispatcher:
             )
         self._memory = Memory()
         self._site_lost_s, self.half_life_s = site_lost_s, half_life_s
-        self._monotonic_s = monotonic_s
+        self._monotonic_s, self._wall_us = monotonic_s, now_us
         self._started_s = monotonic_s()
         self._heard_s: dict[str, float] = {}
         self._last_us, self._last_s = 0, 0.0
@@ -304,7 +305,7 @@ class Dispatcher:
     def _now_us(self) -> int:
         """The wall clock, smoothed: it never goes back, and follows a jump by steps of at most CLOCK_STEP_US, so that
         one wrong reading decays no account and stamps nothing far in the future."""
-        at_s, wall_us = self._monotonic_s(), clock.now_us()
+        at_s, wall_us = self._monotonic_s(), self._wall_us()
         if not self._last_us:
             self._last_us, self._last_s = wall_us, at_s
         passed_us = max(0, int((at_s - self._last_s) * 1e6))

@@ -38,7 +38,7 @@ def settle(work: Work, job: Job) -> None:
     if job.state > RUNNING or job.delivering:
         return
     if job.n_failed and job.n_failed > work.spec(job).failed_max:
-        fail(work, job, f"{job.n_failed} events failed, failed_max is {work.spec(job).failed_max}")
+        fail(work, job, f"{_failed_text(job)}, failed_max is {work.spec(job).failed_max}")
     elif job.n_done + job.n_failed == job.events:
         if job.outputs and job.n_done:
             job.delivering, job.ready = 1, 0
@@ -61,7 +61,7 @@ def open_again(work: Work, job: Job) -> None:
 
 def finish(work: Work, job: Job) -> None:
     """Every event is kept or failed, and outputs are delivered."""
-    job.reason = f"{job.n_failed} events failed" if job.n_failed else ""
+    job.reason = _failed_text(job) if job.n_failed else ""
     end(work, job, PARTIAL if job.n_failed else COMPLETED)
 
 
@@ -173,6 +173,10 @@ class Where(NamedTuple):
     site: int
     first: int = 0
     events: int = 0
+
+
+def _failed_text(job: Job) -> str:
+    return f"{job.n_failed} event{'' if job.n_failed == 1 else 's'} failed"
 
 
 def record(work: Work, job: Job, evidence: Evidence, *, where: Where, final: bool) -> None:

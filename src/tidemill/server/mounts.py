@@ -32,9 +32,9 @@ def file_system(path: Path, mountinfo: str | None = None) -> str:
     return found
 
 
-def refuse_network(path: Path) -> None:
+def refuse_network(path: Path, mountinfo: str | None = None) -> None:
     """Raise ConfigError if `path` lies on a network file system: SQLite's locks do not hold there."""
-    kind = file_system(path)
+    kind = file_system(path, mountinfo)
     if kind in NETWORK_TYPES or kind.startswith("fuse."):
         raise ConfigError(
             f"database directory `{path}` is on a network file system: `{kind}`",
