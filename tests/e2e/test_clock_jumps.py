@@ -1,4 +1,4 @@
-"""The wall clock of server and agent jumps by years both ways while a campaign runs: nothing is lost for it."""
+"""The wall clock of server and agent jumps by years, both ways, while a campaign runs: nothing is lost for it."""
 
 from __future__ import annotations
 
