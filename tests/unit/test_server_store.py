@@ -138,6 +138,22 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     assert len(commits) <= 3
 
 
+def test_a_damaged_database_is_an_error_of_the_site_not_a_bug(dispatcher: Dispatcher, tmp_path: Path) -> None:
+    dispatcher.handle_submit(submit("a", 5_000))
+    dispatcher.close()
+    file = tmp_path / "t.db"
+    whole = file.read_bytes()
+    assert len(whole) > 40 * 4096
+    session = Store(path=file).reader()
+    with file.open("r+b") as damaged:
+        damaged.seek(4096)
+        damaged.write(bytes(range(256)) * ((len(whole) - 4096) // 256))
+    with pytest.raises(SiteError, match=r"malformed|not a database") as caught:
+        session.rows("campaign_sums")
+    session.close()
+    assert "damaged" in (caught.value.hint or "")
+
+
 def test_a_bug_in_one_request_is_its_own_only(dispatcher: Dispatcher) -> None:
     dispatcher.start()
     with pytest.raises(ZeroDivisionError):

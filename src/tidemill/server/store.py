@@ -256,7 +256,7 @@ class _Sqlite:
 
 _UNSERVED = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
 }  # fmt: skip
 
 
@@ -266,6 +266,8 @@ _HINTS = {
     sqlite3.SQLITE_BUSY: "another program holds the database",
     sqlite3.SQLITE_LOCKED: "another program holds the database",
     sqlite3.SQLITE_NOMEM: "the server's machine is out of memory",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: stop the server and restore it from a copy",
+    sqlite3.SQLITE_NOTADB: "the file is damaged: stop the server and restore it from a copy",
 }
 
 
@@ -273,8 +275,8 @@ _HINTS = {
 def _sqlite_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _UNSERVED:
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _UNSERVED:
             raise  # wrong SQL: a bug
         raise SiteError(
             f"database refused `{name}`: {error}",

@@ -46,6 +46,13 @@ FLEET_RECORDS_MAX = 2_000_000
 _log = Log("agent")
 
 
+def _tell_isolation(record: Started) -> None:
+    """A site's operator should hear of it when the kernel gave payloads no place of their own."""
+    if record.isolation != "namespaces":
+        fields = {"pilot": record.p, "node": record.node, "isolation": record.isolation, "reason": record.note}
+        _log.warning("pilot.not_isolated", **fields)
+
+
 class Agent:
     """One agent's epoch."""
 
@@ -139,8 +146,11 @@ class Agent:
             for entry in self._read_fleet(opened):
                 self.log.apply(entry)
                 changed = True
-                if any(type(record) is Started for record in entry.records):
+                started = [record for record in entry.records if type(record) is Started]
+                if started:
                     self.allocations.worked()
+                for record in started:
+                    _tell_isolation(record)
         return changed
 
     def _read_fleet(self, opened: OpenFleet) -> list[s.Read]:
