@@ -52,6 +52,16 @@ def test_run_of_one_event_prints_what_the_command_prints(home: Home) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\nb", "c")
 
 
+def test_a_relative_path_of_a_script_is_found_from_the_work_directory(home: Home) -> None:
+    (home.work / "prog.py").write_text("import os, sys; print(sys.argv[1], os.getcwd())")
+    (home.work / "data.txt").write_text("not the staged one")
+    (home.work / "staged").mkdir()
+    (home.work / "staged" / "data.txt").write_text("x")
+    words = ["run", "--input", "staged/data.txt", "--", sys.executable, "prog.py", "data.txt"]
+    done = home.run(*words)
+    assert (done.returncode, done.stdout.split()) == (0, ["data.txt", "/tmp/work"]), done.stderr
+
+
 def test_a_failing_command_is_exit_1_with_class_status_and_its_last_words(home: Home) -> None:
     done = home.run("run", "--", "sh", "-c", "echo it broke >&2; exit 3")
     assert done.returncode == 1

@@ -27,15 +27,16 @@ data is JSON. An error names what was attempted, on what and what came back; a l
 Everything of one person lives in one directory, the home: `$TIDEMILL_HOME`, by default `~/.local/state/tidemill`
 (mode 0700, on a local disk: SQLite's locks do not hold on network file systems). A verb that talks to a server finds it
 in this order: `--server`, `$TIDEMILL_SERVER` (with `$TIDEMILL_SECRET_FILE`), `client.toml` in the home
-(`server = "..."`, `secret_file = "..."`), the server of the `tidemill up` that runs in the home.
+(`server = "..."`, `secret_file = "..."`), the server of the `tidemill up` that runs in the home, the socket of a
+`tidemill server run` of this home.
 
 ## What a command of `tidemill run` sees
 
 - An empty work directory of its own, and what `--input FILE` names, by its name. Outputs (`--output PATH`) are
   relative to it. `HOME` and `/tmp` belong to the slot and are emptied afterwards.
-- The program is looked up where you are and told by its absolute path. **Other arguments are passed as they are**: a
-  relative path among them is *not* rewritten, and names nothing in the work directory. Give absolute paths,
-  or stage files with `--input`.
+- The program is looked up where you are and told by its absolute path. So is an argument that is the relative path of a
+  file that exists here (`python prog.py {event}`), unless it names an `--input` or `--output`. Everything else is
+  passed as it is: directories, paths within options (`--config=x.toml`). Give absolute paths there.
 - Of your environment: `PATH`, `LANG`, `LD_LIBRARY_PATH`, `PYTHONPATH`, `VIRTUAL_ENV`, and what `--env` names.
 - `{event}`, `{seed}`, `{line}`, `{first_event}`, `{last_event}`, `{events}`, `{cores}` and `{input.NAME}` are filled
   in; other braces stay as they are. A command that uses `{events}` or `{last_event}` gets several events at once, as

@@ -144,7 +144,13 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
         raise ConfigError("the command uses {line}, but no --each FILE gives lines")
     timed = {} if args.wall is None else {"timeout_s": args.wall}
     return JobSpec(
-        command=[_executable(command[0]), *command[1:]],
+        command=[
+            _executable(command[0]),
+            *(
+                _argument(word, staged={each.name for each in inputs} | set(args.output))
+                for word in command[1:]
+            ),
+        ],
         events=events,
         inputs=inputs,
         outputs=[_output(path) for path in args.output],
@@ -170,6 +176,16 @@ def _executable(word: str) -> str:
             hint=f"chmod +x {word}" if exists else "name it by its path, or put its directory on PATH",
         )
     return str(Path(found).absolute())
+
+
+def _argument(word: str, *, staged: set[str]) -> str:
+    """A relative path of a file that is here, as absolute path, so that `python prog.py {event}` finds its program.
+    Staged inputs, outputs, options and templates are left as they are: they name something else."""
+    if word in staged or word.startswith(("-", "/")) or "{" in word or not Path(word).is_file():
+        return word
+    if sys.stderr.isatty():
+        say(f"`{word}` is passed as `{Path(word).absolute()}`")
+    return str(Path(word).absolute())
 
 
 def _output(path: str) -> Output:
