@@ -49,7 +49,12 @@ _log = Log("agent")
 def _tell_isolation(record: Started) -> None:
     """A site's operator should hear of it when the kernel gave payloads no place of their own."""
     if record.isolation != "namespaces":
-        fields = {"pilot": record.p, "node": record.node, "isolation": record.isolation, "reason": record.note}
+        fields = {
+            "pilot": record.p,
+            "node": record.node,
+            "isolation": record.isolation,
+            "reason": record.note,
+        }
         _log.warning("pilot.not_isolated", **fields)
 
 
