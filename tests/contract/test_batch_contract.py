@@ -178,11 +178,16 @@ def test_killed_daemon_finds_its_allocations_again(bench: Bench, tmp_path: Path)
 def test_allocation_that_dies_with_its_daemon_is_not_forgotten(bench: Bench) -> None:
     bench.submit("a", "exec sleep 1000")
     bench.wait("a", AllocationState.ACTIVE)
+
+    def noted() -> list[tuple[int, int]]:  # ACTIVE is durable before the start, the processes after it
+        table = read_table(bench.directory)
+        return [] if table is None else table.entries["a"].processes
+
+    wait_for(lambda: bool(noted()), "its process is noted")
     os.kill(bench.daemon_pid(), signal.SIGSTOP)
-    table = read_table(bench.directory)
-    assert table is not None
+    ((pid, _),) = noted()
     os.kill(bench.daemon_pid(), signal.SIGKILL)
-    os.killpg(table.entries["a"].processes[0][0], signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)
     wait_for(lambda: not daemon_lives(bench.directory), "the daemon is dead")
     assert bench.wait_end("a") is AllocationState.FAILED
     assert "killed" in bench.batch.status(["a"])["a"].reason
