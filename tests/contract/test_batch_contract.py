@@ -13,7 +13,7 @@ from tidemill import clock
 from tidemill.batch import processes
 from tidemill.batch.contract import Answer, Submission
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
-from tidemill.config import LocalBatch
+from tidemill.config.site import LocalBatch
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 

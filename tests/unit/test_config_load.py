@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import SiteConfig, describe, load, loads, parse_size
+from tidemill.config import describe, load, loads, parse_size
+from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
 from tidemill.model.application import Application
 

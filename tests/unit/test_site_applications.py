@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources

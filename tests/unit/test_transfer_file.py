@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.staging import Stage

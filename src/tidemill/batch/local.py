@@ -26,7 +26,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import Answer, Machine, Status, Submission
 from tidemill.batch.run import start
-from tidemill.config import LocalBatch
+from tidemill.config.site import LocalBatch
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 

@@ -15,7 +15,7 @@ from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import count_text, duration_text
 
 if TYPE_CHECKING:
-    from tidemill.config import SiteConfig
+    from tidemill.config.site import SiteConfig
     from tidemill.wire.api import SiteRow
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -84,7 +84,7 @@ def _site(args: Namespace) -> Path:
 def init(args: Namespace) -> int:
     """Write a commented site.toml."""
     from tidemill.client.home import home_dir, make_home
-    from tidemill.config import SiteConfig
+    from tidemill.config.site import SiteConfig
 
     home = home_dir(args.home)
     directory: Path = (args.dir or home / "site").absolute()
@@ -129,7 +129,7 @@ def run(args: Namespace) -> int:
 
 def _read(directory: Path) -> SiteConfig:
     from tidemill import config
-    from tidemill.config import SiteConfig
+    from tidemill.config.site import SiteConfig
 
     return config.load(directory / "site.toml", SiteConfig)
 

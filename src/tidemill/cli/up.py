@@ -224,7 +224,7 @@ def _children(home: Path) -> list[Child]:
 def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, int]:
     """Write the site's configuration where it is missing or ours; the number of nodes and cores of each."""
     from tidemill import config
-    from tidemill.config import SiteConfig
+    from tidemill.config.site import SiteConfig
 
     site = home / "site"
     for directory in (home / "server", site, site / "apps"):

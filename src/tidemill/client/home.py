@@ -18,6 +18,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill import config
+from tidemill.config.keys import doc
 from tidemill.errors import ConfigError
 
 HOME_VARIABLE = "TIDEMILL_HOME"
@@ -42,8 +43,8 @@ class UpFile(msgspec.Struct, kw_only=True):
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """HOME/client.toml: the server that clients of this home talk to."""
 
-    server: Annotated[str, config.doc("The server: `unix:/path/api.sock`, `http://host:port`, `https://...`")]
-    secret_file: Annotated[Path | None, config.doc("File (mode 0600) with the secret of the server")] = None
+    server: Annotated[str, doc("The server: `unix:/path/api.sock`, `http://host:port`, `https://...`")]
+    secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
 
 
 class ServerPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import uvicorn
 
 from tidemill import __version__, log
 from tidemill import config as config_files
-from tidemill.config import Duration, doc
+from tidemill.config.keys import Duration, doc
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server import access
 from tidemill.server.app import Api, make_app

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import BatchSystem
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.plan import Demand
 from tidemill.log import Log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidemill import clock
 from tidemill.batch.contract import Answer, BatchSystem, Machine, Status, Submission
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.plan import Demand, Held, Limits, Plan, plan
 from tidemill.log import Log

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, SiteError
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL

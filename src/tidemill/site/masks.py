@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 
 _SERVER_MARK = "server.lock"
 

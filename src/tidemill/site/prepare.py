@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import JobError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,

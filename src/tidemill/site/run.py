@@ -9,7 +9,7 @@ from types import FrameType
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.local import LocalBatchSystem
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent

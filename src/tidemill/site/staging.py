@@ -16,7 +16,7 @@ import shutil
 import threading
 from pathlib import Path
 
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.node.bundle import copy_member

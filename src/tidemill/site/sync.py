@@ -10,7 +10,7 @@ import random
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidemill import clock
-from tidemill.config import SiteConfig
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.wire.api import SyncReply, SyncRequest
