@@ -36,7 +36,6 @@ data_roots = ["/"]
 allow_adhoc = true
 output_flush_s = 0.3
 pilot_grace_s = 2
-dead_after_s = 20
 idle_s = 20
 queue_s = 0.5
 batch_poll_s = 0.1
@@ -52,6 +51,8 @@ walltime_s = "1h"
 nodes = {nodes}
 cores_per_node = {cores}
 grace_s = 3
+[yield]
+dead_after_s = 20
 """
 
 

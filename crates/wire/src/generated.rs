@@ -17,8 +17,12 @@ pub struct Settings {
     pub queue_s: f64,
     /// a pilot without work for so long leaves
     pub idle_s: f64,
-    /// a pilot that hears nothing from its lead for so long drains and leaves
     pub dead_after_s: f64,
+    /// a draining pilot kills what still runs after so long, gives it back and leaves
+    pub drain_s: f64,
+    /// without a lead: work files are looked for so often
+    pub top_up_s: f64,
+    pub stop_files: Vec<String>,
     /// the lead gives away the work of a pilot that has been disconnected for so long
     pub pilot_grace_s: f64,
     /// `required` (refuse to run without namespaces) or `preferred`
@@ -41,7 +45,7 @@ pub struct Manifest {
     pub site: String,
     pub epoch: u64,
     pub created_us: u64,
-    /// `beside` (the agent starts it) or `rank0` (the pilot of rank 0 starts it)
+    /// `beside` (the agent starts it), `rank0` (the pilot of rank 0 does) or `none` (files only, no TCP)
     pub lead: String,
     /// address the lead listens on; port 0 = any
     pub listen: String,
@@ -56,6 +60,14 @@ pub struct LeadAddress {
     pub host: String,
     pub port: u64,
     pub pid: u64,
+}
+
+/// FLEET/alive.json. Whoever reads it compares `count` with what it read before: clocks of hosts differ.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Alive {
+    pub format: u64,
+    pub epoch: u64,
+    pub count: u64,
 }
 
 /// An output file of each range; `path` is relative to the work directory and may hold templates.
@@ -106,6 +118,8 @@ pub struct Program {
     /// stdout is an output named `stdout`
     pub stdout_output: bool,
     pub batch_commands: bool,
+    /// variables taken over from the pilot's environment; `NAME*` = all that start so
+    pub pass_env: Vec<String>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
@@ -135,6 +149,21 @@ pub struct Grant {
     pub chunk_max: Option<u64>,
 }
 
+/// Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    pub allocation: String,
+    pub grants: Vec<u64>,
+}
+
+/// An allocation ends earlier than its pilots were told at their start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    pub allocation: String,
+    /// microseconds since 1970
+    pub at_us: u64,
+}
+
 /// FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkFile {
@@ -145,8 +174,14 @@ pub struct WorkFile {
     pub grants: Vec<Grant>,
     /// stop their payloads, return nothing
     pub cancel_jobs: Vec<u64>,
+    /// empty where there is a lead
+    pub shares: Vec<Share>,
     /// allocations that the batch system has ended: their work goes to other pilots at once
     pub ended: Vec<String>,
+    /// limits that were shortened
+    pub ends: Vec<End>,
+    /// allocations whose pilots are to drain and leave
+    pub leave: Vec<String>,
     /// hand out nothing more; pilots return what they have not started, then leave
     pub drain: bool,
     /// nothing will follow: the lead may exit once all pilots have left
@@ -248,7 +283,7 @@ pub struct Returned {
 pub struct Ended {
     pub p: String,
     pub s: u64,
-    /// `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `error`
+    /// `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `dead_agent`, `late`, `error`
     pub reason: String,
     pub message: String,
     pub busy_us: u64,
@@ -336,6 +371,12 @@ pub struct Drain {
     pub reason: String,
 }
 
+/// The pilot's allocation ends at this time, in microseconds since 1970, at the latest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Deadline {
+    pub at_us: u64,
+}
+
 /// I live. Both sides send it when they have sent nothing else for a third of dead_after_s, at most 10 s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
@@ -372,6 +413,8 @@ pub enum LeadMessage {
     Cancel(Cancel),
     #[serde(rename = "drain")]
     Drain(Drain),
+    #[serde(rename = "deadline")]
+    Deadline(Deadline),
     #[serde(rename = "beat")]
     Beat(Beat),
 }

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
+
+ELEMENT = "{allocation}"
+"""In a command's words: the allocation's own name (of one element of an array)."""
+
+FAR_FUTURE_S = 4e9
+"""The end of what has no limit."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation to ask for. `command` runs once on each node; what it prints goes to small files."""
+    """Allocations to ask for: one, or `count` alike as an array where the batch system has arrays.
+
+    `command` runs once on each node, started by the site's launcher where there is more than one; what it prints goes
+    to small files. With `count` > 1 the allocations are named by `element_name`.
+    """
 
     name: str  #: unique for ever: the batch system is asked by it, never by its own number
-    command: list[str]
+    command: list[str]  #: `ELEMENT` in it stands for the allocation's name
     nodes: int
     cores: int  #: of each node
-    memory_mb: int  #: of each node
+    memory_mb: int  #: of each node; 0 = do not ask for memory
     walltime_s: float
     environment: dict[str, str] = {}
+    count: int = 1
+    nodes_min: int | None = None  #: fewer nodes will do, down to this
+    walltime_min_s: float | None = None  #: a shorter limit will do, down to this
+    signal_before_s: float | None = None  #: USR1 so long before the end
+    start_by_s: float | None = None  #: seconds since 1970: not to be started after that
+    comment: str = ""  #: for the centre's staff: who this is and whom to ask
+    exclude: tuple[str, ...] = ()  #: nodes not to be used
+    features: tuple[str, ...] = ()  #: nodes must have all of these
+    partition: str = ""  #: empty = the configured one
+    account: str = ""  #: empty = the configured one
+    ranks: bool = (
+        True  #: with several nodes: `command` on each node; False: on the first only (it launches itself)
+    )
 
 
 class Answer(StrEnum):
@@ -32,18 +56,90 @@ class Answer(StrEnum):
     UNCLEAR = "unclear"
 
 
+class Ending(StrEnum):
+    """Why an allocation ended, as far as the batch system tells. Only FAILED and LAUNCH are failures of a start."""
+
+    NONE = "none"  #: it has not ended
+    DONE = "done"  #: its command ended with status 0
+    FAILED = "failed"  #: its command ended with another status
+    CANCELED = "canceled"  #: somebody ended it; whether it was us, our log knows
+    PREEMPTED = "preempted"
+    WALLTIME = "walltime"
+    NODE = "node"  #: its node failed
+    MEMORY = "memory"
+    DEADLINE = "deadline"  #: it could not start in time
+    LAUNCH = "launch"  #: prolog, boot or start failed
+    UNKNOWN = "unknown"  #: it has ended; why was forgotten
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The word on one allocation. `reason` is the batch system's own where it gives one."""
 
     answer: Answer
     state: AllocationState = AllocationState.LOST  #: where found
     batch_id: str = ""
+    ending: Ending = Ending.NONE
     reason: str = ""
+    held: str = (
+        ""  #: why staff or an account keeps it from starting, in the batch system's word; empty = not held
+    )
+    nodes: tuple[str, ...] = ()
+    started_s: float | None = None
+    ends_s: float | None = None
+    requeued: int = 0  #: times that it was started again
     output_tail: str = ""  #: the last lines that a failed command printed
 
 
+class Calls(msgspec.Struct, kw_only=True):
+    """What we have cost the batch system since the agent started, and how it is: for limits and for metrics."""
+
+    queries: int = 0
+    actions: int = 0
+    failures: int = 0
+    slow: int = 0  #: replies that took over `slow_s`, or a rate limit
+    bytes: int = 0
+    seconds: float = 0.0
+    last_s: float = 0.0  #: how long the last query took
+    interval_factor: float = 1.0  #: polls are so many times rarer than configured
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What `site init` finds out about a machine. Empty = could not be seen; `notes` say why, for people."""
+
+    system: str  #: `Slurm 22.05.8`
+    partitions: list[PartitionFacts] = []
+    accounts: list[str] = []  #: ours, the default first
+    qos: list[str] = []
+    array_max: int = 0  #: elements in one array at most; 0 = no arrays
+    jobs_max: int | None = None  #: of a user at once
+    submits_max: int | None = None
+    others_hidden: bool = False
+    preempts: str = ""  #: how the scheduler preempts
+    architectures: list[str] = []
+    launchers: list[str] = []  #: `srun`, `mpiexec (Open MPI 4.1.4)`
+    scheduler: dict[str, str] = {}  #: settings that matter to a guest: cycle, resolution, kill wait
+    notes: list[str] = []
+
+
+class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition or queue, summed up."""
+
+    name: str
+    is_default: bool = False
+    nodes: int = 0
+    cores_per_node: int = 0
+    memory_mb_per_node: int = 0
+    features: list[str] = []
+    walltime_max_s: float | None = None
+    is_shared: bool = False
+    tier: int = 1
+    preempted: str = ""
+    usable: bool = True
+    why_not: str = ""
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine as it is now."""
+    """The machine as it is now, for allocations of one shape. Goes when the agent reads snapshots."""
 
     nodes: int
     nodes_free: int
@@ -54,19 +150,44 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchSystem(Protocol):
-    """A batch system. Every call is bounded in time and raises SiteError (transient or not) when it cannot do it."""
+    """A batch system. Every call is bounded in time and bytes and raises SiteError (transient or not) when it cannot do
+    it. No call ever touches a job that is not ours: ours have one of our names and our comment, and our user."""
+
+    calls: Calls
 
     def submit(self, submission: Submission) -> str:
-        """Ask for an allocation; its number in the batch system. The same name again is the same allocation."""
+        """Ask for allocations; their number in the batch system. The same name again is the same allocation."""
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
-        """The word on each of these allocations, by one query whatever their number."""
+        """The word on each of these allocations, by one query whatever their number (and, where there is an accounting,
+        one of that for those that have left the queue)."""
 
     def cancel(self, names: Collection[str]) -> None:
-        """End these allocations, TERM first; those that have ended or are unknown are passed over."""
+        """End these allocations, TERM first, by one call; those that have ended or are unknown are passed over."""
+
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        """Lower the limits of running allocations so that they end then; the ends that the batch system has set, which
+        may be a little later. Those that cannot be shortened are left out."""
 
     def machine(self) -> Machine:
         """What there is and what is free."""
 
+    def snapshot(self) -> Snapshot:
+        """The machine as it is now, by a bounded number of queries."""
+
+    def facts(self) -> Facts:
+        """What a newcomer needs to know; slow, for `site init`."""
+
     def output(self, name: str) -> Path:
         """The file that holds what the allocation printed."""
+
+
+def element_name(name: str, index: int, count: int) -> str:
+    """The name of one allocation of a submission."""
+    return name if count == 1 else f"{name}.{index}"
+
+
+def split_element(name: str) -> tuple[str, int | None]:
+    """The inverse of `element_name`: the submission's name and the index, None where it has one allocation."""
+    base, dot, index = name.rpartition(".")
+    return (base, int(index)) if dot and index.isdecimal() else (name, None)

@@ -30,7 +30,174 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = 5.0
 
 
-class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How we ask the centre's batch system (Slurm, PBS, Grid Engine) for nodes."""
+
+    partition: Annotated[str, doc("Partition or queue; empty = the batch system's default")] = ""
+    qos: Annotated[str, doc("Quality of service (Slurm); empty = the default")] = ""
+    reservation: Annotated[str, doc("Reservation to run in; empty = none")] = ""
+    features: Annotated[list[str], doc("Nodes must have all of these features")] = []
+    exclude: Annotated[list[str], doc("Names of nodes that are never used")] = []
+    parallel_environment: Annotated[
+        str, doc("Parallel environment (Grid Engine) for all slots of a node")
+    ] = ""
+    directives: Annotated[
+        list[str], doc("Further options of the submit command, one a line, such as `--gres=gpu:4`")
+    ] = []
+    nice: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        doc("Slurm: how far our jobs stand behind others'; none = not at all"),
+    ] = 1_000_000
+    launcher: Annotated[
+        Literal["auto", "srun", "mpiexec", "fork"],
+        doc("What starts a command on several nodes; `auto` = the batch system's own, else mpiexec"),
+    ] = "auto"
+    cores_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Cores that we use of a node; none = all that it has")
+    ] = None
+    memory_mb_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None, doc("Memory that we use of a node; none = all that it has")
+    ] = None
+    json: Annotated[
+        Literal["auto", "never"], doc("Slurm: read JSON where text does not say all, or never")
+    ] = "auto"
+    timeout_s: Annotated[Duration, msgspec.Meta(ge=1), doc("A command is given up after so long")] = 60.0
+    slow_s: Annotated[
+        Duration, msgspec.Meta(ge=0.01), doc("A reply that takes longer doubles the pause between polls")
+    ] = 2.0
+    slowdown_max: Annotated[
+        float, msgspec.Meta(ge=1), doc("Pauses between polls grow at most so many times")
+    ] = 16.0
+    reply_bytes_max: Annotated[
+        Size, msgspec.Meta(ge=10_000), doc("A reply with more bytes is given up, and said so")
+    ] = 64_000_000
+    calls_per_min_max: Annotated[
+        int, msgspec.Meta(ge=2), doc("Commands that we run in a minute at most; more wait")
+    ] = 30
+    unknown_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("An allocation that neither queue nor accounting know for so long is lost"),
+    ] = 120.0
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A grant of the centre. Several are used up in the order of the file."""
+
+    name: Annotated[str, doc("Account or project, as the batch system knows it")]
+    node_hours: Annotated[float, msgspec.Meta(gt=0), doc("What was granted, in node-hours")]
+    used_node_hours: Annotated[float, msgspec.Meta(ge=0), doc("What was used of it before we began")] = 0.0
+    units_per_node_hour: Annotated[
+        float, msgspec.Meta(gt=0), doc("The site's own units, for display: such as cores of a node")
+    ] = 1.0
+    unit: Annotated[str, doc("Name of that unit")] = "node-hours"
+    warn_at: Annotated[float, msgspec.Meta(gt=0, le=1), doc("Warn at this share of the grant")] = 0.9
+    stop_at: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=1),
+        doc("At this share nothing more is asked for; the next account follows"),
+    ] = 0.98
+
+
+class Yielding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How we give nodes back."""
+
+    dead_after_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("A pilot that hears nothing from lead or agent for so long drains and leaves"),
+    ] = 300.0
+    drain_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("A draining pilot ends what still runs after so long")
+    ] = 60.0
+    stop_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("When staff stop us, pilots have so long to drain before their allocations are canceled"),
+    ] = 20.0
+    top_up_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("Without TCP: pilots look for more work so often")
+    ] = 60.0
+    foreign_cancels: Annotated[
+        int, msgspec.Meta(ge=1), doc("So many cancellations that we did not order drain the site ...")
+    ] = 3
+    foreign_cancels_s: Annotated[Duration, msgspec.Meta(ge=1), doc("... if they come within this time")] = (
+        600.0
+    )
+
+
+class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which nodes we take. Every bound on what we may do is here."""
+
+    policy: Annotated[
+        Literal["yield", "preempt", "capped", "windows", "demand"] | None,
+        doc(
+            "`yield` gives nodes back before others wait; `preempt` leaves that to the scheduler; `capped` fits its "
+            "limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
+            "anybody else. none = `demand` on the local batch system, `windows` on PBS, else `yield`"
+        ),
+    ] = None
+    poll_s: Annotated[
+        Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
+        doc(
+            "Pause between two looks at the machine: 2-3 % of a typical run; none = `batch_poll_s` locally, else 30 s"
+        ),
+    ] = None
+    cycle_s: Annotated[
+        Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
+        doc("The scheduler's backfill cycle; none = as it says, else 30 s"),
+    ] = None
+    width: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Nodes of an allocation at least; none = 1"),
+    ] = None
+    allocations_max: Annotated[
+        int, msgspec.Meta(ge=1), doc("Allocations that we hold or ask for at most")
+    ] = 100_000
+    node_hours_max: Annotated[
+        Annotated[float, msgspec.Meta(gt=0)] | None, doc("Node-hours in all, until raised; none = no bound")
+    ] = None
+    startup_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("Prolog, epilog and a pilot's start together, until measured")
+    ] = 10.0
+    payback: Annotated[
+        float, msgspec.Meta(ge=0), doc("A node must be able to work so many times its start-up")
+    ] = 3.0
+    waiting_per_idle: Annotated[
+        float, msgspec.Meta(ge=0), doc("Pilots that wait in the queue per idle node, at most")
+    ] = 2.0
+    starts_per_node_hour: Annotated[
+        float, msgspec.Meta(gt=0), doc("Starts per node of the machine and hour, at most")
+    ] = 6.0
+    start_by_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("A pilot that has not started after so long never does")
+    ] = 600.0
+    wake_nodes: Annotated[bool, doc("Do powered-down nodes count as idle?")] = False
+    lead: Annotated[
+        Literal["beside", "none"],
+        doc(
+            "`beside`: pilots ask a lead on this host for work; `none`: they read files, where TCP is closed"
+        ),
+    ] = "beside"
+    quarantine_starts: Annotated[
+        int, msgspec.Meta(ge=1), doc("So many fast failures put a node into quarantine")
+    ] = 3
+    quarantine_s: Annotated[Duration, msgspec.Meta(ge=1), doc("A node stays there for so long")] = 86400.0
+    fast_failure_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("A start that fails within this time is a fast failure")
+    ] = 120.0
+
+
+class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where mail to the contact goes out."""
+
+    server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""
+    sender: Annotated[str, doc("Sender's address; empty = the contact")] = ""
+
+
+class SiteConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"yielding": "yield"}
+):
     """A site: `SITE/site.toml`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
@@ -42,8 +209,19 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Literal["run", "observe"],
         doc("`observe` takes no work and submits nothing, it only shows what it sees"),
     ] = "run"
-    batch: Annotated[Literal["local"], doc("The batch system")] = "local"
+    batch: Annotated[Literal["local", "slurm", "pbs", "gridengine"], doc("The batch system")] = "local"
     local: Annotated[LocalBatch, doc("The embedded batch system")] = LocalBatch()
+    cluster: Annotated[Cluster, doc("How the centre's batch system is asked")] = Cluster()
+    harvest: Annotated[Harvest, doc("Which nodes we take")] = Harvest()
+    yielding: Annotated[Yielding, doc("How we give nodes back")] = Yielding()
+    accounts: Annotated[list[Account], doc("Grants of the centre, used in this order; none = no ledger")] = []
+    contact: Annotated[
+        str, doc("Mail address of the operator: in every job's comment, told when we are stopped")
+    ] = ""
+    stop_file: Annotated[
+        Path | None, doc("A path agreed with the centre's staff: whoever makes this file stops us")
+    ] = None
+    mail: Annotated[Mail, doc("Where mail goes out")] = Mail()
     nodes_max: Annotated[
         int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")
     ] = 100
@@ -83,9 +261,6 @@ class SiteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Duration, msgspec.Meta(ge=0), doc("Seconds of work that the lead keeps queued at each core")
     ] = 2.0
     idle_s: Annotated[Duration, msgspec.Meta(ge=0), doc("A pilot without work for so long leaves")] = 20.0
-    dead_after_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("A pilot that hears nothing for so long drains and leaves")
-    ] = 300.0
     pilot_grace_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),

@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.node.files import read_bounded, sync_directory, write_durable
-from tidemill.wire.node import FORMAT, Grant, JobDef, LeadAddress, Manifest, Program, WorkFile
+from tidemill.wire.node import FORMAT, End, Grant, JobDef, LeadAddress, Manifest, Program, Share, WorkFile
 
 SMALL_FILE_BYTES_MAX = 1 << 20
 WORK_FILE_BYTES_MAX = 64 << 20
@@ -72,7 +72,10 @@ class Fleet:
                 jobs=jobs or [],
                 grants=grants or [],
                 cancel_jobs=orders.cancel_jobs,
+                shares=orders.shares,
                 ended=orders.ended,
+                ends=orders.ends,
+                leave=orders.leave,
                 drain=orders.drain,
                 close=orders.close,
             )
@@ -116,7 +119,10 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What a work file tells besides grants; see `WorkFile`."""
 
     cancel_jobs: list[int] = []
+    shares: list[Share] = []
     ended: list[str] = []
+    ends: list[End] = []
+    leave: list[str] = []
     drain: bool = False
     close: bool = False
 

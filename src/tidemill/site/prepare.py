@@ -183,6 +183,7 @@ class Preparer:
             outputs=[OutputDef(name=each.name, path=each.path) for each in self._files(spec)],
             stdout_output=spec.keep_stdout,
             batch_commands=app.batch_commands,
+            pass_env=[],
         )
 
     def _files(self, spec: JobSpec) -> list[Output]:

@@ -12,6 +12,7 @@ by readers so that old and new versions can meet during an upgrade.
     FLEET/journal/PILOT.log        framed records that a pilot could not hand to the lead; PILOT as in `pilot_id`
     FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
     FLEET/STOP                     exists: pilots and lead drain and leave
+    FLEET/alive.json               Alive, temp + rename, by the agent every few seconds: its sign of life
 
 A framed line is 8 lower-case hex digits of the CRC-32 (zlib) of the JSON text, a space, the JSON text, a newline. A
 line that does not check, and everything after it in that file at that moment, is a torn tail: read again later.
@@ -41,7 +42,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     output_flush_s: float  #: a pilot's bundle is fsynced at least so often when there is something
     queue_s: float  #: the lead keeps so many seconds of work queued at each core
     idle_s: float  #: a pilot without work for so long leaves
-    dead_after_s: float  #: a pilot that hears nothing from its lead for so long drains and leaves
+    dead_after_s: (
+        float  #: a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
+    )
+    drain_s: float  #: a draining pilot kills what still runs after so long, gives it back and leaves
+    top_up_s: float  #: without a lead: work files are looked for so often
+    stop_files: list[
+        str
+    ]  #: paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
     pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
     isolation: str  #: `required` (refuse to run without namespaces) or `preferred`
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
@@ -58,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     site: str
     epoch: int
     created_us: int
-    lead: str  #: `beside` (the agent starts it) or `rank0` (the pilot of rank 0 starts it)
+    lead: str  #: `beside` (the agent starts it), `rank0` (the pilot of rank 0 does) or `none` (files only, no TCP)
     listen: str  #: address the lead listens on; port 0 = any
     settings: Settings
 
@@ -71,6 +79,14 @@ class LeadAddress(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     pid: int
+
+
+class Alive(msgspec.Struct, frozen=True, kw_only=True):
+    """FLEET/alive.json. Whoever reads it compares `count` with what it read before: clocks of hosts differ."""
+
+    format: int
+    epoch: int
+    count: int
 
 
 class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +131,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     outputs: list[OutputDef]
     stdout_output: bool  #: stdout is an output named `stdout`
     batch_commands: bool
+    pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +161,20 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     chunk_max: int | None
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0)."""
+
+    allocation: str
+    grants: list[int]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation ends earlier than its pilots were told at their start."""
+
+    allocation: str
+    at_us: int  #: microseconds since 1970
+
+
 class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
     """FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them."""
 
@@ -153,7 +184,10 @@ class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[JobDef]
     grants: list[Grant]
     cancel_jobs: list[int]  #: stop their payloads, return nothing
+    shares: list[Share]  #: empty where there is a lead
     ended: list[str]  #: allocations that the batch system has ended: their work goes to other pilots at once
+    ends: list[End]  #: limits that were shortened
+    leave: list[str]  #: allocations whose pilots are to drain and leave
     drain: bool  #: hand out nothing more; pilots return what they have not started, then leave
     close: bool  #: nothing will follow: the lead may exit once all pilots have left
 
@@ -250,7 +284,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="ended
 
     p: str
     s: int
-    reason: str  #: `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `error`
+    reason: str  #: `idle`, `yield`, `walltime`, `drain`, `stop`, `dead_lead`, `dead_agent`, `late`, `error`
     message: str
     busy_us: int
     slot_us: int
@@ -340,13 +374,19 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="drain
     reason: str
 
 
+class Deadline(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="deadline"):
+    """The pilot's allocation ends at this time, in microseconds since 1970, at the latest."""
+
+    at_us: int
+
+
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="beat"):
     """I live. Both sides send it when they have sent nothing else for a third of dead_after_s, at most 10 s."""
 
     at_us: int
 
 
-LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Beat
+LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Deadline | Beat
 PilotMessage = Hello | Ask | Beat
 
 

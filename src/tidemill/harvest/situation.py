@@ -1,0 +1,136 @@
+"""What the broker decides on, and what it decides: counts of nodes in one pool. Pure data, no names of nodes.
+
+A pool is a set of nodes that are alike for us and for the scheduler (`pools` cuts a snapshot into pools); the simulator
+builds the same records from a trace. Times are seconds on one clock, `now_s` among them; a limit that is not known is
+far in the future. All figures are of whole nodes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Busy(msgspec.Struct, frozen=True, gc=False):
+    """Regular jobs that hold nodes: `width` nodes until `ends_s` at the latest (their limit)."""
+
+    width: int
+    ends_s: float
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """An eligible regular job in the queue. The list's order is the order in which the scheduler looks at them."""
+
+    id: str
+    width: int
+    walltime_s: float
+    submitted_s: float = 0.0
+
+
+class Outage(msgspec.Struct, frozen=True, gc=False):
+    """`width` nodes that nobody of us may use from `start_s` to `end_s`: reservation, maintenance."""
+
+    width: int
+    start_s: float
+    end_s: float
+
+
+class Holding(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Allocations of ours that are alike: `count` of `width` nodes each. `key` comes back in the decision.
+
+    `loss_s`: node-seconds of work that ending one of them now throws away (work in flight, its start-up if it has not
+    yet paid back). `waiting`: queued, nothing started; then `ends_s` is its walltime from now.
+    """
+
+    key: int
+    width: int
+    count: int
+    waiting: bool
+    started_s: float
+    ends_s: float
+    loss_s: float = 0.0
+
+
+class Backlog(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Work that there is. `node_s`: node-seconds by measured rates; `nodes_max`: nodes that could be busy at once."""
+
+    node_s: float
+    nodes_max: int
+    event_s: float  #: seconds of a typical range on a slot: what a kill throws away
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What we may do; every one is a setting of the site."""
+
+    nodes_max: int
+    allocations_max: int  #: running and waiting together
+    width_min: int = 1  #: nodes of one allocation, at least
+    width_max: int = 1
+    walltime_max_s: float = 86400.0
+    walltime_min_s: float = 60.0
+    walltime_step_s: float = 60.0  #: limits come in multiples of this
+    startup_s: float = 10.0  #: prolog, epilog and start of a pilot until it works
+    payback: float = 3.0  #: an allocation must be able to work so many times `startup_s`
+    waiting_per_idle: float = 2.0  #: pending allocations per idle node, at most
+    starts_per_node_hour: float = 6.0
+    starts_left: int = 1_000_000_000  #: starts that the hourly bound still allows now
+    submits_max: int = 1_000_000_000  #: allocations submitted in one tick
+    poll_s: float = 30.0  #: until we decide again
+    cycle_s: float = 30.0  #: of the scheduler's backfill
+    death_s: float = 5.0  #: from cancel to free nodes
+    node_s_left: float = (
+        1e18  #: node-seconds that the grant still allows (settled, in flight and committed taken off)
+    )
+
+
+class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One pool now. `nodes` = idle + held by regular jobs + held by us + unusable."""
+
+    now_s: float
+    nodes: int
+    idle: int  #: free for anybody now
+    busy: list[Busy]
+    queue: list[Waiting]
+    outages: list[Outage]
+    holdings: list[Holding]
+    backlog: Backlog
+    limits: Limits
+    knows_plan: bool = True  #: False: others' jobs are hidden; only `windows` can be relied on
+    windows: list[
+        tuple[int, float]
+    ] = []  #: staircase (nodes, seconds) of idle nodes where the plan is hidden or PBS's own
+
+
+class Cancel(msgspec.Struct, frozen=True, gc=False):
+    """End `count` allocations of this holding."""
+
+    key: int
+    count: int
+
+
+class Shorten(msgspec.Struct, frozen=True, gc=False):
+    """Let `count` allocations of this holding end at `ends_s`."""
+
+    key: int
+    count: int
+    ends_s: float
+
+
+class Submit(msgspec.Struct, frozen=True, gc=False):
+    """Ask for `count` allocations of `width` nodes for `walltime_s`."""
+
+    width: int
+    count: int
+    walltime_s: float
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What to do now, in this order: cancel, shorten, submit. `yields_to`: ids of regular jobs that could start now
+    were we not here. `waits_for` names the one thing that holds back more; `why` says it in figures."""
+
+    cancel: list[Cancel] = []
+    shorten: list[Shorten] = []
+    submit: list[Submit] = []
+    yields_to: list[str] = []
+    waits_for: str = ""
+    why: str = ""
+    next_s: float | None = None  #: nothing changes before this time unless the inputs change

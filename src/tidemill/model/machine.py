@@ -1,0 +1,122 @@
+"""A machine as its batch system shows it at one moment: nodes, jobs of everybody, reservations, partitions. Pure data.
+
+Every adapter of `batch/` makes these from what its commands print; `harvest/` reads nothing else. Times are seconds
+since 1970, UTC. Host lists are expanded: names of single nodes, interned by the adapter.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class NodeState(StrEnum):
+    """What a node can be used for now. The batch system's own word is in `Node.word`."""
+
+    IDLE = "idle"  #: nobody is on it, it takes jobs; it may be planned for one (see `Queued.planned_nodes`)
+    BUSY = "busy"  #: all of it is used
+    SHARED = "shared"  #: part of it is used, the rest may be (see `cores_free`)
+    ENDING = "ending"  #: its last job has ended, epilog or kill wait is under way: not free yet
+    RESERVED = "reserved"  #: idle, for those of a reservation
+    SLEEPING = "sleeping"  #: powered down; the batch system can wake it
+    WAKING = "waking"  #: powering up or booting
+    AWAY = "away"  #: down, drained, failing, unknown: takes no new job
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One node."""
+
+    name: str
+    state: NodeState
+    cores: int
+    memory_mb: int
+    cores_free: int  #: 0 unless IDLE or SHARED
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    devices: tuple[tuple[str, int], ...] = ()
+    word: str = ""  #: state as the batch system prints it
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job that holds nodes (running, suspended, completing), anybody's."""
+
+    id: str
+    name: str
+    user: str
+    nodes: tuple[str, ...]  #: names; empty where the batch system hides them
+    width: int  #: number of nodes
+    started_s: float
+    ends_s: float  #: by its limit; far in the future where it has none
+    submitted_s: float | None = None
+    partition: str = ""
+    whole: bool = True  #: it has its nodes for itself
+    ours: bool = False  #: an allocation of this site directory, recognised by name and comment
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job that waits, anybody's, in the order in which the scheduler looks at them (highest priority first)."""
+
+    id: str
+    name: str
+    user: str
+    width: int  #: nodes, at least
+    walltime_s: float
+    cores: int = 0  #: in all, 0 = unknown
+    memory_mb_per_node: int = 0
+    submitted_s: float | None = None
+    priority: float = 0.0
+    partitions: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  #: all of them are wanted
+    is_feature_list_exact: bool = True  #: False: an expression that we do not read; it may want any node
+    planned_s: float | None = None  #: start that the scheduler plans
+    planned_nodes: tuple[str, ...] = ()
+    reservation: str = ""
+    eligible: bool = (
+        True  #: False: held, dependent, not begun, or stopped by a limit: could not start on free nodes
+    )
+    whole: bool = True
+    reason: str = ""  #: the batch system's own word
+    ours: bool = False
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Nodes kept for somebody or for maintenance."""
+
+    name: str
+    start_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+    maintenance: bool = False
+    usable: bool = False  #: we may run in it
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A partition or queue. None = no limit or not told."""
+
+    name: str
+    nodes: tuple[str, ...]
+    walltime_max_s: float | None = None
+    width_max: int | None = None
+    width_min: int = 1
+    is_up: bool = True
+    is_default: bool = False
+    is_shared: bool = False  #: several jobs on one node
+    tier: int = 1  #: a higher one goes first, and may preempt
+    preempted: str = ""  #: `cancel`, `requeue`, `suspend` where its jobs may be preempted
+    grace_s: float = 0.0
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it at `at_s`. What could not be seen is said in `hidden`, in words for people."""
+
+    at_s: float
+    nodes: list[Node]
+    running: list[Running]
+    queued: list[Queued]
+    reservations: list[Reservation] = []
+    partitions: list[Partition] = []
+    plan_age_s: float | None = None  #: since the scheduler last planned, None = unknown
+    hidden: list[
+        str
+    ] = []  #: such as `others' jobs (PrivateData=jobs)`: then the plan without us cannot be known
