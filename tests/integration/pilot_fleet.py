@@ -93,6 +93,7 @@ def program(number: int = 1, **changes: object) -> Program:
         "outputs": [],
         "stdout_output": False,
         "batch_commands": False,
+        "pass_env": [],
     }
     return msgspec.convert(values | changes, Program)
 

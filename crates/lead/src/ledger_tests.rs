@@ -35,6 +35,7 @@ fn program_text() -> String {
         outputs: vec![],
         stdout_output: false,
         batch_commands: false,
+        pass_env: vec![],
     })
     .unwrap()
 }

@@ -307,7 +307,10 @@ impl Pilot {
                 };
                 self.drain(reason, &drain.reason, now_us)?;
             }
-            LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
+            LeadMessage::Deadline(_)
+            | LeadMessage::Beat(_)
+            | LeadMessage::Challenge(_)
+            | LeadMessage::Welcome(_) => {}
         }
         Ok(())
     }

@@ -63,6 +63,7 @@ fn program(bench: &Bench) -> Program {
         outputs: Vec::new(),
         stdout_output: false,
         batch_commands: false,
+        pass_env: vec![],
     }
 }
 

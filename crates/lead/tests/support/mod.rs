@@ -40,6 +40,9 @@ impl Fleet {
             queue_s: 2.0,
             idle_s: 60.0,
             dead_after_s: 30.0,
+            drain_s: 30.0,
+            top_up_s: 60.0,
+            stop_files: vec![],
             pilot_grace_s: 0.3,
             isolation: String::from("preferred"),
             affinity: String::from("none"),
@@ -91,7 +94,10 @@ impl Fleet {
             jobs: vec![],
             grants: vec![],
             cancel_jobs: vec![],
+            shares: vec![],
             ended: vec![],
+            ends: vec![],
+            leave: vec![],
             drain: false,
             close: false,
         };
@@ -158,6 +164,7 @@ pub fn program(id: u64, event_s: f64) -> Program {
         outputs: vec![],
         stdout_output: false,
         batch_commands: false,
+        pass_env: vec![],
     }
 }
 

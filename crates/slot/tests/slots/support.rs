@@ -33,6 +33,7 @@ pub fn program(executable: &str, mode: &str) -> Program {
         outputs: Vec::new(),
         stdout_output: false,
         batch_commands: false,
+        pass_env: vec![],
     }
 }
 
