@@ -1,0 +1,83 @@
+"""Opens the batch system that a site's configuration names; only that adapter is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from tidemill.batch.contract import BatchSystem
+from tidemill.config.site import Cluster, SiteConfig
+from tidemill.errors import ConfigError, SiteError
+
+KEY_BYTES = 8
+_KEY_FILE = "key"
+
+
+def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
+    """The site's batch system; its scripts and output go to `SITE/batch`. Makes the site's key if there is none."""
+    directory = site_dir / "batch"
+    if config.batch == "local":
+        from tidemill.batch.local import LocalBatchSystem
+
+        return LocalBatchSystem(directory, config.local)
+    account = config.accounts[0].name if config.accounts else ""
+    return open_cluster(config.batch, directory, config.cluster, key=site_key(site_dir), account=account)
+
+
+def open_cluster(
+    kind: str, directory: Path, cluster: Cluster, *, key: str = "", account: str = ""
+) -> BatchSystem:
+    """A centre's batch system: `slurm`, `pbs` or `gridengine`. Without a key no allocation is ours."""
+    if kind == "slurm":
+        from tidemill.batch.slurm import SlurmBatchSystem
+
+        return SlurmBatchSystem(directory, cluster, key=key, account=account)
+    if kind == "pbs":
+        from tidemill.batch.pbs import PbsBatchSystem
+
+        return PbsBatchSystem(directory, cluster, key=key, account=account)
+    if kind == "gridengine":
+        from tidemill.batch.gridengine import GridEngineBatchSystem
+
+        return GridEngineBatchSystem(directory, cluster, key=key, account=account)
+    raise ConfigError(f"`{kind}` is no batch system", hint="known: `slurm`, `pbs`, `gridengine`, `local`")
+
+
+def site_key(site_dir: Path) -> str:
+    """The random key by which the site knows its own allocations: `SITE/key`, made once, mode 0600."""
+    path = site_dir / _KEY_FILE
+    try:
+        key = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return _make_key(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SiteError(f"failed to read the site's key `{path}`: {error}", transient=False) from error
+    if len(key) != 2 * KEY_BYTES or set(key) - set("0123456789abcdef"):
+        raise SiteError(
+            f"`{path}` is no key: {len(key)} characters, expected {2 * KEY_BYTES} hexadecimal digits",
+            hint="allocations that were submitted with the old key are not recognised with another one",
+            transient=False,
+        )
+    return key
+
+
+def _make_key(path: Path) -> str:
+    """Write a new key; where two do so at a time, the first one's counts."""
+    draft = path.with_name(f".{_KEY_FILE}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with draft.open("x", encoding="ascii") as file:
+            draft.chmod(0o600)
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(draft)
+        draft.unlink()
+    except OSError as error:
+        raise SiteError(
+            f"failed to write the site's key `{path}`: {error.strerror}", transient=False
+        ) from error
+    return site_key(path.parent)
