@@ -70,8 +70,19 @@ install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   local apt=(apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120)
   try_thrice 300 "${apt[@]}" update >.uv/apt.log 2>&1 || { tail -n 20 .uv/apt.log >&2; fail 'apt-get update failed'; }
+  hold_daemons
   try_thrice 900 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >.uv/apt.log 2>&1 ||
     { tail -n 20 .uv/apt.log >&2; fail "apt-get install ${missing[*]} failed"; }
+}
+
+# Packages of services start them when they are installed, with a configuration that is not ours: the tests start their
+# own. Debian's way to forbid it (invoke-rc.d(8)); taken back when we end.
+hold_daemons() {
+  local policy=/usr/sbin/policy-rc.d
+  [ ! -e "$policy" ] || return 0
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
 }
 
 install_uv() {
