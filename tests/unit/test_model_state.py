@@ -51,8 +51,9 @@ def test_a_state_is_named_as_it_is_written(
     assert [str(each) for each in states] == [each.name for each in states]
 
 
-def test_an_ended_allocation_stays_ended() -> None:
-    assert not [edge for edge in state.ALLOCATION_TRANSITIONS if edge[0] in state.ALLOCATION_FINAL]
+def test_an_ended_allocation_stays_ended_unless_it_was_only_lost() -> None:
+    left = {before for before, _ in state.ALLOCATION_TRANSITIONS if before in state.ALLOCATION_FINAL}
+    assert left == {state.AllocationState.LOST}
 
 
 def test_every_allocation_state_that_is_not_final_can_end() -> None:

@@ -82,18 +82,38 @@ ALLOCATION_TRANSITIONS: dict[tuple[AllocationState, AllocationState], str] = {
         AllocationState.INTENDED,
         AllocationState.QUEUED,
     ): "the batch system took it, or it was found there by name",
-    (AllocationState.INTENDED, AllocationState.FAILED): "the batch system refused it",
+    (
+        AllocationState.INTENDED,
+        AllocationState.FAILED,
+    ): "the batch system refused it, or it ended before it was looked for",
     (AllocationState.INTENDED, AllocationState.LOST): "not found by name after the submit was interrupted",
+    (AllocationState.INTENDED, AllocationState.ACTIVE): "it ran before it was looked for",
+    (AllocationState.INTENDED, AllocationState.COMPLETED): "it ran and ended before it was looked for",
+    (AllocationState.INTENDED, AllocationState.CANCELED): "it was canceled before it was looked for",
     (AllocationState.QUEUED, AllocationState.ACTIVE): "the batch system says that it runs",
     (AllocationState.QUEUED, AllocationState.COMPLETED): "it ran and ended between two polls",
     (AllocationState.QUEUED, AllocationState.FAILED): "it could not start",
     (AllocationState.QUEUED, AllocationState.CANCELED): "it was canceled before it ran",
-    (AllocationState.QUEUED, AllocationState.LOST): "the batch system has forgotten it",
+    (
+        AllocationState.QUEUED,
+        AllocationState.LOST,
+    ): "the batch system does not know it any more, nor its accounting",
     (AllocationState.ACTIVE, AllocationState.QUEUED): "the batch system requeued it",
     (AllocationState.ACTIVE, AllocationState.COMPLETED): "its pilots left",
     (AllocationState.ACTIVE, AllocationState.FAILED): "node failure, or a pilot that could not work",
     (AllocationState.ACTIVE, AllocationState.CANCELED): "it was canceled, by us or by others",
-    (AllocationState.ACTIVE, AllocationState.LOST): "the batch system has forgotten it",
+    (
+        AllocationState.ACTIVE,
+        AllocationState.LOST,
+    ): "the batch system does not know it any more, nor its accounting",
+    (
+        AllocationState.LOST,
+        AllocationState.QUEUED,
+    ): "the batch system knows it again: it was restarted from an older state",
+    (AllocationState.LOST, AllocationState.ACTIVE): "the batch system knows it again, and it runs",
+    (AllocationState.LOST, AllocationState.COMPLETED): "the accounting knows of it, late",
+    (AllocationState.LOST, AllocationState.FAILED): "the accounting knows of it, late",
+    (AllocationState.LOST, AllocationState.CANCELED): "the accounting knows of it, late",
 }
 ALLOCATION_FINAL = frozenset(
     {AllocationState.COMPLETED, AllocationState.FAILED, AllocationState.CANCELED, AllocationState.LOST}

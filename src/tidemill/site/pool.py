@@ -11,12 +11,12 @@ from typing import Any
 
 from tidemill.errors import ProtocolError
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import state as s
+from tidemill.site.bookings import Bookings
 from tidemill.site.orders import apply_replied
 from tidemill.site.results import BatchOfRecords
 from tidemill.site.tally import Tally
-from tidemill.wire.api import AllocationReport, DeliveredReport, LogReport
+from tidemill.wire.api import DeliveredReport, LogReport
 
 ALLOCATIONS_KEPT = 1000
 """Above this, allocations that have ended and whose lead knows it are forgotten."""
@@ -28,6 +28,7 @@ class Pool:
     def __init__(self, state: s.SiteState) -> None:
         self.state = state
         self.tally = Tally(state)
+        bookings = self._bookings = Bookings(self.tally)
         self._handlers: dict[type, Callable[[Any], None]] = {
             s.Opened: self._opened,
             s.Replied: lambda entry: apply_replied(self.tally, entry),
@@ -35,8 +36,12 @@ class Pool:
             s.Granted: self._granted,
             s.Read: self._read,
             s.Refused: self._refused,
-            s.Intended: self._intended,
-            s.Observed: self._observed,
+            s.Intended: bookings.intended,
+            s.Ordered: bookings.ordered,
+            s.Observed: bookings.observed,
+            s.Stopped: bookings.stopped,
+            s.Resumed: bookings.resumed,
+            s.Quarantined: bookings.quarantined,
             s.FleetFinished: self._fleet_finished,
             s.FleetRemoved: self._fleet_removed,
             s.StepAdded: self._step_added,
@@ -69,8 +74,7 @@ class Pool:
         fleet.closed = fleet.closed or entry.close
         told = set(entry.cancels)
         fleet.cancels = [job for job in fleet.cancels if job not in told]
-        for name in entry.ended:
-            self.state.allocations[name].told_lead = True
+        self._bookings.told(entry)
         if len(self.state.allocations) > ALLOCATIONS_KEPT:
             for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
                 del self.state.allocations[name]
@@ -124,43 +128,6 @@ class Pool:
         if fleet is None:
             raise ProtocolError(f"the site's log speaks of fleet `{name}`, which it never opened")
         return fleet
-
-    # ---- allocations ----
-
-    def _intended(self, entry: s.Intended) -> None:
-        self.state.next_allocation += 1
-        self.state.allocations[entry.allocation] = s.Allocation(
-            name=entry.allocation,
-            fleet=entry.fleet,
-            nodes=entry.nodes,
-            cores=entry.cores,
-            state=AllocationState.INTENDED,
-            intended_us=entry.at_us,
-        )
-
-    def _observed(self, entry: s.Observed) -> None:
-        allocation = self.state.allocations.get(entry.allocation)
-        if allocation is None:
-            return
-        allocation.state = entry.state
-        allocation.batch_id = entry.batch_id or allocation.batch_id
-        allocation.reason = entry.reason
-        if entry.state in ALLOCATION_FINAL:
-            allocation.ended_us = entry.at_us
-        self.tally.report(
-            AllocationReport(
-                n=0,
-                name=allocation.name,
-                batch_id=allocation.batch_id,
-                state=allocation.state.value,
-                nodes=allocation.nodes,
-                cores=allocation.cores,
-                at_us=entry.at_us,
-                reason=allocation.reason,
-                busy_us=allocation.busy_us,
-                slot_us=allocation.slot_us,
-            )
-        )
 
     # ---- jobs ----
 

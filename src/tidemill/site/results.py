@@ -153,6 +153,7 @@ class BatchOfRecords:
         self._fleet.ended[record.p] = record.s
         allocation = self._tally.state.allocations.get(record.p.rsplit(".", 2)[0])
         if allocation is not None:
+            allocation.pilots_ended += 1
             allocation.busy_us += record.busy_us
             allocation.slot_us += record.slot_us
 

@@ -14,7 +14,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.wire.api import FetchLogOrder, Order, OutputRow, Report
-from tidemill.wire.node import Grant, OutputRef, Record
+from tidemill.wire.node import End, Grant, OutputRef, Record
 
 STEP_BASE = 1 << 60
 """Job numbers from here on are the site's own steps: merges of outputs, `STEP_BASE + job * STEPS_MAX + output`."""
@@ -104,10 +104,34 @@ class Allocation(msgspec.Struct, kw_only=True):
     intended_us: int
     ended_us: int = 0
     reason: str = ""
-    pilots: int = 0
+    pilots: int = 0  #: starts of pilots that its fleet's journal tells
+    pilots_ended: int = 0  #: ... and how many of them told their end
     busy_us: int = 0
     slot_us: int = 0
     told_lead: bool = False  #: the lead knows that it has ended
+    submission: str = ""  #: what it was asked for with; empty = by itself
+    pool: str = ""
+    account: str = ""
+    walltime_s: float = 0.0
+    ending: str = ""  #: `contract.Ending`, once it has ended
+    hosts: list[str] = []  #: the nodes that it has or had
+    started_us: int = 0  #: as the batch system says; 0 while it waits
+    ends_us: int = 0  #: by its limit, 0 = not told
+    requeued: int = 0
+    canceled_us: int = 0  #: we ordered its end; 0 = we did not
+    shortened_us: int = 0  #: the end that we ordered last, 0 = none
+    told_end_us: int = 0  #: ... that its fleet was told
+    leaves: bool = False  #: its pilots are to drain and go in peace
+    told_leave: bool = False
+    charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the site is drained until an operator resumes it. `cause`: `stop_file`, `cancels`, `held`, `operator`."""
+
+    cause: str
+    reason: str
+    at_us: int
 
 
 class Rate(msgspec.Struct):
@@ -139,6 +163,12 @@ class SiteState(msgspec.Struct, kw_only=True):
     rates: dict[str, Rate] = {}
     drained: str | None = None
     leases_open: int = 0
+    stop: Stop | None = None
+    foreign_us: list[
+        int
+    ] = []  #: when allocations were canceled that we had not canceled, since the last resume
+    used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
+    quarantine: dict[str, Quarantined] = {}
 
 
 # ---- entries of the log: the only way in which the state changes ------------------------------------------------
@@ -178,6 +208,8 @@ class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):
     ended: list[str]
     close: bool
     drain: bool = False
+    ends: list[End] = []
+    leave: list[str] = []
 
 
 class Read(msgspec.Struct, tag_field="e", tag="read", kw_only=True):
@@ -196,13 +228,28 @@ class Refused(msgspec.Struct, tag_field="e", tag="refused", kw_only=True):
 
 
 class Intended(msgspec.Struct, tag_field="e", tag="intended", kw_only=True):
-    """An allocation is about to be submitted."""
+    """Allocations are about to be submitted: `count` alike, of `nodes` nodes each, named by `element_name`."""
 
     allocation: str
     fleet: str
     nodes: int
     cores: int
     at_us: int
+    count: int = 1
+    walltime_s: float = 0.0
+    account: str = ""
+    pool: str = ""
+
+
+class Ordered(msgspec.Struct, tag_field="e", tag="ordered", kw_only=True):
+    """We are about to end allocations, to let them end earlier, or to have their pilots leave. What ends without such
+    an entry was ended by somebody else."""
+
+    at_us: int
+    cancel: list[str] = []
+    ends_us: dict[str, int] = {}
+    leave: list[str] = []
+    why: str = ""
 
 
 class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
@@ -211,6 +258,35 @@ class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
     allocation: str
     state: AllocationState
     batch_id: str
+    reason: str
+    at_us: int
+    ending: str = ""
+    hosts: list[str] = []
+    started_us: int = 0
+    ends_us: int = 0
+    requeued: int = 0
+
+
+class Stopped(msgspec.Struct, tag_field="e", tag="stopped", kw_only=True):
+    """The site drains, and stays so until `Resumed`, whatever restarts."""
+
+    cause: str
+    reason: str
+    at_us: int
+
+
+class Resumed(msgspec.Struct, tag_field="e", tag="resumed", kw_only=True):
+    """An operator lets the site work again."""
+
+    reason: str
+    at_us: int
+
+
+class Quarantined(msgspec.Struct, tag_field="e", tag="quarantined", frozen=True, kw_only=True):
+    """A node is not used until then. `until_us` not after `at_us` = it is used again."""
+
+    node: str
+    until_us: int
     reason: str
     at_us: int
 
@@ -276,7 +352,11 @@ Entry = (
     | Read
     | Refused
     | Intended
+    | Ordered
     | Observed
+    | Stopped
+    | Resumed
+    | Quarantined
     | FleetFinished
     | FleetRemoved
     | StepAdded
