@@ -1,43 +1,167 @@
-"""The only caller of other programs in this part: bounded in time and output, errors that quote what came back."""
+"""The only caller of other programs in this part: bounded in time and output, bytes and not text, errors that quote
+what came back. What an answer means is the adapters' affair: each has a table of the words of its commands."""
 
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
+from tidemill import clock
 from tidemill.errors import SiteError
 
 TIMEOUT_S = 60.0
-_QUOTE_CHARS_MAX = 500
+REPLY_BYTES_MAX = 64_000_000
+ERROR_BYTES_MAX = 1_000_000
+"""A query of thousands of unknown ids prints a line for each."""
+
+QUOTE_CHARS_MAX = 500
+_READ_BYTES = 1 << 20
+_ONE_LANGUAGE = {"LC_ALL": "C", "TZ": "UTC"}
+
+
+class Refusal(StrEnum):
+    """What a command that did not do its work says of why; the adapters tell it from its words."""
+
+    BUSY = "busy"  #: a rate limit: too many calls
+    AWAY = "away"  #: the batch system's daemon does not answer: could not ask
+    UNKNOWN = "unknown"  #: no such job: for a cancel as good as done
+    LIMIT = "limit"  #: a limit of jobs, time or budget that is for now
+    DENIED = "denied"  #: not allowed, or wrong: asking again changes nothing
+    OTHER = "other"
+
+
+class Reply(NamedTuple):
+    """What a program did."""
+
+    command: str  #: for messages, cut
+    status: int  #: exit status, or minus the signal that ended it
+    output: bytes
+    errors: str  #: what it printed on stderr
+    seconds: float
+
+    @property
+    def last_words(self) -> str:
+        """The last line on stderr, else on stdout; cut."""
+        lines = self.errors.strip().splitlines() or self.output[-4000:].decode(errors="replace").split("\n")
+        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return words[:QUOTE_CHARS_MAX] or "it printed nothing"
+
+    def error(self, *, transient: bool = True, hint: str | None = None) -> SiteError:
+        """What to raise when it did not do its work."""
+        message = f"`{self.command}` ended with status {self.status}: {self.last_words}"
+        return SiteError(message, hint=hint, transient=transient)
+
+
+def recognise(reply: Reply, words: Sequence[tuple[str, Refusal]]) -> Refusal:
+    """The refusal of the first of these words (lower case) that the reply's stderr, or else its stdout, holds."""
+    for text in (reply.errors.lower(), reply.output[-4000:].decode(errors="replace").lower()):
+        for word, refusal in words:
+            if word in text:
+                return refusal
+    return Refusal.OTHER
+
+
+def ask(
+    command: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    bytes_max: int = REPLY_BYTES_MAX,
+    environ: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+) -> Reply:
+    """Run a program in English and UTC to its end; its exit status is part of the reply.
+
+    Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
+    or prints more than `bytes_max`: in the last two cases what it was to do may have been done.
+    """
+    shown = " ".join(command)[:QUOTE_CHARS_MAX]
+    started_s = clock.monotonic_s()
+    script = _file_of(stdin) if stdin else None
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL if script is None else script,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**(os.environ if environ is None else environ), **_ONE_LANGUAGE},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        hint = "is the batch system's client installed, and on PATH?"
+        raise SiteError(f"there is no program `{command[0]}`", transient=False, hint=hint) from error
+    except OSError as error:
+        raise SiteError(f"failed to start `{shown}`: {error.strerror}") from error
+    finally:
+        if script is not None:
+            os.close(script)
+    with process:
+        try:
+            output, errors = _read(process, until_s=started_s + timeout_s, bytes_max=bytes_max)
+        except TimeoutError:
+            raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s") from None
+        except OverflowError:
+            hint = "raise `cluster.reply_bytes_max` if the batch system stands it"
+            raise SiteError(f"`{shown}` printed more than {bytes_max} bytes", hint=hint) from None
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    seconds = clock.monotonic_s() - started_s
+    return Reply(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
+
+
+def _read(process: subprocess.Popen[bytes], *, until_s: float, bytes_max: int) -> tuple[bytes, bytes]:
+    """Read both streams until they close, wait for the end. Raises TimeoutError, OverflowError."""
+    output, errors = process.stdout, process.stderr
+    assert output is not None
+    assert errors is not None
+    pieces: dict[int, list[bytes]] = {output.fileno(): [], errors.fileno(): []}
+    room = {output.fileno(): bytes_max, errors.fileno(): min(ERROR_BYTES_MAX, bytes_max)}
+    with selectors.DefaultSelector() as selector:
+        for stream in pieces:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            if clock.monotonic_s() >= until_s:
+                raise TimeoutError
+            for key, _ in selector.select(until_s - clock.monotonic_s()):
+                piece = os.read(key.fd, _READ_BYTES)
+                pieces[key.fd].append(piece)
+                room[key.fd] -= len(piece)
+                if room[key.fd] < 0:
+                    raise OverflowError
+                if not piece:
+                    selector.unregister(key.fd)
+    try:
+        process.wait(max(0.01, until_s - clock.monotonic_s()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return b"".join(pieces[output.fileno()]), b"".join(pieces[errors.fileno()])
+
+
+def _file_of(content: bytes) -> int:
+    """Descriptor of an open file in memory that holds this."""
+    descriptor = os.memfd_create("stdin")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def run(
     command: Sequence[str], *, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None
 ) -> str:
     """What the command prints. Raises SiteError naming the command, its exit status and the last line of its stderr."""
-    shown = " ".join(command)[:_QUOTE_CHARS_MAX]
-    try:
-        done = subprocess.run(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            env=dict(environ) if environ is not None else None,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise SiteError(f"there is no program `{command[0]}`", transient=False) from error
-    except OSError as error:
-        raise SiteError(f"failed to start `{shown}`: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise SiteError(f"`{shown}` did not answer within {timeout_s:g} s") from error
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing on stderr"]
-        raise SiteError(f"`{shown}` ended with status {done.returncode}: {lines[-1][:_QUOTE_CHARS_MAX]}")
-    return done.stdout.decode(errors="replace")
+    reply = ask(command, timeout_s=timeout_s, environ=environ)
+    if reply.status != 0:
+        raise reply.error()
+    return reply.output.decode(errors="replace")
 
 
 class Started:
@@ -80,6 +204,6 @@ def start(command: Sequence[str], *, output: Path, environ: Mapping[str, str] | 
             setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1],
         )
     except OSError as error:
-        shown = " ".join(command)[:_QUOTE_CHARS_MAX]
+        shown = " ".join(command)[:QUOTE_CHARS_MAX]
         raise SiteError(f"failed to start `{shown}`: {error.strerror}") from error
     return Started(pid)

@@ -1,0 +1,116 @@
+"""What we may cost a batch system: commands a minute, bytes and seconds of each, and rarer polls where it is slow.
+
+Shared by all adapters; every command of theirs goes through one `Budget`. Its `calls` are exported as metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tidemill import clock
+from tidemill.batch.contract import Calls
+from tidemill.batch.run import Refusal, Reply, ask, recognise
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+
+WAIT_S_MAX = 5.0
+"""A command waits so long for its turn; if that is not enough it is refused, and the caller asks again later."""
+
+KEPT_FOR_ACTIONS = 0.25
+"""Queries leave this share of the commands a minute to cancels, submits and shortenings: giving back never waits."""
+
+Words = Sequence[tuple[str, Refusal]]
+"""Lower-case pieces of what commands print, and what they mean; the first that fits counts."""
+
+
+class Budget:
+    """Counts and bounds what we ask. `words`: how the batch system's commands refuse."""
+
+    def __init__(self, config: Cluster, words: Words = ()) -> None:
+        self.calls = Calls()
+        self._config = config
+        self._words = words
+        self._per_s = config.calls_per_min_max / 60
+        self._left = float(config.calls_per_min_max)
+        self._counted_s = clock.monotonic_s()
+        self._factors: dict[str, float] = {}
+
+    def query(
+        self, command: Sequence[str], *, kind: str = "", environ: dict[str, str] | None = None
+    ) -> Reply:
+        """Ask something. `kind` names polls that are alike: they become rarer when one of them is slow, and come back
+        when it is quick again; what is asked rarely has none. Raises SiteError when it could not be asked; what was
+        refused is a reply (see `refusal`)."""
+        self._take(math.ceil(self._config.calls_per_min_max * KEPT_FOR_ACTIONS))
+        self.calls.queries += 1
+        reply = self._run(command, kind=kind, environ=environ, stdin=b"")
+        self.calls.last_s = reply.seconds
+        return reply
+
+    def act(
+        self, command: Sequence[str], *, stdin: bytes = b"", environ: dict[str, str] | None = None
+    ) -> Reply:
+        """Change something. Raises SiteError as `query` does; it may have been done then."""
+        self._take(0)
+        self.calls.actions += 1
+        return self._run(command, kind="", environ=environ, stdin=stdin)
+
+    def refusal(self, reply: Reply) -> Refusal:
+        """Why a reply with another status than 0 did not do its work."""
+        return recognise(reply, self._words)
+
+    def check(self, reply: Reply) -> bytes:
+        """What a query printed. Raises SiteError, transient unless it is denied, when its status is not 0."""
+        if reply.status != 0:
+            self.calls.failures += 1
+            raise reply.error(transient=self.refusal(reply) is not Refusal.DENIED)
+        return reply.output
+
+    def _run(
+        self, command: Sequence[str], *, kind: str, environ: dict[str, str] | None, stdin: bytes
+    ) -> Reply:
+        config, started_s = self._config, clock.monotonic_s()
+        try:
+            reply = ask(
+                command,
+                timeout_s=config.timeout_s,
+                bytes_max=config.reply_bytes_max,
+                environ=environ,
+                stdin=stdin,
+            )
+        except SiteError:
+            self.calls.failures += 1
+            self.calls.seconds += clock.monotonic_s() - started_s
+            self._adapt(kind, slow=True)
+            raise
+        self.calls.seconds += reply.seconds
+        self.calls.bytes += len(reply.output) + len(reply.errors)
+        limited = bool(reply.errors) and self.refusal(reply) is Refusal.BUSY
+        self._adapt(kind, slow=limited or reply.seconds > config.slow_s, limited=limited)
+        return reply
+
+    def _adapt(self, kind: str, *, slow: bool, limited: bool = False) -> None:
+        """Polls become half as frequent after a slow reply, twice as frequent after a quick one of the same kind; a
+        rate limit, whatever met it, slows all of them."""
+        self.calls.slow += slow
+        if kind:
+            self._factors.setdefault(kind, 1.0)
+        for each in [*self._factors] if limited else [kind] if kind else []:
+            factor = self._factors[each]
+            self._factors[each] = min(factor * 2, self._config.slowdown_max) if slow else max(factor / 2, 1.0)
+        self.calls.interval_factor = max(self._factors.values(), default=1.0)
+
+    def _take(self, kept: int) -> None:
+        """Wait for our turn. Raises SiteError when that would take too long."""
+        most = float(self._config.calls_per_min_max)
+        now_s = clock.monotonic_s()
+        self._left = min(most, self._left + (now_s - self._counted_s) * self._per_s)
+        self._counted_s = now_s
+        wait_s = max(0.0, (1 + min(kept, most - 1) - self._left) / self._per_s)
+        if wait_s > WAIT_S_MAX:
+            message = f"{most:g} commands a minute are allowed, the next in {wait_s:.0f} s"
+            raise SiteError(message, hint="see `cluster.calls_per_min_max`")
+        if wait_s:
+            clock.sleep_s(wait_s)
+        self._left -= 1
