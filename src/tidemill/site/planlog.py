@@ -1,0 +1,53 @@
+"""SITE/harvest/YYYY-MM-DD.jsonl: what the broker did and why, as `harvest/records.py` has it. Appends only.
+
+Evidence for people and for `site harm`; what must survive a crash is in the site's log. One write(2) a line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemill.errors import SiteError
+from tidemill.harvest.records import AnyRecord, encode, file_name
+
+DAYS_KEPT = 400
+_NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
+
+
+class PlanLog:
+    """Appends records to the file of their day."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._name = ""
+        self._descriptor = -1
+
+    def append(self, records: Sequence[AnyRecord]) -> None:
+        """Write the records. Raises SiteError."""
+        for record in records:
+            name = file_name(record.at_s)
+            try:
+                if name != self._name:
+                    self._open(name)
+                os.write(self._descriptor, encode(record))
+            except OSError as error:
+                raise SiteError(f"failed to write `{self._directory / name}`: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._name = -1, ""
+
+    def _open(self, name: str) -> None:
+        self.close()
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self._directory / name, flags, 0o600)
+        self._name = name
+        days = sorted(each.name for each in self._directory.iterdir() if _NAME.fullmatch(each.name))
+        for old in days[:-DAYS_KEPT]:
+            (self._directory / old).unlink(missing_ok=True)
