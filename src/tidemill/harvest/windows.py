@@ -1,0 +1,261 @@
+"""Which idle nodes nobody needs, and for how long: a staircase of (nodes, seconds), as `showbf` gives it. Pure.
+
+It trusts the scheduler's plan: a node is free until the first planned job, reservation or maintenance that holds it.
+Where the plan does not say enough, the doubt is for the regular job. Tells nothing of what we could gain by yielding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
+
+GUARD_S = 90.0
+"""Taken off each window: Slurm plans every bf_interval = 30 s in steps of bf_resolution = 60 s by default
+(slurm.conf(5), SchedulerParameters)."""
+
+UNLIMITED_S = 365 * 86400.0
+"""The length of a window that nothing ends."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Which nodes are asked about. `cores` 0 = whole nodes only, else nodes with so many free cores count, too."""
+
+    partition: str = ""  #: several with commas between; empty = the default one, else all nodes
+    features: tuple[str, ...] = ()
+    cores: int = 0
+    exclude: frozenset[str] = frozenset()
+    wake_nodes: bool = False
+    guard_s: float = GUARD_S
+
+
+class Until(msgspec.Struct, frozen=True, gc=False):
+    """A node is free until then. `by` ends it: `job 17`, `reservation maint`, `time limit of x`; empty = nothing."""
+
+    at_s: float
+    by: str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`nodes` are free for `seconds` from now (the guard is taken off), until `by` needs the first of them."""
+
+    nodes: int
+    seconds: float
+    until_s: float
+    by: str
+
+
+class Windows(msgspec.Struct, frozen=True, kw_only=True):
+    """The staircase, longest first, and what it rests on.
+
+    `promised`: idle nodes kept for a job that we cannot see. `unplanned`: ids of eligible jobs that could use these
+    nodes and for which the scheduler tells no start: they may start at any time.
+    """
+
+    at_s: float
+    partition: str
+    nodes: int  #: that there are, of what is asked about
+    idle: int  #: of them, that take a job now
+    steps: list[Step]
+    promised: int
+    unplanned: list[str]
+    plan_age_s: float | None
+    hidden: list[str]
+
+
+def windows(snapshot: Snapshot, request: Request) -> Windows:
+    """The staircase of one partition. Raises ConfigError for a partition that there is not."""
+    chosen = partitions(snapshot, request.partition)
+    asked = [node for node in snapshot.nodes if is_asked(node, chosen, request)]
+    free = free_until(snapshot, request)
+    names = {node.name for node in asked}
+    return Windows(
+        at_s=snapshot.at_s,
+        partition=",".join(each.name for each in chosen),
+        nodes=len(asked),
+        idle=sum(_is_idle(node, request) for node in asked),
+        steps=stairs(free.values(), at_s=snapshot.at_s, guard_s=request.guard_s),
+        promised=len(_promised(snapshot) & names),
+        unplanned=_unplanned(snapshot, asked),
+        plan_age_s=snapshot.plan_age_s,
+        hidden=snapshot.hidden,
+    )
+
+
+def stairs(free: Iterable[Until], *, at_s: float, guard_s: float) -> list[Step]:
+    """The staircase of these nodes: fewer seconds, more nodes with every step."""
+    ends: dict[float, Counter[str]] = {}
+    for until in free:
+        ends.setdefault(until.at_s, Counter())[until.by] += 1
+    steps: list[Step] = []
+    nodes = 0
+    for end_s in sorted(ends, reverse=True):
+        seconds = end_s - at_s - guard_s
+        if seconds < 1.0:
+            break
+        nodes += ends[end_s].total()
+        by = min(ends[end_s].items(), key=lambda item: (-item[1], item[0]))[0]
+        steps.append(Step(nodes=nodes, seconds=seconds, until_s=end_s, by=by))
+    return steps
+
+
+def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
+    """For each node asked about that takes a job now: until when. The guard is not taken off."""
+    chosen = partitions(snapshot, request.partition)
+    taken = _taken(snapshot.running, shared=request.cores > 0) | _promised(snapshot)
+    limits = _limits(chosen, snapshot.at_s)
+    free: dict[str, Until] = {}
+    usable = {name for each in snapshot.reservations if _is_open(each, snapshot.at_s) for name in each.nodes}
+    for node in snapshot.nodes:
+        if not is_asked(node, chosen, request) or node.name in taken:
+            continue
+        if _is_idle(node, request) or (node.state is NodeState.RESERVED and node.name in usable):
+            limit = _longest(node, limits, snapshot.at_s)
+            if limit is not None:
+                free[node.name] = limit
+    _cut_for_reservations(free, snapshot)
+    _cut_for_jobs(free, snapshot)
+    return free
+
+
+def partitions(snapshot: Snapshot, names: str) -> list[Partition]:
+    """The partitions of these names (commas between); of no name the default one, else all."""
+    if not names:
+        defaults = [each for each in snapshot.partitions if each.is_default]
+        return defaults or snapshot.partitions
+    known = {each.name: each for each in snapshot.partitions}
+    for name in names.split(","):
+        if name not in known:
+            raise ConfigError(f"the batch system has no partition `{name}`", hint=did_you_mean(name, known))
+    return [known[name] for name in names.split(",")]
+
+
+def is_asked(node: Node, chosen: Collection[Partition], request: Request) -> bool:
+    """Whether a node is one of those asked about, whatever its state."""
+    if node.name in request.exclude or not set(request.features) <= set(node.features):
+        return False
+    return not chosen or any(each.name in node.partitions for each in chosen)
+
+
+# ---- what is free now ----------------------------------------------------------------------------
+
+
+def _is_idle(node: Node, request: Request) -> bool:
+    if node.state is NodeState.IDLE:
+        return True
+    if node.state is NodeState.SHARED:
+        return 0 < request.cores <= node.cores_free
+    return node.state is NodeState.SLEEPING and request.wake_nodes
+
+
+def _taken(running: Iterable[Running], *, shared: bool) -> set[str]:
+    """Nodes of running jobs, also where the node's state, read a moment earlier, does not yet tell."""
+    return {name for job in running if job.whole or not shared for name in job.nodes}
+
+
+def _promised(snapshot: Snapshot) -> set[str]:
+    """Idle nodes that the scheduler keeps for a job, by their word (`planned`, `plnd`), while no job that we see is
+    planned for them (Slurm: sinfo(1), NODE STATE CODES)."""
+    planned = {name for job in snapshot.queued for name in job.planned_nodes}
+    return {
+        node.name
+        for node in snapshot.nodes
+        if node.state in (NodeState.IDLE, NodeState.SHARED)
+        and node.name not in planned
+        and ("planned" in (word := node.word.lower()) or "plnd" in word)
+    }
+
+
+# ---- until when ----------------------------------------------------------------------------------
+
+
+def _limits(chosen: Collection[Partition], at_s: float) -> dict[str, Until]:
+    """When a job that starts now in a partition must end. Partitions that are down are left out."""
+    limits: dict[str, Until] = {}
+    for each in chosen:
+        if not each.is_up:
+            continue
+        if each.walltime_max_s is None:
+            limits[each.name] = Until(at_s + UNLIMITED_S, "")
+        else:
+            limits[each.name] = Until(at_s + each.walltime_max_s, f"time limit of {each.name}")
+    return limits if chosen else {"": Until(at_s + UNLIMITED_S, "")}
+
+
+def _longest(node: Node, limits: dict[str, Until], at_s: float) -> Until | None:
+    mine = [limits[name] for name in ("", *node.partitions) if name in limits]
+    return max(mine, key=lambda until: until.at_s, default=None)
+
+
+def _cut(free: dict[str, Until], name: str, at_s: float, by: str) -> None:
+    until = free.get(name)
+    if until is not None and at_s < until.at_s:
+        free[name] = Until(at_s, by)
+
+
+def _is_open(reservation: Reservation, at_s: float) -> bool:
+    return reservation.usable and reservation.start_s <= at_s < reservation.end_s
+
+
+def _cut_for_reservations(free: dict[str, Until], snapshot: Snapshot) -> None:
+    for each in snapshot.reservations:
+        if each.end_s <= snapshot.at_s:
+            continue
+        # One that we may use ends what we run in it; any other one must find its nodes empty.
+        at_s = each.end_s if _is_open(each, snapshot.at_s) else max(each.start_s, snapshot.at_s)
+        for name in each.nodes:
+            _cut(free, name, at_s, f"reservation {each.name}")
+
+
+def _cut_for_jobs(free: dict[str, Until], snapshot: Snapshot) -> None:
+    """Planned starts of others. Our own give way to any."""
+    nodes = {node.name: node for node in snapshot.nodes if node.name in free}
+    seen: set[tuple[object, ...]] = set()
+    for job in sorted(snapshot.queued, key=lambda job: job.planned_s or 0.0):
+        if job.ours or not job.eligible or job.planned_s is None:
+            continue
+        at_s, by = max(job.planned_s, snapshot.at_s), f"job {job.id}"
+        for name in job.planned_nodes:
+            _cut(free, name, at_s, by)
+        if job.planned_nodes:
+            continue
+        # A start without nodes: it may be any that it can use. The first of its kind ends them all.
+        kind = _kind(job)
+        if kind not in seen:
+            seen.add(kind)
+            for name, node in nodes.items():
+                if can_use(job, node):
+                    _cut(free, name, at_s, by)
+
+
+def can_use(job: Queued, node: Node) -> bool:
+    """Whether a job could run on a node as far as we can tell; the doubt is for the job."""
+    if job.partitions and not set(job.partitions) & set(node.partitions):
+        return False
+    if job.is_feature_list_exact and not set(job.features) <= set(node.features):
+        return False
+    return job.memory_mb_per_node <= node.memory_mb or node.memory_mb == 0
+
+
+def _unplanned(snapshot: Snapshot, asked: Collection[Node]) -> list[str]:
+    """Jobs that could use these nodes and have no planned start. Jobs of one kind are looked at once."""
+    usable: dict[tuple[object, ...], bool] = {}
+    found = []
+    for job in snapshot.queued:
+        if not job.eligible or job.ours or job.planned_s is not None:
+            continue
+        kind = _kind(job)
+        if kind not in usable:
+            usable[kind] = any(can_use(job, node) for node in asked)
+        if usable[kind]:
+            found.append(job.id)
+    return found
+
+
+def _kind(job: Queued) -> tuple[object, ...]:
+    """What `can_use` looks at."""
+    return job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node
