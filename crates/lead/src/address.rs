@@ -38,6 +38,20 @@ pub fn read_manifest(fleet: &Path) -> Result<Manifest, LeadError> {
     Ok(manifest)
 }
 
+/// Listen on the port of the lead before us where any will do and it is free: pilots find us there without reading
+/// lead.json again.
+pub fn listen_again(text: &str, fleet: &Path) -> Result<TcpListener, LeadError> {
+    if let (Ok(mut address), Some(former)) = (text.parse::<SocketAddr>(), told(fleet)?) {
+        if let (0, Ok(port)) = (address.port(), u16::try_from(former.port)) {
+            address.set_port(port);
+            if let Ok(listener) = listen(&address.to_string()) {
+                return Ok(listener);
+            }
+        }
+    }
+    listen(text)
+}
+
 /// Listen on a numeric address: a static program has no name service.
 pub fn listen(text: &str) -> Result<TcpListener, LeadError> {
     let address: SocketAddr = text.parse().map_err(|_| LeadError::Config {
@@ -98,13 +112,15 @@ pub fn publish(fleet: &Path, told: &LeadAddress) -> Result<bool, LeadError> {
 
 /// The incarnation in FLEET/lead.json; 0 where there is none or it cannot be understood.
 pub fn published(fleet: &Path) -> Result<u64, LeadError> {
+    Ok(told(fleet)?.map_or(0, |told| told.incarnation))
+}
+
+/// FLEET/lead.json; None where there is none or it cannot be understood.
+fn told(fleet: &Path) -> Result<Option<LeadAddress>, LeadError> {
     let path = fleet.join("lead.json");
     match File::open(&path) {
-        Ok(file) => {
-            Ok(serde_json::from_reader(io::BufReader::new(file))
-                .map_or(0, |told: LeadAddress| told.incarnation))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Ok(file) => Ok(serde_json::from_reader(io::BufReader::new(file)).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(WireError::file("open", &path)(error).into()),
     }
 }

@@ -1,10 +1,13 @@
-//! What the lead looks for in the fleet directory: work files, STOP, a newer lead.
+//! What the lead looks for in the fleet directory: work files, STOP, the agent's sign of life, a newer lead.
+//!
+//! Look-ups per second while nobody waits for work, beside the agent: 2 for work files, 0.5 for each of FLEET/STOP and
+//! `stop_files`, 0.5 for a newer lead, and one in a tenth of `dead_after_s`; whatever the number of pilots.
 
 use tidemill_wire::log::cause;
-use tidemill_wire::{Cancel, LeadMessage};
+use tidemill_wire::{Cancel, Deadline, Drain, LeadMessage};
 
 use crate::address;
-use crate::server::{Exit, Lead};
+use crate::server::{seconds_us, Exit, Lead};
 use crate::work::WorkText;
 
 /// Work files per turn.
@@ -20,13 +23,17 @@ impl Lead {
         }
         if now >= self.stop_at && !self.stopped {
             self.stop_at = now + self.intervals.stop_us;
-            if self.fleet.join("STOP").exists() {
+            if let Some(path) = self.stop_paths.iter().find(|path| path.exists()) {
                 self.stopped = true;
                 self.ledger.drain();
-                self.log
-                    .warning("lead.stopped", &[("fleet", &self.manifest.fleet)]);
+                let path = path.display().to_string();
+                self.log.warning(
+                    "lead.stopped",
+                    &[("fleet", &self.manifest.fleet), ("file", &path)],
+                );
             }
         }
+        self.look_for_agent(now);
         if now >= self.superseded_at && !self.superseded {
             self.superseded_at = now + self.intervals.superseded_us;
             match address::published(&self.fleet) {
@@ -55,6 +62,36 @@ impl Lead {
                 "lead.drains",
                 &[("reason", &reason), ("open_events", &self.ledger.open_events())],
             );
+        }
+    }
+
+    /// The dead-man's switch. An agent that has been silent for too long: every connected pilot, and every one that
+    /// comes, is told to drain, nothing is handed out, and when all have left the lead leaves too. An agent that comes
+    /// back before that: who was told to leave goes on leaving, who comes from then on gets work.
+    fn look_for_agent(&mut self, now: u64) {
+        let abandoned = !self.alive.look(now);
+        if abandoned == self.abandoned || self.superseded {
+            return;
+        }
+        self.abandoned = abandoned;
+        self.ledger.pause(abandoned);
+        let connected = self.pilots_connected();
+        if abandoned {
+            let dead_after_s = self.manifest.settings.dead_after_s;
+            let fields: [(&str, &dyn tidemill_wire::log::Text); 2] =
+                [("dead_after_s", &dead_after_s), ("pilots", &connected)];
+            self.log.warning("lead.abandoned", &fields);
+            let reason = self.drain_reason();
+            self.tell_all_to_drain(&reason, now);
+        } else {
+            self.log.info("lead.agent_is_back", &[("pilots", &connected)]);
+        }
+    }
+
+    /// Look for work sooner where a pilot waits for some.
+    pub(crate) fn hurry(&mut self, now: u64) {
+        if !self.asking.is_empty() && self.work_problem.is_none() {
+            self.work_at = self.work_at.min(now + self.intervals.hungry_us);
         }
     }
 
@@ -97,6 +134,14 @@ impl Lead {
                 connection.told_jobs.remove(job);
             }
         }
+        for end in &orders.ends {
+            let message = LeadMessage::Deadline(Deadline { at_us: end.at_us });
+            self.tell_allocation(&end.allocation, &message, now);
+        }
+        for allocation in &orders.leave {
+            let reason = self.drain_reason();
+            self.tell_allocation(allocation, &LeadMessage::Drain(Drain { reason }), now);
+        }
         if orders.cancelled.is_empty() {
             return;
         }
@@ -115,6 +160,21 @@ impl Lead {
         }
     }
 
+    /// Send a message to the pilots of an allocation that are connected; others are told when they come.
+    fn tell_allocation(&mut self, allocation: &str, message: &LeadMessage, now: u64) {
+        let slots: Vec<usize> = self
+            .ledger
+            .pilots_of(allocation)
+            .iter()
+            .filter_map(|&key| self.connection_of.get(key).copied().flatten())
+            .collect();
+        for slot in slots {
+            if let Some(connection) = &mut self.connections[slot] {
+                connection.send(message, now, self.log);
+            }
+        }
+    }
+
     /// Whether and why to leave now.
     pub(crate) fn exit_reason(&mut self, now: u64) -> Option<Exit> {
         if self.asked {
@@ -123,7 +183,7 @@ impl Lead {
         if self.superseded {
             return Some(Exit::Superseded);
         }
-        if !self.ledger.is_closed() && !self.stopped {
+        if !self.ledger.is_closed() && !self.stopped && !self.abandoned {
             self.quiet_since = now;
             return None;
         }
@@ -133,9 +193,11 @@ impl Lead {
             self.quiet_since = now;
             return None;
         }
-        let dead_after_us = self.seconds(self.manifest.settings.dead_after_s);
+        let dead_after_us = seconds_us(self.manifest.settings.dead_after_s);
         let given_up = now.saturating_sub(self.quiet_since) > dead_after_us;
-        let over = self.ledger.is_draining() || given_up;
-        (over && self.commit.is_idle()).then_some(Exit::Finished)
+        let over = self.ledger.is_draining() || self.abandoned || given_up;
+        let finished = self.ledger.is_closed() || self.stopped;
+        let exit = if finished { Exit::Finished } else { Exit::Abandoned };
+        (over && self.commit.is_idle()).then_some(exit)
     }
 }

@@ -4,19 +4,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{Grant, Program};
+use tidemill_wire::{End, Grant, Program};
 
 use crate::intervals::Intervals;
-use crate::ledger::{GrantState, JobState, Ledger, PilotKey, ProgramState};
+use crate::ledger::{GrantState, JobState, Ledger, ProgramState};
 use crate::pace::Pace;
 use crate::work::{one_line, WorkText};
 
 /// What a work file orders besides work.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Orders {
     pub cancelled: Vec<u64>,
     /// Jobs told again with another text: pilots must be told again too.
     pub redefined: Vec<u64>,
+    /// Limits of allocations, and allocations whose pilots are to leave.
+    pub ends: Vec<End>,
+    pub leave: Vec<String>,
     /// Grants and jobs that could not be used, one sentence each.
     pub problems: Vec<String>,
 }
@@ -52,6 +55,11 @@ impl Ledger {
         for allocation in work.ended {
             self.end_allocation(allocation);
         }
+        for end in &work.ends {
+            self.ends.insert(end.allocation.clone(), end.at_us);
+        }
+        self.leaving.extend(work.leave.iter().cloned());
+        (orders.ends, orders.leave) = (work.ends, work.leave);
         self.draining |= work.drain;
         self.closed |= work.close;
         orders
@@ -173,12 +181,8 @@ impl Ledger {
     }
 
     fn end_allocation(&mut self, allocation: String) {
-        let keys: Vec<PilotKey> = (0..self.pilots.len())
-            .filter(|&key| self.pilots[key].allocation == allocation)
-            .collect();
-        for key in keys {
-            self.pilots[key].alive = false;
-            self.give_away(key);
+        for key in self.pilots_of(&allocation).to_vec() {
+            self.give_up(key);
         }
         self.ended.insert(allocation);
     }

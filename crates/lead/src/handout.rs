@@ -59,7 +59,7 @@ impl Ledger {
         ask.remaining_s = ask
             .remaining_s
             .map(|remaining_s| (remaining_s - stood_s).max(0.0));
-        if self.is_draining() || self.is_holding(now) || self.has_ended(key) {
+        if !self.serves(key) || self.is_holding(now) {
             return None;
         }
         let mut cursors: Vec<(u64, u64)> = self

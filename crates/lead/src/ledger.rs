@@ -66,7 +66,7 @@ pub struct Pilot {
     limbo_until: Option<u64>,
     /// Grants that it returned, and until when it is not offered them again.
     pub(crate) refused: HashMap<u64, u64>,
-    lost_at: Option<u64>,
+    pub(crate) lost_at: Option<u64>,
 }
 
 /// What a record's number says.
@@ -87,8 +87,12 @@ pub struct Ledger {
     pub(crate) grants: HashMap<u64, GrantState>,
     pub(crate) pilots: Vec<Pilot>,
     keys: HashMap<String, PilotKey>,
+    pub(crate) of_allocation: HashMap<String, Vec<PilotKey>>,
     pub(crate) cancelled: HashSet<u64>,
     pub(crate) ended: HashSet<String>,
+    pub(crate) leaving: HashSet<String>,
+    /// When allocations end, microseconds since 1970, where work files told.
+    pub(crate) ends: HashMap<String, u64>,
     pub(crate) orders: u64,
     /// Settled events and measurements of journals that were read before the work files.
     pub(crate) replayed: HashMap<u64, Intervals>,
@@ -97,6 +101,7 @@ pub struct Ledger {
     pub(crate) hold_until: Option<u64>,
     pub(crate) cores_connected: u64,
     pub(crate) draining: bool,
+    pub(crate) paused: bool,
     pub(crate) closed: bool,
     /// Something became free: standing asks should be tried.
     pub(crate) changed: bool,
@@ -175,11 +180,6 @@ impl Ledger {
         self.pilots.iter().any(|pilot| pilot.lost_at.is_some())
     }
 
-    /// Whether the batch system has ended this pilot's allocation.
-    pub fn has_ended(&self, key: PilotKey) -> bool {
-        self.ended.contains(&self.pilots[key].allocation)
-    }
-
     /// The pilot of this name, known from now on.
     pub fn key_of(&mut self, id: &str) -> PilotKey {
         if let Some(&key) = self.keys.get(id) {
@@ -192,8 +192,13 @@ impl Ledger {
             allocation: allocation.to_owned(),
             ..Pilot::default()
         });
-        self.keys.insert(id.to_owned(), self.pilots.len() - 1);
-        self.pilots.len() - 1
+        let key = self.pilots.len() - 1;
+        self.keys.insert(id.to_owned(), key);
+        self.of_allocation
+            .entry(allocation.to_owned())
+            .or_default()
+            .push(key);
+        key
     }
 
     /// A pilot is connected (again) and holds this work.

@@ -59,6 +59,8 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         grants,
         cancel_jobs: vec![],
         ended: vec![],
+        ends: vec![],
+        leave: vec![],
         drain: false,
         close: false,
     }

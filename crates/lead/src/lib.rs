@@ -1,6 +1,7 @@
 //! `tidemill-node lead`: hands the fleet's work to the pilots that ask, and keeps its journal.
 
 mod address;
+mod allocations;
 mod commit;
 mod connection;
 mod error;

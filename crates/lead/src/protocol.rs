@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{frame, handshake, Cancel, Drain, Grant, Hello, LeadMessage, PilotMessage};
+use tidemill_wire::{frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage};
 
 use crate::connection::{Connection, Peer};
 use crate::ledger::{Ledger, Number, PilotKey};
@@ -88,6 +88,7 @@ impl Lead {
         if let Some(old) = self.connection_of[key] {
             self.close(old, "the pilot has connected anew", now);
         }
+        self.take_over(key, now)?;
         self.ledger.connect(key, &hello.held, now);
         self.connection_of[key] = Some(slot);
         connection.become_pilot(key);
@@ -97,15 +98,7 @@ impl Lead {
         if !jobs.is_empty() {
             connection.send(&LeadMessage::Cancel(Cancel { jobs }), now, self.log);
         }
-        if self.ledger.is_draining() {
-            connection.send(
-                &LeadMessage::Drain(Drain {
-                    reason: self.drain_reason(),
-                }),
-                now,
-                self.log,
-            );
-        }
+        self.tell_orders(key, connection, now);
         self.log.info(
             "pilot.connected",
             &[
@@ -117,6 +110,39 @@ impl Lead {
                 ("acked", &self.synced[key]),
             ],
         );
+        Ok(())
+    }
+
+    /// What a pilot is told when it comes: the end of its allocation, and whether to leave.
+    fn tell_orders(&self, key: PilotKey, connection: &mut Connection, now: u64) {
+        let (end_us, leaves) = self.ledger.orders_for(key);
+        if let Some(at_us) = end_us {
+            connection.send(&LeadMessage::Deadline(Deadline { at_us }), now, self.log);
+        }
+        if self.ledger.is_draining() || self.abandoned || leaves {
+            let reason = self.drain_reason();
+            connection.send(&LeadMessage::Drain(Drain { reason }), now, self.log);
+        }
+    }
+
+    /// A pilot of an allocation that the batch system has started again: its earlier starts are over, and what they had
+    /// is free at once. Should one of them be alive after all, it connects again with what it holds.
+    fn take_over(&mut self, key: PilotKey, now: u64) -> Result<(), String> {
+        for old in self.ledger.predecessors(key) {
+            if let Some(slot) = self.connection_of[old] {
+                self.close(slot, "its allocation has been started again", now);
+            }
+            let id = self.ledger.pilot(old).id.clone();
+            self.journals
+                .catch_up_pilot(&mut self.ledger, &id, now)
+                .map_err(|error| tidemill_wire::log::cause(&error))?;
+            self.ledger.give_up(old);
+            self.log.info(
+                "pilot.replaced",
+                &[("pilot", &id), ("by", &self.ledger.pilot(key).id)],
+            );
+        }
+        self.know_pilots();
         Ok(())
     }
 
@@ -200,7 +226,14 @@ impl Lead {
     }
 
     pub(crate) fn drain_reason(&self) -> String {
-        String::from(if self.stopped { "stop" } else { "drain" })
+        let reason = if self.stopped {
+            "stop"
+        } else if self.abandoned {
+            "dead_agent"
+        } else {
+            "drain"
+        };
+        String::from(reason)
     }
 }
 

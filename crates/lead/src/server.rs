@@ -9,7 +9,9 @@ use tidemill_sys::fd::{poll, Poll, READABLE, WRITABLE};
 use tidemill_sys::signal;
 use tidemill_sys::time::monotonic_us;
 use tidemill_wire::log::Log;
-use tidemill_wire::{handshake, Ack, Beat, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT};
+use tidemill_wire::{
+    handshake, Ack, AliveFile, Beat, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT,
+};
 
 use crate::address;
 use crate::commit::Commit;
@@ -39,6 +41,8 @@ const FIRST: usize = 3;
 pub enum Exit {
     /// Closed, all pilots have left, everything is on disk.
     Finished,
+    /// The agent has been silent for too long, and all pilots have left.
+    Abandoned,
     /// A newer lead has taken over.
     Superseded,
     /// SIGTERM.
@@ -47,6 +51,9 @@ pub enum Exit {
 
 /// How often the file system is asked.
 pub(crate) struct Intervals {
+    /// Work files, while a pilot waits for work.
+    pub(crate) hungry_us: u64,
+    /// Work files, while nobody waits: they may hold orders.
     pub(crate) work_us: u64,
     pub(crate) stop_us: u64,
     pub(crate) superseded_us: u64,
@@ -78,7 +85,11 @@ pub struct Lead {
     pub(crate) stop_at: u64,
     pub(crate) superseded_at: u64,
     tick_at: u64,
+    pub(crate) stop_paths: Vec<PathBuf>,
     pub(crate) stopped: bool,
+    pub(crate) alive: AliveFile,
+    /// The agent is silent: nothing is handed out, pilots are told to leave.
+    pub(crate) abandoned: bool,
     pub(crate) superseded: bool,
     pub(crate) asked: bool,
     signals: Option<OwnedFd>,
@@ -99,8 +110,10 @@ impl Lead {
         let (journals, incarnation, writer) = Journals::replay(fleet, &mut ledger, log)?;
         let flush_us = manifest.settings.record_flush_ms.max(1) * 1000;
         let commit = Commit::new(writer, flush_us, log)?;
-        let listener = address::listen(&manifest.listen)?;
+        let listener = address::listen_again(&manifest.listen, fleet)?;
         let beside = manifest.lead == "beside";
+        let dead_after_us = seconds_us(manifest.settings.dead_after_s);
+        let stop_files = manifest.settings.stop_files.iter().map(PathBuf::from);
         let mut lead = Lead {
             fleet: fleet.to_owned(),
             work: WorkReader::new(fleet),
@@ -121,15 +134,19 @@ impl Lead {
             commit,
             work_problem: None,
             intervals: Intervals {
-                work_us: if beside { 50_000 } else { 2_000_000 },
-                stop_us: if beside { 1_000_000 } else { 2_000_000 },
-                superseded_us: if beside { 1_000_000 } else { 5_000_000 },
+                hungry_us: if beside { 50_000 } else { 2_000_000 },
+                work_us: if beside { 500_000 } else { 2_000_000 },
+                stop_us: 2_000_000,
+                superseded_us: if beside { 2_000_000 } else { 5_000_000 },
             },
             work_at: 0,
             stop_at: 0,
             superseded_at: now + 1_000_000,
             tick_at: 0,
+            stop_paths: std::iter::once(fleet.join("STOP")).chain(stop_files).collect(),
             stopped: false,
+            alive: AliveFile::new(fleet, dead_after_us, now),
+            abandoned: false,
             superseded: false,
             asked: false,
             signals: None,
@@ -144,16 +161,10 @@ impl Lead {
         while lead.work_at <= now {
             lead.look_for_work(now);
         }
-        let hold_us = lead
-            .seconds(lead.manifest.settings.pilot_grace_s)
-            .min(HOLD_US_MAX);
+        let hold_us = seconds_us(lead.manifest.settings.pilot_grace_s).min(HOLD_US_MAX);
         lead.ledger.start(now + hold_us);
         lead.announce()?;
         Ok(lead)
-    }
-
-    pub(crate) fn seconds(&self, value: f64) -> u64 {
-        (value.max(0.0) * 1e6) as u64
     }
 
     /// Leave when one of the signals of this descriptor comes.
@@ -226,6 +237,7 @@ impl Lead {
             self.tick(now);
         }
         self.serve_all(now);
+        self.hurry(now);
         for (key, number) in self.commit.step(now) {
             self.acknowledge(key, number, now);
         }
@@ -278,7 +290,7 @@ impl Lead {
         if !self.asking.is_empty() && self.ledger.free_events() > 0 {
             self.ledger.touch();
         }
-        let grace_us = self.seconds(self.manifest.settings.pilot_grace_s);
+        let grace_us = seconds_us(self.manifest.settings.pilot_grace_s);
         for key in self.ledger.tick(now, grace_us) {
             let pilot = &self.ledger.pilot(key).id;
             self.log.warning(
@@ -290,7 +302,7 @@ impl Lead {
             );
         }
         let deaf = self.commit.is_full();
-        let dead_after_us = self.seconds(self.manifest.settings.dead_after_s);
+        let dead_after_us = seconds_us(self.manifest.settings.dead_after_s);
         let beat_us = (dead_after_us / 3).clamp(100_000, BEAT_US_MAX);
         for slot in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[slot] else {
@@ -394,6 +406,10 @@ impl Lead {
         );
         Ok(())
     }
+}
+
+pub(crate) fn seconds_us(value: f64) -> u64 {
+    (value.max(0.0) * 1e6) as u64
 }
 
 /// The address that this machine uses towards others; nothing is sent.

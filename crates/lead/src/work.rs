@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{Grant, WireError, FORMAT};
+use tidemill_wire::{End, Grant, WireError, FORMAT};
 
 /// A larger file is refused: the agent writes at most 64 MiB.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -21,6 +21,11 @@ pub struct WorkText {
     pub grants: Vec<Grant>,
     pub cancel_jobs: Vec<u64>,
     pub ended: Vec<String>,
+    /// Files of earlier versions do not tell these two.
+    #[serde(default)]
+    pub ends: Vec<End>,
+    #[serde(default)]
+    pub leave: Vec<String>,
     pub drain: bool,
     pub close: bool,
 }

@@ -3,6 +3,7 @@
 //! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no process, no
 //! scheduling and no file layout beyond single journals.
 
+pub mod alive;
 mod error;
 pub mod frame;
 #[rustfmt::skip]
@@ -12,6 +13,7 @@ pub mod journal;
 pub mod lines;
 pub mod log;
 
+pub use alive::{AliveFile, Silence};
 pub use error::WireError;
 pub use generated::*;
 pub use journal::{JournalReader, JournalWriter};
