@@ -13,6 +13,18 @@ def write_durable(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
     The temporary name starts with a dot and ends with `.tmp`; readers of a directory skip it.
     """
+    _write(path, content, mode, durable=True)
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Put `content` at `path` whole or not at all, without waiting for the disk: it may be gone after a crash.
+
+    Raises SiteError.
+    """
+    _write(path, content, mode, durable=False)
+
+
+def _write(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -20,11 +32,13 @@ def write_durable(path: Path, content: bytes, *, mode: int = 0o600) -> None:
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         temporary.rename(path)
-        sync_directory(path.parent)
+        if durable:
+            sync_directory(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise SiteError(

@@ -14,13 +14,28 @@ from typing import TypeVar
 
 import msgspec
 
+from tidemill import clock
 from tidemill.errors import ConfigError, ProtocolError, SiteError
-from tidemill.node.files import read_bounded, sync_directory, write_durable
-from tidemill.wire.node import FORMAT, End, Grant, JobDef, LeadAddress, Manifest, Program, Share, WorkFile
+from tidemill.node.files import read_bounded, sync_directory, write_durable, write_whole
+from tidemill.wire.node import (
+    FORMAT,
+    Alive,
+    End,
+    Grant,
+    JobDef,
+    LeadAddress,
+    Manifest,
+    Program,
+    Share,
+    WorkFile,
+)
 
 SMALL_FILE_BYTES_MAX = 1 << 20
 WORK_FILE_BYTES_MAX = 64 << 20
 """A work file above this is refused: the agent splits its grants over several."""
+
+BEAT_S_MAX = 5.0
+"""The sign of life is written so often, or ten times in `dead_after_s` where that is more often."""
 
 _WORK_NAME = re.compile(r"(\d{6,})\.json")
 _DIRECTORIES = ("work", "journal", "bundle")
@@ -34,6 +49,8 @@ class Fleet:
         self.directory = directory
         self.manifest = manifest
         self.next_number = next_number
+        self._count = 0
+        self._beat_s = clock.monotonic_s()
 
     @property
     def journal(self) -> Path:
@@ -105,6 +122,19 @@ class Fleet:
         path = self.directory / "lead.json"
         content = read_bounded(path, SMALL_FILE_BYTES_MAX)
         return None if content is None else _decode(path, content, LeadAddress)
+
+    def beat(self, epoch: int) -> None:
+        """Tell lead and pilots that the agent of this epoch lives, where it is time to. Raises SiteError.
+
+        A leap in the count is as good as a step: what counts is that it changes.
+        """
+        now = clock.monotonic_s()
+        if now < self._beat_s:
+            return
+        self._beat_s = now + min(BEAT_S_MAX, self.manifest.settings.dead_after_s / 10)
+        self._count += 1
+        alive = Alive(format=FORMAT, epoch=epoch, count=self._count)
+        write_whole(self.directory / "alive.json", msgspec.json.encode(alive))
 
     def stop(self, reason: str) -> None:
         """Make lead and pilots drain and leave, also those that cannot be reached otherwise."""

@@ -42,7 +42,11 @@ class Lead:
         self._closing_s: float | None = None
 
     def keep(self, identity: Identity) -> None:
-        """See to it that it lives; start it again, slower each time, if it does not. Raises SiteError."""
+        """See to it that it lives, and that it knows that we do; start it again, slower each time, if it does not.
+
+        Raises SiteError.
+        """
+        self._fleet.beat(identity.epoch)
         if self.lives():
             return
         now = clock.monotonic_s()
