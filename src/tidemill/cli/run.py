@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, duration, memory
-from tidemill.cli.submit import checked_url, inputs_of
+from tidemill.cli.submit import check_width, checked_url, define_width, inputs_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text, count_text, duration_text, rate_text, ratio
@@ -49,6 +49,7 @@ def define(parser: Parser) -> None:
         metavar="SIZE",
         help="memory of each CMD, `2GB` or MB (default: the site's, 2000 MB)",
     )
+    define_width(parser)
     parser.add_argument(
         "--wall", type=duration, metavar="T", help="kill a CMD after this, `90m` or HH:MM:SS (default: never)"
     )
@@ -135,6 +136,7 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
     """The job of a command line."""
     from tidemill.model.job import JobSpec, Resources
 
+    check_width(args)
     each = [] if args.each is None else [str(args.each)]
     inputs = inputs_of(args.input, [f"lines={checked_url(text)}" for text in each])
     events = args.events or 1
@@ -155,7 +157,14 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
         inputs=inputs,
         outputs=[_output(path) for path in args.output],
         output_dir=str(args.dir.absolute()),
-        resources=Resources(cores=args.cores, memory_mb=args.memory, event_s=EVENT_S, **timed),
+        resources=Resources(
+            cores=args.cores,
+            memory_mb=args.memory,
+            event_s=EVENT_S,
+            nodes=args.nodes,
+            ranks=args.ranks,
+            **timed,
+        ),
         retries=args.retries,
         failed_max=args.failed_max,
         site=args.site,

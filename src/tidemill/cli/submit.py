@@ -12,9 +12,11 @@ from tidemill.errors import ConfigError
 from tidemill.report.tables import count_text
 
 if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
+
     from tidemill.client.client import Client, Submission
     from tidemill.model.application import Parameter
-    from tidemill.model.job import Input, JobSpec
+    from tidemill.model.job import Input, JobSpec, Resources
     from tidemill.wire.api import SiteApplication
 
 RETRIES = 2
@@ -60,6 +62,7 @@ def define(parser: Parser) -> None:
         metavar="SIZE",
         help="memory per slot: `2GB` or MB (default: the application's)",
     )
+    define_width(one)
     one.add_argument(
         "--wall", type=duration, metavar="T", help="longest time of an event: `90m`, HH:MM:SS (default: none)"
     )
@@ -81,6 +84,34 @@ def define(parser: Parser) -> None:
         metavar="N",
         help="so many failed events are accepted (default: 0)",
     )
+
+
+def define_width(group: Parser | _ArgumentGroup) -> None:
+    """Options of a payload that spans nodes."""
+    group.add_argument(
+        "--nodes", type=count, metavar="N", help="run it as one MPI program on N whole nodes (default: no)"
+    )
+    group.add_argument(
+        "--ranks", type=count, metavar="R", help="its ranks on all nodes together (default: one a node)"
+    )
+
+
+def _resources(args: Namespace) -> Resources:
+    from tidemill.model.job import Resources
+
+    return Resources(
+        cores=args.cores, memory_mb=args.memory, timeout_s=args.wall, nodes=args.nodes, ranks=args.ranks
+    )
+
+
+def check_width(args: Namespace) -> None:
+    """Raises ConfigError where what `define_width` read does not go together."""
+    from tidemill.model.job import Resources
+    from tidemill.model.width import check_asked
+
+    wrong = check_asked(Resources(nodes=args.nodes, ranks=args.ranks))
+    if wrong is not None:
+        raise ConfigError(wrong.replace("`resources.", "`--"), hint="--nodes N --ranks R, R a multiple of N")
 
 
 def _zero(text: str) -> int:
@@ -128,8 +159,9 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 def _submit_one(client: Client, args: Namespace) -> Submission | None:
     from tidemill.client.client import check_name, new_campaign
     from tidemill.client.offers import check_offered
-    from tidemill.model.job import JobSpec, Resources
+    from tidemill.model.job import JobSpec
 
+    check_width(args)
     campaign = check_name(args.campaign, "campaign") if args.campaign else new_campaign(args.name or args.app)
     offers = client.applications()
     spec = JobSpec(
@@ -139,7 +171,9 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         params=_parameters(args, offers),
         inputs=inputs_of(args.input, args.each),
         output_dir=_place(args.output, Path()) or default_output(client),
-        resources=Resources(cores=args.cores, memory_mb=args.memory, timeout_s=args.wall),
+        resources=Resources(
+            cores=args.cores, memory_mb=args.memory, timeout_s=args.wall, nodes=args.nodes, ranks=args.ranks
+        ),
         after=[int(each) if each.isdecimal() else each for each in args.after],
         retries=args.retries,
         failed_max=args.failed_max,

@@ -18,6 +18,10 @@
     inputs = [{ name = "events", url = "job:generate/hepmc" }]   # by the name of a job of this file
     after = ["generate"]
 
+    [[job]]
+    app = "sherpa"
+    resources = { nodes = 4, ranks = 256 }   # each payload is one MPI program on four whole nodes
+
 A job may name another job of the file in `after` and in `job:NAME/OUTPUT`: it gets its number when it is submitted.
 """
 
@@ -33,6 +37,7 @@ import msgspec
 from tidemill import config
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.model.job import EVENTS_MAX, Input, JobSpec
+from tidemill.model.width import check_asked
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
@@ -165,6 +170,9 @@ def _job(table: dict[str, Any], defaults: dict[str, Any], *, number: int, path: 
         raise ConfigError(f"{where} needs `app` or `command`, and not both")
     if not 1 <= spec.events <= EVENTS_MAX:
         raise ConfigError(f"{where}: `events` is {spec.events}, it must be 1 to {EVENTS_MAX:,}")
+    wrong = check_asked(spec.resources)
+    if wrong is not None:
+        raise ConfigError(f"{where}: {wrong}")
     return spec, repeat
 
 

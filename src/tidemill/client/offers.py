@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tidemill.errors import ConfigError, JobError, did_you_mean
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import check_value
+from tidemill.model.width import check_allowed
 from tidemill.wire.api import AppOffer, SiteApplication
 
 
@@ -48,4 +49,6 @@ def _refusal(spec: JobSpec, app: AppOffer, where: str) -> ConfigError | JobError
             f"{where}application `{app.name}` needs parameter `{missing[0]}`",
             hint=app.parameters[missing[0]].help or None,
         )
-    return None
+    width = spec.resources.width
+    why = width and check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)
+    return ConfigError(where + why, hint="`tidemill app show` tells what it may ask for") if why else None

@@ -61,6 +61,10 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
     batch_commands: bool = False  #: may the payload reach the batch system?
+    nodes_max: int = 1  #: a job may ask for a payload that spans so many nodes
+    ranks_max: int = (
+        0  #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
+    )
     ready_timeout_s: int = 600  #: range mode: a payload that is not `ready` by then failed its set-up
     help: str = ""
 

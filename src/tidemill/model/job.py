@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,8 +28,19 @@ class OutputKind(StrEnum):
     MERGE = "merge"
 
 
+class Width(NamedTuple):
+    """A payload that spans nodes: so many whole nodes, so many ranks (processes of one MPI program) on all of them."""
+
+    nodes: int
+    ranks: int
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`."""
+    """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`.
+
+    With `nodes` or `ranks` a payload is started by the site's MPI launcher in an allocation of its own; then `cores`
+    are those of one rank and `devices` those of one node.
+    """
 
     cores: int | None = None
     memory_mb: int | None = None
@@ -36,6 +48,16 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     event_s: float | None = None  #: estimated seconds of one event on one slot; replaced by what is measured
     timeout_s: int | None = None  #: a payload (command mode) or range (range mode) is killed after this
     scratch_mb: int | None = None  #: size of the slot's /tmp, work directory included
+    nodes: int | None = None  #: a payload spans so many whole nodes; None = 1
+    ranks: int | None = None  #: processes of a payload, alike on each node; None = one on each of `nodes`
+
+    @property
+    def width(self) -> Width | None:
+        """How wide a payload is; None = an ordinary one, in a slot."""
+        if self.nodes is None and self.ranks is None:
+            return None
+        nodes = 1 if self.nodes is None else self.nodes
+        return Width(nodes, nodes if self.ranks is None else self.ranks)
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,13 +14,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from tidemill import clock, log
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server import actions, lost, submit, sync
 from tidemill.server.matching import HALF_LIFE_S
-from tidemill.server.records import Kind, site_of
+from tidemill.server.records import kind_of, site_of
 from tidemill.server.store import Session, Store
 from tidemill.server.sync import Bad
 from tidemill.server.work import Memory, Work
@@ -321,9 +319,9 @@ class Dispatcher:
         memory = self._memory
         if memory.loaded:
             return
-        for number, campaign, app, cores, memory_mb, devices in self._session.rows("kinds"):
-            memory.kinds[number] = Kind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices))
-            memory.kind_ids[(campaign, app, cores, memory_mb, devices)] = number
+        for row in self._session.rows("kinds"):
+            memory.kinds[row[0]] = kind_of(row)
+            memory.kind_ids[row[1:]] = row[0]
         for row in self._session.rows("sites"):
             site = site_of(row)
             memory.sites[site.id] = site

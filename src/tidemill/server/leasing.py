@@ -35,13 +35,23 @@ class _Queue(msgspec.Struct):
 
 
 def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
-    """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it."""
+    """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it. Payloads that span nodes
+    wait long for nodes, so that they have a budget of their own."""
     capacity = site.capacity
-    if capacity is None or capacity.want_core_s <= 0:
+    if capacity is None:
         return False
-    wanted = min(ranges_max, capacity.want_ranges_max)
-    queues = _queues(work, site, half_life_s)
-    want_core_s, more = capacity.want_core_s, False
+    ranges_max = min(ranges_max, capacity.want_ranges_max)
+    left, more = _lease(work, site, ranges_max, half_life_s, wide=False)
+    _, more_wide = _lease(work, site, left, half_life_s, wide=True)
+    return more or more_wide
+
+
+def _lease(work: Work, site: Site, wanted: int, half_life_s: float, *, wide: bool) -> tuple[int, bool]:
+    """Ranges that may still be leased, and whether there was more."""
+    want_core_s, more = matching.wanted_core_s(site, wide=wide), False
+    if want_core_s <= 0:
+        return wanted, False
+    queues = _queues(work, site, half_life_s, wide=wide)
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
@@ -60,14 +70,16 @@ def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
         for queue in queues:
             queue.used_core_s += used[queue.campaign]
         more = bool(queues) or len(match.dry) < len(claims)
-    return more and want_core_s > 0
+    return wanted, more and want_core_s > 0
 
 
-def _queues(work: Work, site: Site, half_life_s: float) -> list[_Queue]:
+def _queues(work: Work, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
     kinds = work.memory.kinds
     by_campaign: dict[int, dict[int, Kind]] = defaultdict(dict)
     for number, state, _, _ in work.session.rows("counts"):
-        if state in (WAITING, RUNNING) and matching.obstacle(site, kinds[number]) is None:
+        if state not in (WAITING, RUNNING) or bool(kinds[number].nodes) is not wide:
+            continue
+        if matching.obstacle(site, kinds[number]) is None:
             by_campaign[kinds[number].campaign][number] = kinds[number]
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
     return [

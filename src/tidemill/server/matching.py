@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill.model.application import DEFAULT_CORES, DEFAULT_EVENT_S, DEFAULT_MEMORY_MB
+from tidemill.model.width import check_allowed, check_place
 from tidemill.server.records import Kind, Site
 
 HALF_LIFE_S = 7 * 86400.0
@@ -148,7 +149,13 @@ def event_s(site: Site, app: str, estimate_s: float | None) -> float:
 
 
 def slot_cores(site: Site, kind: Kind) -> int:
-    """Cores of the slot that a job of the kind gets at the site."""
+    """Cores that a payload of the kind takes at the site: of its slot, or of all its nodes."""
+    if kind.nodes and site.capacity is not None:
+        return kind.nodes * max(1, site.capacity.slot_cores_max)
+    return _cores(site, kind)
+
+
+def _cores(site: Site, kind: Kind) -> int:
     offer = site.offers.get(kind.app)
     return kind.cores or (offer.cores if offer is not None else DEFAULT_CORES)
 
@@ -166,8 +173,39 @@ def obstacle(site: Site, kind: Kind) -> str | None:
     if not kind.app and not capacity.adhoc:
         return "adhoc_not_allowed"
     memory_mb = kind.memory_mb or (offer.memory_mb if offer is not None else DEFAULT_MEMORY_MB)
-    if slot_cores(site, kind) > capacity.slot_cores_max or memory_mb > capacity.slot_memory_mb_max:
+    if _cores(site, kind) > capacity.slot_cores_max or memory_mb > capacity.slot_memory_mb_max:
         return "resources_too_large"
     if any(capacity.devices.get(name, 0) < number for name, number in kind.devices.items()):
         return "resources_too_large"
+    too_wide = width_obstacle(site, kind)
+    if too_wide is not None:
+        return too_wide[0]
     return "site_drained" if site.drained else None
+
+
+def width_obstacle(site: Site, kind: Kind) -> tuple[str, str] | None:
+    """Why a site cannot run a payload that spans nodes: the cause, and what is asked for next to what there is."""
+    width, capacity, offer = kind.width, site.capacity, site.offers.get(kind.app)
+    if width is None or capacity is None:
+        return None
+    if offer is not None:
+        why = check_allowed(width, app=kind.app, nodes_max=offer.nodes_max, ranks_max=offer.ranks_max)
+        if why is not None:
+            return "width_not_allowed", why
+    if not capacity.launcher:
+        return "no_launcher", ""
+    why = check_place(
+        width,
+        cores=_cores(site, kind),
+        nodes=capacity.wide_nodes_max,
+        cores_per_node=capacity.slot_cores_max,
+        launcher=capacity.launcher,
+    )
+    return None if why is None else ("too_few_nodes", why)
+
+
+def wanted_core_s(site: Site, *, wide: bool) -> float:
+    """Core-seconds of payloads that span nodes, or of others, that the site wants more of."""
+    if site.capacity is None:
+        return 0.0
+    return site.capacity.wide_core_s if wide else site.capacity.want_core_s

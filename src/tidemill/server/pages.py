@@ -27,6 +27,7 @@ from tidemill.server.records import (
     Kind,
     Lease,
     Site,
+    kind_of,
     site_of,
     usage_of,
 )
@@ -81,10 +82,7 @@ def limit_of(limit: int | None, default: int = 100) -> int:
 
 def kinds(session: Session) -> dict[int, Kind]:
     """All kinds."""
-    return {
-        row[0]: Kind(row[0], row[1], row[2], row[3], row[4], msgspec.json.decode(row[5]))
-        for row in session.rows("kinds")
-    }
+    return {row[0]: kind_of(row) for row in session.rows("kinds")}
 
 
 def sites(session: Session) -> list[Site]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Width
 from tidemill.model.state import JOB_TRANSITIONS, LEASE_TRANSITIONS, JobState, LeaseState
 from tidemill.wire.api import AppOffer, Capacity, Usage
 
@@ -84,7 +85,8 @@ class Lease(msgspec.Struct, gc=False):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Jobs that any site treats alike. 0 and '' = the application's figure; app '' = an ad-hoc command."""
+    """Jobs that any site treats alike. 0 and '' = the application's figure; app '' = an ad-hoc command. `nodes` and
+    `ranks` are those of a payload that spans nodes, 0 = an ordinary one."""
 
     id: int
     campaign: int
@@ -92,6 +94,23 @@ class Kind(msgspec.Struct, frozen=True):
     cores: int
     memory_mb: int
     devices: dict[str, int]
+    nodes: int = 0
+    ranks: int = 0
+
+    @property
+    def width(self) -> Width | None:
+        """How wide a payload is; None = an ordinary one."""
+        return Width(self.nodes, self.ranks) if self.nodes else None
+
+
+KindKey = tuple[int, str, int, int, str, int, int]
+"""What makes a kind: campaign, application, cores, memory, devices as text, nodes, ranks."""
+
+
+def kind_of(row: tuple[Any, ...]) -> Kind:
+    """A row of `kinds`, decoded."""
+    number, campaign, app, cores, memory_mb, devices, nodes, ranks = row
+    return Kind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), nodes, ranks)
 
 
 class Site(msgspec.Struct):

@@ -11,6 +11,7 @@ import msgspec
 from tidemill.errors import did_you_mean
 from tidemill.model.job import EVENTS_MAX, NAME_PATTERN, Input, JobSpec, Output, Resources
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
+from tidemill.model.width import check_asked
 from tidemill.server import ending, sync
 from tidemill.server.leasing import job_input
 from tidemill.server.matching import decayed
@@ -236,14 +237,15 @@ class _Plan:
             need.cores or 0,
             need.memory_mb or 0,
             _ENCODER.encode(devices).decode(),
+            *(need.width or (0, 0)),
         )
         memory = self._work.memory
         found = memory.kind_ids.get(key)
         if found is None:
-            names = ("campaign", "app", "cores", "memory_mb", "devices")
+            names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
             found = int(self._work.session.rows("insert_kind", **dict(zip(names, key, strict=True)))[0][0])
             memory.kind_ids[key] = found
-            memory.kinds[found] = Kind(found, *key[:4], devices)
+            memory.kinds[found] = Kind(found, *key[:4], devices, *key[5:])
         return found
 
     def _spec(self, body: bytes) -> int:
@@ -372,3 +374,6 @@ def _check_resources(need: Resources, where: str) -> None:
             raise Bad(f"{where}: `resources.{key}` is {number}, it must be more than 0")
     if any(not 0 <= number < 2**31 for number in (need.devices or {}).values()):
         raise Bad(f"{where}: `resources.devices` must be numbers of at least 0")
+    wrong = check_asked(need)
+    if wrong is not None:
+        raise Bad(f"{where}: {wrong}")

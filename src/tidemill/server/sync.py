@@ -71,7 +71,8 @@ def _admit(work: Work, request: SyncRequest) -> Site:
             f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
         )
     request.host, request.version = clean(request.host), clean(request.version)
-    if not all(map(math.isfinite, [request.capacity.want_core_s, *request.capacity.event_s.values()])):
+    capacity = request.capacity
+    if not all(map(math.isfinite, [capacity.want_core_s, capacity.wide_core_s, *capacity.event_s.values()])):
         raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
     site = work.memory.sites[site_id(work, request.site)]
     if request.epoch < site.epoch:

@@ -18,6 +18,9 @@ class Cause(StrEnum):
     APP_NOT_OFFERED = "app_not_offered"
     ADHOC_NOT_ALLOWED = "adhoc_not_allowed"
     RESOURCES_TOO_LARGE = "resources_too_large"
+    NO_LAUNCHER = "no_launcher"
+    TOO_FEW_NODES = "too_few_nodes"
+    WIDTH_NOT_ALLOWED = "width_not_allowed"
     SITE_PINNED_UNKNOWN = "site_pinned_unknown"
     SITE_PINNED_SILENT = "site_pinned_silent"
     SITE_PINNED_UNFIT = "site_pinned_unfit"
@@ -35,6 +38,9 @@ HINTS = {
     Cause.APP_NOT_OFFERED: "no site offers the application: `tidemill app list` shows what is offered",
     Cause.ADHOC_NOT_ALLOWED: "no site runs ad-hoc commands: submit an approved application, or allow them at your site",
     Cause.RESOURCES_TOO_LARGE: "it asks for more cores, memory or devices than any slot has: ask for less",
+    Cause.NO_LAUNCHER: "no site that offers it can start payloads over nodes: its operator sets `cluster.launcher`",
+    Cause.TOO_FEW_NODES: "no site gives it so many nodes, or so many cores on a node: ask for fewer nodes or ranks",
+    Cause.WIDTH_NOT_ALLOWED: "the application is not approved for that many nodes and ranks: `tidemill app show`",
     Cause.SITE_PINNED_UNKNOWN: "the only site that it may run at has never joined: check its name",
     Cause.SITE_PINNED_SILENT: "the only site that it may run at is silent: see its agent",
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
@@ -80,7 +86,10 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
     fits = [site for site in joined if obstacles[site.name] in (None, Cause.SITE_SILENT, Cause.SITE_DRAINED)]
     if not fits:
-        causes = (Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED)
+        causes = (
+            *(Cause.TOO_FEW_NODES, Cause.NO_LAUNCHER, Cause.WIDTH_NOT_ALLOWED),
+            *(Cause.RESOURCES_TOO_LARGE, Cause.ADHOC_NOT_ALLOWED, Cause.APP_NOT_OFFERED),
+        )
         cause = next(cause for cause in causes if cause in obstacles.values())
         return cause, _asked(cause, joined, kind)
     heard = [site for site in fits if not site.lost and site.name not in silent]
@@ -89,7 +98,7 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     awake = [site for site in heard if not site.drained]
     if not awake:
         return Cause.SITE_DRAINED, ", ".join(_drained(site) for site in heard[:5])
-    if not any(site.capacity is not None and site.capacity.want_core_s > 0 for site in awake):
+    if not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in awake):
         return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in awake[:5])
     return Cause.FAIR_SHARE, ""
 
@@ -98,6 +107,9 @@ def _asked(cause: Cause, joined: list[Site], kind: Kind) -> str:
     """What is asked for, next to what there is."""
     if cause is Cause.APP_NOT_OFFERED:
         return f"`{kind.app}`: {did_you_mean(kind.app, {name for site in joined for name in site.offers})}"
+    if cause in (Cause.TOO_FEW_NODES, Cause.WIDTH_NOT_ALLOWED):
+        whys = [(site, matching.width_obstacle(site, kind)) for site in joined]
+        return next(f"{site.name}: {why[1]}" for site, why in whys if why is not None and why[0] == cause)
     if cause is Cause.RESOURCES_TOO_LARGE:
         slots = [site.capacity for site in joined if site.capacity is not None]
         return (
@@ -116,8 +128,9 @@ def _pinned(site: Site | None, kind: Kind, silent: set[str]) -> tuple[Cause, str
     if obstacle == Cause.SITE_DRAINED:
         return Cause.SITE_DRAINED, _drained(site)
     if obstacle is not None:
-        return Cause.SITE_PINNED_UNFIT, f"{site.name}: {obstacle}"
-    if site.capacity is not None and site.capacity.want_core_s <= 0:
+        why = matching.width_obstacle(site, kind)
+        return Cause.SITE_PINNED_UNFIT, f"{site.name}: {why[1] if why is not None and why[1] else obstacle}"
+    if matching.wanted_core_s(site, wide=bool(kind.nodes)) <= 0:
         return Cause.SITE_WANTS_NOTHING, site.name
     return Cause.FAIR_SHARE, ""
 

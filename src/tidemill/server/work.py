@@ -25,6 +25,7 @@ from tidemill.server.records import (
     SETTLED,
     Job,
     Kind,
+    KindKey,
     Lease,
     Sets,
     Site,
@@ -55,7 +56,7 @@ class Memory:
         self.sites: dict[int, Site] = {}
         self.site_ids: dict[str, int] = {}
         self.kinds: dict[int, Kind] = {}
-        self.kind_ids: dict[tuple[int, str, int, int, str], int] = {}
+        self.kind_ids: dict[KindKey, int] = {}
         self.specs: dict[int, JobSpec] = {}
         self.spec_ids: dict[bytes, int] = {}
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look

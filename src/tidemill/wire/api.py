@@ -289,11 +289,14 @@ class AppOffer(msgspec.Struct, kw_only=True):
     memory_mb: int
     event_s: float
     help: str = ""
+    nodes_max: int = 1  #: nodes that a payload may span
+    ranks_max: int = 0  #: ranks that a payload may have; 0 = no launcher starts it
 
 
 class Capacity(msgspec.Struct, kw_only=True):
     """What the site could take now. `want_core_s`: more leased work, in core-seconds; 0 = none. `event_s`: measured
-    seconds per event by application."""
+    seconds per event by application. `wide_core_s`: the same for payloads that span nodes, at most `wide_nodes_max` of
+    them; `launcher`: what starts those, empty = the site runs none."""
 
     want_core_s: float
     want_ranges_max: int
@@ -304,6 +307,9 @@ class Capacity(msgspec.Struct, kw_only=True):
     nodes: int
     busy_cores: int
     adhoc: bool
+    wide_core_s: float = 0.0
+    wide_nodes_max: int = 0
+    launcher: str = ""
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):

@@ -70,11 +70,12 @@ SELECT id, body FROM specs WHERE id {in:ids};
 
 -- name: insert_kind
 -- A kind of jobs not seen before.
-INSERT INTO kinds (campaign, app, cores, memory_mb, devices) VALUES (:campaign, :app, :cores, :memory_mb, :devices) RETURNING id;
+INSERT INTO kinds (id, campaign, app, cores, memory_mb, devices, nodes, ranks)
+SELECT COALESCE(MAX(id), 0) + 1, :campaign, :app, :cores, :memory_mb, :devices, :nodes, :ranks FROM kinds RETURNING id;
 
 -- name: kinds
 -- All kinds.
-SELECT id, campaign, app, cores, memory_mb, devices FROM kinds;
+SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds;
 
 -- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
 -- Change the counters of jobs.
