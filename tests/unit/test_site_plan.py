@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.harvest.plan import Demand, Held, Limits, plan
+from tidemill.harvest.demand import Demand, Held, Limits, plan
 from tidemill.model.failure import FailureClass
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.retry import decide

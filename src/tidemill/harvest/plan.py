@@ -1,87 +1,49 @@
-"""How many one-node allocations to ask for, and which waiting ones to give up. Pure: the simplest policy.
+"""The broker's policy: what to cancel, to shorten and to submit now. Pure; the simulator runs the same function.
 
-It asks for what the backlog can fill, up to the nodes that we may hold, and slows down when allocations do not start.
+`yield` works out what the queue would do if we were not here. Regular jobs that would start now get their nodes, the
+cheapest of ours go; allocations that stand in the way of a planned start are shortened to end before it; what is idle
+for long enough then is filled. A doubt is always decided for the regular job.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from enum import StrEnum
 
-import msgspec
-
-NODE_WORK_S_MIN = 30.0
-"""A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
-
-
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot."""
-
-    events: int
-    core_s: float
-    slot_cores: int
+from tidemill.harvest.policies import capped, demand, preempt, titan, windows
+from tidemill.harvest.situation import Decision, Situation
+from tidemill.harvest.yielding import yields
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What we hold or have asked for. `waiting`: names of queued allocations, newest first."""
+class Policy(StrEnum):
+    """How the broker behaves."""
 
-    active: int
-    waiting: list[str]
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What we may hold. `starts_failed`: allocations in a row that ended before their pilot worked."""
-
-    nodes_max: int
-    machine_nodes: int
-    cores_per_node: int
-    starts_failed: int
-    last_failed_s: float
-    backoff_s: float
-    backoff_max_s: float
+    YIELD = "yield"  #: gives nodes back before others wait
+    PREEMPT = "preempt"  #: limits fit the plan; the scheduler takes nodes back by itself
+    CAPPED = "capped"  #: limits fit the gaps of the plan; never gives back
+    TITAN = "titan"  #: some brokers with fixed jobs, sized to the backfill of the moment: the reference
+    WINDOWS = "windows"  #: only what no plan needs; never in the way, gives nothing back
+    DEMAND = "demand"  #: queues for what the backlog wants, like anybody else
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now; `waits_for` names what holds back more, for people."""
-
-    submit: int
-    cancel: list[str]
-    waits_for: str | None
-
-
-def plan(demand: Demand, held: Held, limits: Limits, *, now_s: float) -> Plan:
-    """The allocations to submit and to cancel. `now_s` and `last_failed_s` are of the monotonic clock."""
-    if demand.events == 0:
-        return Plan(submit=0, cancel=held.waiting, waits_for=None)
-    wanted = min(
-        nodes_filled(demand, limits.cores_per_node),
-        limits.nodes_max,
-        limits.machine_nodes,
-    )
-    missing = wanted - held.active - len(held.waiting)
-    if missing <= 0:
-        return Plan(submit=0, cancel=held.waiting[:-missing] if missing else [], waits_for=None)
-    pause_s = backoff(limits)
-    if pause_s and now_s < limits.last_failed_s + pause_s:
-        reason = (
-            f"{limits.starts_failed} allocations in a row did not start work: next try after {pause_s:.0f} s"
-        )
-        return Plan(submit=0, cancel=[], waits_for=reason)
-    if limits.starts_failed:
-        missing = 1  # one to see whether it is better now
-    return Plan(submit=missing, cancel=[], waits_for=None)
+POLICIES: dict[Policy, Callable[[Situation], Decision]] = {
+    Policy.YIELD: yields,
+    Policy.PREEMPT: preempt,
+    Policy.CAPPED: capped,
+    Policy.TITAN: titan,
+    Policy.WINDOWS: windows,
+    Policy.DEMAND: demand,
+}
 
 
-def nodes_filled(demand: Demand, cores_per_node: int) -> int:
-    """Nodes that the demand keeps busy for a while, at least one."""
-    slots_per_node = max(1, cores_per_node // max(1, demand.slot_cores))
-    by_slots = math.ceil(demand.events / slots_per_node)
-    by_work = math.ceil(demand.core_s / (cores_per_node * NODE_WORK_S_MIN))
-    return max(1, min(by_slots, by_work))
+def decide(situation: Situation, policy: Policy) -> Decision:
+    """What to do now in one pool.
 
-
-def backoff(limits: Limits) -> float:
-    """Seconds to wait after the last failed start: doubled each time, bounded."""
-    if limits.starts_failed == 0:
-        return 0.0
-    doublings = min(limits.starts_failed - 1, 30)
-    return float(min(limits.backoff_s * 2**doublings, limits.backoff_max_s))
+    Nodes that are on their way to be free (cancelled, epilog) are no part of `idle` nor of a holding: they belong into
+    `busy`, with the time when they should be free. A regular job that has had enough idle nodes for longer than the
+    scheduler needs, and still does not start, waits for something that is not seen here: leave it out of `queue`.
+    Where the plan is not known, every policy but `demand` behaves as `windows`.
+    """
+    if not situation.knows_plan and policy is not Policy.DEMAND:
+        policy = Policy.WINDOWS
+    return POLICIES[policy](situation)

@@ -77,6 +77,9 @@ class Limits(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     poll_s: float = 30.0  #: until we decide again
     cycle_s: float = 30.0  #: of the scheduler's backfill
     death_s: float = 5.0  #: from cancel to free nodes
+    reservations: int = (
+        100  #: blocked jobs that the scheduler's plan reserves nodes for: Slurm and PBS many, EASY 1
+    )
     node_s_left: float = (
         1e18  #: node-seconds that the grant still allows (settled, in flight and committed taken off)
     )

@@ -13,7 +13,7 @@ from tidemill import __version__, clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.plan import Demand
+from tidemill.harvest.demand import Demand
 from tidemill.log import Log
 from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.state import AllocationState

@@ -1,193 +1,305 @@
-"""Allocations: asked for as the plan says, followed by one query per poll, found again by name after a crash."""
+"""The book of allocations: what we asked for, what the batch system says of it, why it ended, what to fear.
+
+Every allocation is found by its name; each answer of the batch system ends in one named state with a reason. Acts are
+in `errands`, what to ask for in `planning`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from tidemill import clock
-from tidemill.batch.contract import Answer, BatchSystem, Machine, Status, Submission
+from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, Ending, Status, Submission
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError
-from tidemill.harvest.plan import Demand, Held, Limits, Plan, plan
 from tidemill.log import Log
-from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site import state as s
-from tidemill.site.identity import Identity
+from tidemill.site.errands import Acted
 from tidemill.site.log import SiteLog
 
 INTENT_LOST_S = 10.0
-"""An intent that the batch system does not know so long after our submit call ended has come to nothing."""
+"""An intent that the local batch system does not know so long after our submit call ended has come to nothing; with
+others the call of a killed agent may go on for `cluster.timeout_s`."""
 
-SUBMITS_PER_TICK = 20
+LOST_WATCHED_S = 3600.0
+"""A lost allocation is asked for so long: a controller that was restarted from an old state may know it again."""
+
+STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
+"""Endings that are failures of a start, where no pilot has worked. Preemption and walltime never are."""
+
 _log = Log("allocations")
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` allocations of `nodes` nodes to be asked for, alike."""
+
+    fleet: str
+    nodes: int
+    cores: int
+    memory_mb: int
+    walltime_s: float
+    count: int = 1
+    pool: str = ""
+    partition: str = ""
+    features: tuple[str, ...] = ()
+    account: str = ""
+    exclude: tuple[str, ...] = ()
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation that has just ended, for the quarantine of nodes. `pilots`: starts of pilots it had seen."""
+
+    allocation: s.Allocation
+    ending: Ending
+    pilots: int
 
 
 class Allocations:
     """What we hold in the batch system."""
 
-    def __init__(self, log: SiteLog, batch: BatchSystem, config: SiteConfig, *, binary: Path) -> None:
+    def __init__(self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path) -> None:
         self._log = log
-        self._batch = batch
         self._config = config
         self._binary = binary
-        self._next_poll_s = 0.0
-        self._starts_failed = 0
-        self._last_failed_s = 0.0
+        self._fleets = fleets
         self._gone_since: dict[str, float] = {}
-        self.machine = batch.machine()
-        self.waits_for: str | None = None
+        self._is_local = config.batch == "local"
+        self.starts_failed = 0
+        self.last_failed_s = 0.0
+        self.why_failed = ""
+        self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
+        self.on_end: Callable[[Ended], None] = lambda _: None
 
     @property
     def living(self) -> list[s.Allocation]:
         """Those that have not ended, oldest first."""
         return [a for a in self._log.pool.state.allocations.values() if a.state not in ALLOCATION_FINAL]
 
-    @property
-    def cores(self) -> int:
-        """Cores of all nodes that we may hold."""
-        return min(self._config.nodes_max, self.machine.nodes) * self.machine.cores_per_node
+    def watched(self, now_us: int) -> list[s.Allocation]:
+        """Those to ask for: the living, and those that were lost not long ago."""
+        since_us = now_us - int(LOST_WATCHED_S * 1e6)
+        return [
+            a
+            for a in self._log.pool.state.allocations.values()
+            if a.state not in ALLOCATION_FINAL
+            or (a.state is AllocationState.LOST and a.ended_us >= since_us and not self._is_local)
+        ]
 
-    def poll(self) -> bool:
-        """Ask the batch system for news when it is time; note them in the log. Whether anything changed."""
-        now = clock.monotonic_s()
-        living = self.living
-        if now < self._next_poll_s or not living:
-            return False
-        self._next_poll_s = now + self._config.batch_poll_s
-        try:
-            answers = self._batch.status([a.name for a in living])
-            self.machine = self._batch.machine()
-        except SiteError as error:
-            _log.warning("batch.away", reason=error.message)
-            return False
-        return any([self._observe(a, answers.get(a.name)) for a in living])
+    # ---- asking ----
 
-    def hurry(self) -> None:
-        """Poll at the next tick."""
-        self._next_poll_s = 0.0
-
-    def step(self, fleet: str, demand: Demand, identity: Identity) -> bool:
-        """Submit and cancel what the plan says. Whether anything was done."""
-        decided = self._plan(demand)
-        if decided.waits_for != self.waits_for:
-            self.waits_for = decided.waits_for
-            if decided.waits_for:
-                _log.warning("allocation.waits", reason=decided.waits_for)
-        if decided.cancel:
-            self.cancel(decided.cancel, identity)
-        names = [self._intend(fleet) for _ in range(min(decided.submit, SUBMITS_PER_TICK))]
-        if names:
-            self._log.commit()
-        for name in names:
-            self._submit(name, identity)
-        return bool(names or decided.cancel)
-
-    def cancel(self, names: list[str], identity: Identity) -> None:
-        """Give allocations back."""
-        identity.check()
-        try:
-            self._batch.cancel(names)
-        except SiteError as error:
-            _log.warning("cancel.failed", names=names, reason=error.message)
-            return
-        self.hurry()
-        _log.info("allocation.canceled", names=names)
-
-    def _plan(self, demand: Demand) -> Plan:
-        living = self.living
-        active = sum(a.state is AllocationState.ACTIVE for a in living)
-        waiting = [a.name for a in reversed(living) if a.state is not AllocationState.ACTIVE]
-        return plan(
-            demand,
-            Held(active=active, waiting=waiting),
-            Limits(
-                nodes_max=self._config.nodes_max,
-                machine_nodes=self.machine.nodes,
-                cores_per_node=self.machine.cores_per_node,
-                starts_failed=self._starts_failed,
-                last_failed_s=self._last_failed_s,
-                backoff_s=self._config.start_backoff_s,
-                backoff_max_s=self._config.start_backoff_max_s,
-            ),
-            now_s=clock.monotonic_s(),
-        )
-
-    def _intend(self, fleet: str) -> str:
+    def intend(self, ask: Ask) -> Submission:
+        """Note the intent, one entry whatever the count; the submission may be made once that is durable."""
         state = self._log.pool.state
         name = f"tm-{self._config.name}-e{state.epoch}-{state.next_allocation}"
+        now_us = clock.now_us()
         self._log.apply(
             s.Intended(
                 allocation=name,
-                fleet=fleet,
-                nodes=1,
-                cores=self.machine.cores_per_node,
-                at_us=clock.now_us(),
+                fleet=ask.fleet,
+                nodes=ask.nodes,
+                cores=ask.cores,
+                at_us=now_us,
+                count=ask.count,
+                walltime_s=ask.walltime_s,
+                account=ask.account,
+                pool=ask.pool,
             )
         )
-        return name
+        element = name if ask.count == 1 else ELEMENT
+        command = [
+            str(self._binary),
+            "run",
+            "--fleet",
+            str(self._fleets / ask.fleet),
+            "--allocation",
+            element,
+        ]
+        command += ["--cores", str(ask.cores), "--memory-mb", str(ask.memory_mb)]
+        command += ["--wall-s", str(int(ask.walltime_s))]
+        start_by_s = None
+        if not self._is_local:
+            start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
+            command += ["--start-by", str(int(start_by_s))]
+        contact = self._config.contact
+        return Submission(
+            name=name,
+            command=command,
+            nodes=ask.nodes,
+            cores=ask.cores,
+            memory_mb=ask.memory_mb,
+            walltime_s=ask.walltime_s,
+            count=ask.count,
+            start_by_s=start_by_s,
+            comment=self._config.name + (f" contact={contact}" if contact else ""),
+            exclude=ask.exclude,
+            features=ask.features,
+            partition=ask.partition,
+            account=ask.account,
+        )
 
-    def _submit(self, name: str, identity: Identity) -> None:
-        """Ask for an allocation whose intent is durable."""
-        allocation = self._log.pool.state.allocations[name]
-        machine: Machine = self.machine
-        fleet = self._fleet_directory(allocation.fleet)
-        command = [str(self._binary), "run", "--fleet", str(fleet), "--allocation", name]
-        command += ["--cores", str(allocation.cores), "--memory-mb", str(machine.memory_mb_per_node)]
-        command += ["--wall-s", str(int(self._config.walltime_s))]
-        identity.check()
-        try:
-            batch_id = self._batch.submit(
-                Submission(
-                    name=name,
-                    command=command,
-                    nodes=1,
-                    cores=allocation.cores,
-                    memory_mb=machine.memory_mb_per_node,
-                    walltime_s=self._config.walltime_s,
+    def note(self, acted: Acted) -> None:
+        """Note what came of acts. What was refused for good has failed; what may have been taken all the same is
+        looked for by its name."""
+        allocations = self._log.pool.state.allocations
+        for submission in acted.acts.submissions:
+            elements = [a for a in allocations.values() if a.submission == submission.name]
+            batch_id = acted.submitted.get(submission.name)
+            if batch_id is not None:
+                for allocation in elements:
+                    if allocation.state is AllocationState.INTENDED:
+                        self._note(allocation, AllocationState.QUEUED, batch_id, "")
+                _log.info(
+                    "allocation.submitted",
+                    name=submission.name,
+                    batch_id=batch_id,
+                    count=submission.count,
+                    walltime_s=submission.walltime_s,
+                )
+                continue
+            error = acted.refused[submission.name]
+            if not getattr(error, "transient", False):
+                for allocation in elements:
+                    self._note(allocation, AllocationState.FAILED, "", error.message)
+            self._failed_start(submission.name, error.message)
+        for name, end_s in acted.ends_s.items():
+            if name in allocations:
+                self._shortened(allocations[name], end_s)
+        if acted.canceled:
+            _log.info("allocation.canceled", names=acted.acts.cancel)
+        for error in acted.errors:
+            _log.warning("batch.refused", reason=error.message, hint=error.hint)
+
+    def _shortened(self, allocation: s.Allocation, end_s: float) -> None:
+        """Note the end that the batch system has set; its fleet is told from that."""
+        if allocation.state is AllocationState.ACTIVE:
+            self._log.apply(
+                s.Observed(
+                    allocation=allocation.name,
+                    state=allocation.state,
+                    batch_id=allocation.batch_id,
+                    reason=allocation.reason,
+                    at_us=clock.now_us(),
+                    ends_us=_us(end_s),
                 )
             )
-        except SiteError as error:
-            if not error.transient:
-                self._note(allocation, AllocationState.FAILED, "", error.message)
-            self._failed_start(allocation, error.message)
-            return
-        self._note(allocation, AllocationState.QUEUED, batch_id, "")
-        self.hurry()
-        _log.info("allocation.submitted", name=name, batch_id=batch_id)
 
-    def _fleet_directory(self, fleet: str) -> Path:
-        return self.fleets_directory / fleet
+    # ---- answers ----
 
-    fleets_directory: Path = Path()
+    def take(self, statuses: dict[str, Status]) -> bool:
+        """Note what the batch system told of those that were asked for. Whether anything changed."""
+        allocations = self._log.pool.state.allocations
+        changed = False
+        held: list[tuple[str, str]] = []
+        for name, status in statuses.items():
+            allocation = allocations.get(name)
+            if allocation is not None:
+                changed |= self._observe(allocation, status)
+                if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
+                    held.append((name, status.held))
+        self.held = held
+        return changed
 
-    def _observe(self, allocation: s.Allocation, status: Status | None) -> bool:
-        if status is None or status.answer is Answer.UNCLEAR:
+    def worked(self) -> None:
+        """A pilot has worked: allocations start."""
+        self.starts_failed = 0
+
+    def _observe(self, allocation: s.Allocation, status: Status) -> bool:
+        if status.answer is Answer.UNCLEAR:
             return False
         if status.answer is Answer.GONE:
             return self._gone(allocation)
         self._gone_since.pop(allocation.name, None)
-        if status.state is allocation.state:
+        if not _is_news(allocation, status):
             return False
+        if (
+            allocation.state,
+            status.state,
+        ) not in ALLOCATION_TRANSITIONS and status.state is not allocation.state:
+            _log.warning(
+                "allocation.odd", name=allocation.name, was=allocation.state.value, told=status.state.value
+            )
+            return False
+        before = allocation.state
         reason = status.reason + (f": {status.output_tail}" if status.output_tail else "")
-        self._note(allocation, status.state, status.batch_id, reason)
+        requeued = status.requeued > allocation.requeued
+        self._log.apply(
+            s.Observed(
+                allocation=allocation.name,
+                state=status.state,
+                batch_id=status.batch_id,
+                reason=reason,
+                at_us=clock.now_us(),
+                ending=status.ending.value if status.ending is not Ending.NONE else "",
+                hosts=list(status.nodes),
+                started_us=_us(status.started_s),
+                ends_us=_us(status.ends_s),
+                requeued=status.requeued,
+            )
+        )
+        if before is AllocationState.LOST:
+            _log.warning("allocation.found_again", name=allocation.name, state=status.state.value)
+        if requeued:
+            _log.info("allocation.requeued", name=allocation.name, times=status.requeued)
         if status.state in ALLOCATION_FINAL:
-            if allocation.pilots == 0 and status.state is not AllocationState.CANCELED:
-                self._failed_start(allocation, reason)
-            _log.info("allocation.ended", name=allocation.name, state=status.state.value, reason=reason)
-        elif status.state is AllocationState.ACTIVE:
-            _log.info("allocation.active", name=allocation.name)
+            self._ended(allocation, status.ending, reason)
+        elif status.state is AllocationState.ACTIVE and before is not status.state:
+            _log.info("allocation.active", name=allocation.name, nodes=list(status.nodes))
         return True
 
+    def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
+        _log.info(
+            "allocation.ended",
+            name=allocation.name,
+            state=allocation.state.value,
+            ending=ending.value,
+            ours=bool(allocation.canceled_us),
+            reason=reason,
+        )
+        if self._is_failed_start(allocation, ending):
+            self._failed_start(allocation.name, reason)
+        self.on_end(Ended(allocation=allocation, ending=ending, pilots=allocation.pilots))
+
+    def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
+        if allocation.pilots or allocation.canceled_us or allocation.leaves:
+            return False
+        if ending in (
+            Ending.NONE,
+            Ending.DONE,
+        ):  # a command that ends without a pilot at work did not start one
+            return allocation.state is not AllocationState.CANCELED
+        return ending in STARTED_FAILED
+
     def _gone(self, allocation: s.Allocation) -> bool:
-        """The batch system does not know it. A submit that was under way may still appear for a while."""
+        """Neither queue nor accounting know it. A submit that was under way may still appear for a while; one that
+        has left may be in the accounting soon. Pilots that told their end have ended it."""
+        if allocation.state is AllocationState.LOST:
+            return False
         now = clock.monotonic_s()
         since = self._gone_since.setdefault(allocation.name, now)
-        if allocation.state is AllocationState.INTENDED and now - since < INTENT_LOST_S:
+        if now - since < self._patience_s(allocation):
             return False
         del self._gone_since[allocation.name]
-        self._note(allocation, AllocationState.LOST, "", "the batch system does not know it")
-        _log.warning("allocation.lost", name=allocation.name)
+        if allocation.pilots and allocation.pilots_ended >= allocation.pilots:
+            reason = "the batch system has forgotten it; its pilots told their end"
+            if allocation.state is not AllocationState.INTENDED:
+                self._note(allocation, AllocationState.COMPLETED, "", reason)
+                _log.info("allocation.ended", name=allocation.name, state="COMPLETED", reason=reason)
+                return True
+        reason = "the batch system does not know it"
+        self._note(allocation, AllocationState.LOST, "", reason)
+        _log.warning("allocation.lost", name=allocation.name, reason=reason)
         return True
+
+    def _patience_s(self, allocation: s.Allocation) -> float:
+        if self._is_local:
+            return INTENT_LOST_S if allocation.state is AllocationState.INTENDED else 0.0
+        cluster = self._config.cluster
+        if allocation.state is AllocationState.INTENDED:
+            return max(INTENT_LOST_S, cluster.timeout_s)
+        return cluster.unknown_s
 
     def _note(self, allocation: s.Allocation, state: AllocationState, batch_id: str, reason: str) -> None:
         self._log.apply(
@@ -197,16 +309,39 @@ class Allocations:
                 batch_id=batch_id,
                 reason=reason,
                 at_us=clock.now_us(),
+                ending=Ending.UNKNOWN.value if state in ALLOCATION_FINAL else "",
             )
         )
 
-    def worked(self) -> None:
-        """A pilot has worked: allocations start."""
-        self._starts_failed = 0
+    def _failed_start(self, name: str, reason: str) -> None:
+        self.starts_failed += 1
+        self.last_failed_s = clock.monotonic_s()
+        self.why_failed = reason
+        _log.warning("allocation.start_failed", name=name, times=self.starts_failed, reason=reason)
 
-    def _failed_start(self, allocation: s.Allocation, reason: str) -> None:
-        self._starts_failed += 1
-        self._last_failed_s = clock.monotonic_s()
-        _log.warning(
-            "allocation.start_failed", name=allocation.name, times=self._starts_failed, reason=reason
-        )
+
+def _is_news(allocation: s.Allocation, status: Status) -> bool:
+    """Whether the status tells more than the log has."""
+    return (
+        status.state is not allocation.state
+        or status.requeued > allocation.requeued
+        or (bool(status.nodes) and list(status.nodes) != allocation.hosts)
+        or _differs(status.started_s, allocation.started_us)
+        or _differs(status.ends_s, allocation.ends_us)
+    )
+
+
+def _us(at_s: float | None) -> int:
+    """Microseconds since 1970; 0 for what is not known and for no limit."""
+    return 0 if at_s is None or at_s >= FAR_FUTURE_S else int(at_s * 1e6)
+
+
+def _differs(told_s: float | None, known_us: int) -> bool:
+    """Whether a time differs by more than the second to which batch systems tell it."""
+    told_us = _us(told_s)
+    return bool(told_us) and abs(told_us - known_us) > 1_500_000
+
+
+def named(allocations: Iterable[s.Allocation], state: AllocationState) -> list[str]:
+    """The names of those in a state."""
+    return [a.name for a in allocations if a.state is state]

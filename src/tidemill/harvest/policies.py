@@ -1,0 +1,159 @@
+"""The policies that never give a node back: references, and what is left where more is not possible. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.harvest.profile import Profile, ahead, play
+from tidemill.harvest.situation import Cancel, Decision, Situation, Submit
+from tidemill.harvest.waves import SENTENCES, Binding, room_of, rounded, wave
+
+PLANNED_MAX = 100
+"""`windows` leaves alone what so many blocked jobs will need, whatever the scheduler itself reserves."""
+
+TITAN_BROKERS = 20
+TITAN_WIDTH_MIN = 15
+TITAN_WIDTH_MAX = 300
+TITAN_JOB_S = 6264.0
+"""Of the brokers on Titan, 2016-17: 20 of them, each with one batch job of 15 to 300 nodes whose events are fixed
+before it starts; a job ran for 1.74 h on average (100 events a node, chosen by the average length of backfill)."""
+
+
+def capped(situation: Situation) -> Decision:
+    """Fill the gaps of the plan with allocations that end before them; never give back."""
+    profile, needed = plan_with_us(situation, situation.limits.reservations)
+    return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
+
+
+def preempt(situation: Situation) -> Decision:
+    """The same limits as `capped`, by the plan in which ours count as free: the scheduler takes them when it needs them."""
+    held = sum(each.width * each.count for each in situation.holdings if not each.waiting)
+    profile = ahead(situation.now_s, situation.idle + held, situation.busy, situation.outages)
+    needed = sum(job.width for job in play(profile, situation.queue, situation.limits.reservations).starts)
+    take_ours(profile, situation)
+    return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
+
+
+def windows(situation: Situation) -> Decision:
+    """Only idle nodes that no plan needs. Where the plan is hidden, `situation.windows` says which those are."""
+    if situation.windows or not situation.knows_plan:
+        gaps = staircase_of(situation.windows)
+        waiting = sum(each.width * each.count for each in situation.holdings if each.waiting)
+        gaps = [(seconds, nodes - waiting) for seconds, nodes in gaps]
+        binding = None if situation.knows_plan or gaps else Binding.HIDDEN
+        return asked(situation, gaps, situation.idle - waiting, binding)
+    profile, needed = plan_with_us(situation, max(PLANNED_MAX, situation.limits.reservations))
+    return filled(situation, profile, min(situation.idle - needed, profile.free[0]))
+
+
+def titan(situation: Situation) -> Decision:
+    """Up to 20 brokers, each with one job of a fixed length, as wide as the backfill of the moment; never give back."""
+    limits, event_s = situation.limits, max(1.0, situation.backlog.event_s)
+    job_s = limits.startup_s + event_s * max(1, round((TITAN_JOB_S - limits.startup_s) / event_s))
+    walltime_s = rounded(job_s + limits.walltime_step_s - 1, situation)
+    profile, needed = plan_with_us(situation, limits.reservations)
+    free = min(
+        situation.idle - needed,
+        next((nodes for seconds, nodes in profile.staircase() if seconds >= walltime_s + limits.cycle_s), 0),
+    )
+    brokers = min(TITAN_BROKERS, limits.allocations_max) - sum(each.count for each in situation.holdings)
+    submits = []
+    while brokers > 0 and free >= TITAN_WIDTH_MIN:
+        width = min(free, TITAN_WIDTH_MAX)
+        submits.append(Submit(width, 1, walltime_s))
+        brokers -= 1
+        free -= width
+    binding = Binding.ALLOCATIONS if brokers <= 0 else Binding.IDLE
+    return Decision(
+        submit=submits, waits_for=binding.value, why=f"{brokers} brokers free; {SENTENCES[binding]}"
+    )
+
+
+def demand(situation: Situation) -> Decision:
+    """Ask for what the backlog can fill, whether nodes are idle or not, and wait in the queue like anybody else."""
+    limits = situation.limits
+    running = [each for each in situation.holdings if not each.waiting]
+    waiting = [each for each in situation.holdings if each.waiting]
+    if situation.backlog.nodes_max <= 0:
+        return Decision(
+            cancel=[Cancel(each.key, each.count) for each in waiting],
+            waits_for=Binding.BACKLOG.value,
+            why=SENTENCES[Binding.BACKLOG],
+        )
+    room = room_of(
+        situation,
+        running=(sum(each.width * each.count for each in running), sum(each.count for each in running)),
+        waiting=(sum(each.width * each.count for each in waiting), sum(each.count for each in waiting)),
+    )
+    room.waiting = room.allocations
+    gap = limits.walltime_max_s + limits.cycle_s + limits.death_s
+    submits, binding = wave(situation, [(gap, situation.nodes)], room, idle=situation.nodes)
+    return Decision(submit=submits, waits_for=binding.value, why=SENTENCES[binding])
+
+
+def plan_with_us(situation: Situation, reservations: int) -> tuple[Profile, int]:
+    """The profile with all that runs, ours too, and what the queue does on it; nodes that regular jobs take now."""
+    profile = ahead(situation.now_s, situation.idle, situation.busy, situation.outages)
+    death_s, now = situation.limits.death_s, situation.now_s
+    for each in situation.holdings:
+        if not each.waiting:
+            profile.take(-each.width * each.count, max(now, each.ends_s) + death_s, float("inf"))
+    outlook = play(profile, situation.queue, reservations)
+    take_waiting(profile, situation)
+    return profile, sum(job.width for job in outlook.starts)
+
+
+def take_ours(profile: Profile, situation: Situation) -> None:
+    """Take what ours hold and wait for off a profile that was made as if we were not here."""
+    now, death_s = situation.now_s, situation.limits.death_s
+    for each in situation.holdings:
+        if not each.waiting:
+            profile.take(each.width * each.count, now, max(now, each.ends_s) + death_s)
+    take_waiting(profile, situation)
+
+
+def take_waiting(profile: Profile, situation: Situation) -> None:
+    """Take what waits of ours off a profile."""
+    for each in situation.holdings:
+        if each.waiting:
+            profile.take(each.width * each.count, situation.now_s, max(situation.now_s, each.ends_s))
+
+
+def filled(situation: Situation, profile: Profile, idle: int) -> Decision:
+    """Submit into the gaps of a profile."""
+    return asked(situation, profile.staircase(), idle, None)
+
+
+def asked(
+    situation: Situation, gaps: Sequence[tuple[float, int]], idle: int, reason: Binding | None
+) -> Decision:
+    """Submit into gaps; cancel what waits without a chance. `reason`: why there is no gap, if that is known."""
+    running = [each for each in situation.holdings if not each.waiting]
+    waiting = [each for each in situation.holdings if each.waiting]
+    room = room_of(
+        situation,
+        running=(sum(each.width * each.count for each in running), sum(each.count for each in running)),
+        waiting=(sum(each.width * each.count for each in waiting), sum(each.count for each in waiting)),
+    )
+    stale = [each for each in waiting if each.width * each.count > situation.idle]
+    submits, binding = wave(situation, gaps, room, idle=max(0, idle))
+    binding = reason or binding
+    if binding is Binding.IDLE and situation.idle:
+        binding = Binding.PAYBACK if not gaps else Binding.REGULAR
+    return Decision(
+        cancel=[Cancel(each.key, each.count) for each in stale],
+        submit=submits,
+        waits_for=binding.value,
+        why=f"{situation.idle} idle; {SENTENCES[binding]}",
+    )
+
+
+def staircase_of(windows_: Sequence[tuple[int, float]]) -> list[tuple[float, int]]:
+    """Windows (nodes, seconds) as gaps (seconds, nodes), ever longer, ever fewer."""
+    gaps: list[tuple[float, int]] = []
+    most = 0
+    for seconds, nodes in sorted(((seconds, nodes) for nodes, seconds in windows_), reverse=True):
+        if nodes > most:
+            most = nodes
+            gaps.append((seconds, nodes))
+    return gaps[::-1]

@@ -1,0 +1,147 @@
+"""Free nodes over time, and what a queue does with them: in order, with reservations for those that are blocked. Pure.
+
+Counts only, no names of nodes. This is backfilling as D. Lifka describes it ("The ANL/IBM SP scheduling system", 1995):
+jobs start in order while they fit; the first `reservations` that do not fit get the earliest time at which they do (1 =
+EASY, many = conservative, as Slurm's sched/backfill up to `bf_max_job_test`), and others may start if nothing that is
+reserved starts later because of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemill.harvest.situation import Busy, Outage, Waiting
+
+EVER = float("inf")
+OVERDUE_S = 60.0
+"""A job past its limit ends any moment: Slurm looks every 30 s, then it has KillWait (30 s by default)."""
+
+
+class Profile:
+    """`free[k]` nodes from `times[k]` to `times[k + 1]`, the last for ever. It may be negative (outages on busy nodes)."""
+
+    __slots__ = ("free", "times")
+
+    def __init__(self, now_s: float, free: int) -> None:
+        self.times: list[float] = [now_s]
+        self.free: list[int] = [free]
+
+    def release(self, ends: Iterable[tuple[float, int]]) -> None:
+        """Add nodes that come free for good: (time, nodes) in order of time. Only on a profile without later steps."""
+        times, free = self.times, self.free
+        last, now = times[-1], free[-1]
+        for at, width in ends:
+            now += width
+            if at <= last:
+                free[-1] = now
+            else:
+                times.append(at)
+                free.append(now)
+                last = at
+
+    def take(self, width: int, start_s: float, end_s: float) -> None:
+        """Use `width` nodes from `start_s` to `end_s` (negative: give them)."""
+        times, free = self.times, self.free
+        first = self._step(start_s) if start_s > times[0] else 0
+        last = self._step(end_s) if end_s < EVER else len(times)
+        for k in range(first, last):
+            free[k] -= width
+
+    def _step(self, at_s: float) -> int:
+        """Index of the step that begins at `at_s`, made if there is none."""
+        times = self.times
+        k = bisect_left(times, at_s)
+        if k == len(times) or times[k] != at_s:
+            times.insert(k, at_s)
+            self.free.insert(k, self.free[k - 1] if k else self.free[0])
+        return k
+
+    def fits(self, width: int, seconds: float) -> bool:
+        """Whether `width` nodes are free for `seconds` from the profile's beginning."""
+        times, free = self.times, self.free
+        end = times[0] + seconds
+        for k in range(len(times)):
+            if times[k] >= end:
+                return True
+            if free[k] < width:
+                return False
+        return True
+
+    def earliest(self, width: int, seconds: float) -> float:
+        """First time from which `width` nodes are free for `seconds`; EVER if there is none."""
+        times, free = self.times, self.free
+        start = EVER
+        for k in range(len(times)):
+            if start < EVER and times[k] - start >= seconds:
+                return start
+            if free[k] < width:
+                start = EVER
+            elif start == EVER:
+                start = times[k]
+        return start
+
+    def staircase(self) -> list[tuple[float, int]]:
+        """How many nodes are free for how long from now: (seconds, nodes), ever longer, ever fewer, the last EVER."""
+        steps: list[tuple[float, int]] = []
+        begin = self.times[0]
+        least = self.free[0]
+        for at, free in zip(self.times, self.free, strict=True):
+            if free < least:
+                if least > 0:
+                    steps.append((at - begin, least))
+                least = free
+                if least <= 0:
+                    return steps
+        if least > 0:
+            steps.append((EVER, least))
+        return steps
+
+
+class Outlook(NamedTuple):
+    """What a queue does: jobs that start now, and (job, planned start) of the blocked ones that have a reservation."""
+
+    starts: list[Waiting]
+    planned: list[tuple[Waiting, float]]
+
+
+def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outage]) -> Profile:
+    """The profile of `free` nodes now, more when those of `busy` reach their limits, fewer in outages."""
+    profile = Profile(now_s, free)
+    soon = now_s + OVERDUE_S
+    ends = [(each.ends_s if each.ends_s > now_s else soon, each.width) for each in busy]
+    ends.sort()
+    profile.release(ends)
+    for outage in outages:
+        if outage.end_s > now_s:
+            profile.take(outage.width, max(now_s, outage.start_s), outage.end_s)
+    return profile
+
+
+def play(profile: Profile, queue: Sequence[Waiting], reservations: int) -> Outlook:
+    """What the queue does now, in order; `profile` then holds those starts and reservations, too.
+
+    It ends where no later job could change anything, so it costs one comparison a job at most once all reservations
+    are made.
+    """
+    starts: list[Waiting] = []
+    planned: list[tuple[Waiting, float]] = []
+    begin = profile.times[0]
+    free = profile.free[0]
+    left = reservations
+    for job in queue:
+        width = job.width
+        if width <= free and profile.fits(width, job.walltime_s):
+            starts.append(job)
+            profile.take(width, begin, begin + job.walltime_s)
+            free = profile.free[0]
+        elif left:
+            at = profile.earliest(width, job.walltime_s)
+            if at < EVER:
+                left -= 1
+                profile.take(width, at, at + job.walltime_s)
+                planned.append((job, at))
+        elif free <= 0:
+            break
+    return Outlook(starts, planned)

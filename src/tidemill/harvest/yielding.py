@@ -1,0 +1,162 @@
+"""Policy `yield`: fills what is idle, gives it back before anybody needs it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.harvest.profile import Profile, ahead, play
+from tidemill.harvest.situation import Cancel, Decision, Holding, Shorten, Situation, Waiting
+from tidemill.harvest.waves import SENTENCES, Binding, room_of, wave
+
+PUNCTUAL_S = 1.0
+"""An end that is later than this after the planned one is worth a change of the limit."""
+
+
+class Held:
+    """Our running allocations while a plan is made: how many are left of each, and until when."""
+
+    __slots__ = ("ends_s", "key", "left", "loss", "width")
+
+    def __init__(self, holding: Holding) -> None:
+        self.key = holding.key
+        self.width = holding.width
+        self.left = holding.count
+        self.ends_s = holding.ends_s
+        self.loss = holding.loss_s / holding.width
+
+
+def yields(situation: Situation) -> Decision:
+    """Policy `yield`: cancel for jobs that could start now, shorten for planned ones, fill the rest."""
+    now, limits = situation.now_s, situation.limits
+    held = [Held(each) for each in situation.holdings if not each.waiting]
+    ours = sum(each.left * each.width for each in held)
+    profile = ahead(now, situation.idle + ours, situation.busy, situation.outages)
+    outlook = play(profile, situation.queue, limits.reservations)
+    needed = sum(job.width for job in outlook.starts)
+    cancels = give_back(held, ours - profile.free[0]) if ours > profile.free[0] else []
+    shortens = make_way(held, profile, limits.death_s)
+    leave(profile, held, shortens, limits.death_s)
+    idle = max(0, min(situation.idle - needed, profile.free[0]))
+    dropped, waiting = review(profile, situation)
+    running = (sum(each.left * each.width for each in held), sum(each.left for each in held))
+    submits, binding = wave(
+        situation,
+        profile.staircase(),
+        room_of(situation, running=running, waiting=waiting),
+        idle=min(idle, max(0, profile.free[0])),
+    )
+    if binding is Binding.IDLE and situation.idle and not waiting[0]:
+        binding = Binding.REGULAR
+    return Decision(
+        cancel=dropped + cancels,
+        shorten=shortens,
+        submit=submits,
+        yields_to=blocked(outlook.starts, situation.idle),
+        waits_for=binding.value,
+        why=why(situation, needed, outlook.planned, binding),
+    )
+
+
+def blocked(starts: Sequence[Waiting], idle: int) -> list[str]:
+    """Those of `starts` that the idle nodes alone do not suffice for, taken in order."""
+    found = []
+    for job in starts:
+        idle -= job.width
+        if idle < 0:
+            found.append(job.id)
+    return found
+
+
+def give_back(held: Sequence[Held], nodes: int) -> list[Cancel]:
+    """End the cheapest of ours until `nodes` are free: as many as needed, of wide ones as few too many as possible."""
+    order = sorted(held, key=lambda each: (each.loss, each.ends_s, each.key))
+    chosen: list[tuple[Held, int]] = []
+    for each in order:
+        if nodes <= 0:
+            break
+        count = min(each.left, -(-nodes // each.width))
+        if count:
+            chosen.append((each, count))
+            nodes -= count * each.width
+    cancels = []
+    for each, count in reversed(
+        chosen
+    ):  # the dearest first: those that the later ones have made needless stay
+        spared = min(count, -nodes // each.width) if nodes < 0 else 0
+        nodes += spared * each.width
+        if count > spared:
+            each.left -= count - spared
+            cancels.append(Cancel(each.key, count - spared))
+    return cancels[::-1]
+
+
+def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten]:
+    """Shorten ours so that at no later time more of them live than nodes are free. Those that end first anyway go first."""
+    alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
+    nodes = sum(each.left * each.width for each in alive)
+    shortens: list[Shorten] = []
+    first = 0
+    for at, free in zip(profile.times[1:], profile.free[1:], strict=True):
+        while first < len(alive) and alive[first].ends_s + death_s <= at + PUNCTUAL_S:
+            nodes -= alive[first].left * alive[first].width
+            first += 1
+        surplus = nodes - max(0, free)
+        while surplus > 0 and first < len(alive):
+            each = alive[first]
+            count = min(each.left, -(-surplus // each.width))
+            shortens.append(Shorten(each.key, count, max(profile.times[0], at - death_s)))
+            surplus -= count * each.width
+            nodes -= count * each.width
+            each.left -= count
+            first += each.left == 0
+    return shortens
+
+
+def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death_s: float) -> None:
+    """Take what ours hold off the profile, with their new ends; count the shortened ones as held again."""
+    begin = profile.times[0]
+    by_key = {each.key: each for each in held}
+    for each in held:
+        if each.left:
+            profile.take(each.left * each.width, begin, max(begin, each.ends_s + death_s))
+    for change in shortens:
+        each = by_key[change.key]
+        profile.take(change.count * each.width, begin, max(begin, change.ends_s + death_s))
+    for change in shortens:
+        by_key[change.key].left += change.count
+
+
+def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[int, int]]:
+    """Look at what waits of ours: cancel what does not fit any more; (nodes, allocations) that stay, taken off the profile."""
+    cancels: list[Cancel] = []
+    nodes = allocations = 0
+    begin = profile.times[0]
+    delay_s = situation.limits.death_s
+    for each in situation.holdings:
+        if not each.waiting:
+            continue
+        seconds = each.ends_s - begin + delay_s
+        stays = 0
+        if fitting := room_for(profile, seconds):
+            stays = min(each.count, fitting // each.width)
+        if stays < each.count:
+            cancels.append(Cancel(each.key, each.count - stays))
+        if stays:
+            profile.take(stays * each.width, begin, begin + seconds)
+            nodes += stays * each.width
+            allocations += stays
+    return cancels, (nodes, allocations)
+
+
+def room_for(profile: Profile, seconds: float) -> int:
+    """Nodes that are free for `seconds` from now."""
+    return next((nodes for length, nodes in profile.staircase() if length >= seconds), 0)
+
+
+def why(situation: Situation, needed: int, planned: Sequence[tuple[Waiting, float]], binding: Binding) -> str:
+    """The decision in figures, for people."""
+    text = f"{situation.idle} idle, {needed} for regular jobs that can start now"
+    if planned:
+        job, at = planned[0]
+        text += f", {job.width} planned in {at - situation.now_s:.0f} s"
+    return f"{text}; {SENTENCES[binding]}"
