@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.integration.slurm_cluster import slurm_cluster, slurm_session, start_slurm
+
+__all__ = ["slurm_cluster", "slurm_session", "start_slurm"]
 
 settings.register_profile("local", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile(
