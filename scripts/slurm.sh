@@ -48,7 +48,7 @@ until_s() { # SECONDS COMMAND...: waits for the command to succeed
 }
 
 ended() { # PID: it is gone, or dead and not yet waited for
-    ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"
+    ! grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"
 }
 
 free_ports() { # COUNT: the first of so many TCP ports in a row that nobody uses, below the ephemeral ones
