@@ -61,6 +61,7 @@ def settings(**changes: object) -> Settings:
         "drain_s": 60.0,
         "top_up_s": 1.0,
         "stop_files": [],
+        "scratch": None,
         "pilot_grace_s": 30.0,
         "isolation": "preferred",
         "affinity": "none",

@@ -34,6 +34,7 @@ SETTINGS = node.Settings(
     drain_s=30,
     top_up_s=1,
     stop_files=[],
+    scratch=None,
     pilot_grace_s=1,
     isolation="preferred",
     affinity="none",

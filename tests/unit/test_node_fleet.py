@@ -23,6 +23,7 @@ def manifest() -> Manifest:
         drain_s=60,
         top_up_s=60,
         stop_files=[],
+        scratch=None,
         pilot_grace_s=30,
         isolation="preferred",
         affinity="spread",

@@ -1,5 +1,7 @@
 //! What slots tell, and what slots are told.
 
+use std::path::PathBuf;
+
 use tidemill_slot::{Done, Failed, FromSlot, PayloadLog, Slot, SlotSpec, ToSlot};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::{log, Record};
@@ -77,6 +79,7 @@ impl Pilot {
             memory_mb: shape.memory_mb,
             scratch_mb: shape.scratch_mb,
             isolation: self.post.isolation,
+            directory: settings.scratch.as_ref().map(Into::into),
             mask: settings.mask.iter().map(Into::into).collect(),
             batch_commands,
         };
@@ -440,10 +443,14 @@ impl Pilot {
 }
 
 /// Isolation of this node's slots, from one that is started and ended at once: `required` fails here and not under way.
-pub fn probe(isolation: tidemill_slot::Isolation) -> Result<(String, String), PilotError> {
+pub fn probe(
+    isolation: tidemill_slot::Isolation,
+    directory: Option<PathBuf>,
+) -> Result<(String, String), PilotError> {
     let spec = SlotSpec {
         scratch_mb: 1,
         isolation,
+        directory,
         ..SlotSpec::default()
     };
     let slot: Slot = tidemill_slot::start(&spec).map_err(|error| PilotError::Slot {

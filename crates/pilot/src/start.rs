@@ -52,7 +52,7 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(system::host);
     let mut records = Records::new(&pilot, &options.fleet.join("journal"));
-    let probed = results::probe(isolation);
+    let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
     let (isolated, note) = match &probed {
         Ok((isolated, note)) => (isolated.clone(), note.clone()),
         Err(error) => (String::from("none"), cause(error)),

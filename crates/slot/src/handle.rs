@@ -41,6 +41,7 @@ pub struct Slot {
 /// `Isolation::Preferred` a slot whose namespaces are refused runs without them; the note says why.
 pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
     let reason = match spec.isolation {
+        _ if spec.directory.is_some() => "payloads span nodes: ranks run outside of the slot".to_owned(),
         Isolation::Off => "namespaces are switched off".to_owned(),
         _ => match start_one(spec, None, String::new()) {
             Ok(slot) => return Ok(slot),
@@ -53,7 +54,7 @@ pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
         index: spec.index,
         source,
     };
-    let directory = scratch_directory(spec.index).map_err(wrong)?;
+    let directory = scratch_directory(spec).map_err(wrong)?;
     let started = start_one(spec, Some(directory.clone()), reason);
     if started.is_err() {
         let _ = std::fs::remove_dir_all(&directory);
@@ -61,12 +62,23 @@ pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
     started
 }
 
-/// A directory of our own in memory, or else where temporary files go.
-fn scratch_directory(index: u32) -> tidemill_sys::Result<PathBuf> {
+/// A directory of our own where the slot is told to be, else in memory, or else where temporary files go.
+fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
-    let name = format!("tidemill-slot-{}-{index}-{}", process::id(), time::monotonic_us());
-    let mut last = None;
-    for base in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+    let (index, mut last) = (spec.index, None);
+    // the host too: process numbers of several nodes meet in a shared directory
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    let name = format!(
+        "tidemill-slot-{host}-{}-{index}-{}",
+        process::id(),
+        time::monotonic_us()
+    );
+    let bases = match &spec.directory {
+        Some(directory) => vec![directory.clone()],
+        None => vec![PathBuf::from("/dev/shm"), std::env::temp_dir()],
+    };
+    for base in bases {
         let directory = base.join(&name);
         match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
             Ok(()) => return Ok(directory),

@@ -17,6 +17,9 @@ pub struct SlotSpec {
     /// size of the slot's tmpfs: /tmp, /dev/shm, work directory, inputs and outputs that wait
     pub scratch_mb: u64,
     pub isolation: Isolation,
+    /// payloads span nodes: they live below this directory, which all nodes see, without namespaces (a launcher starts
+    /// ranks beyond any that we could make), and are asked to end before they are killed
+    pub directory: Option<PathBuf>,
     /// directories and files that payloads must not see
     pub mask: Vec<PathBuf>,
     /// names of programs that payloads must not start; empty when they may (then munge's socket is reachable too)
@@ -33,6 +36,7 @@ impl Default for SlotSpec {
             memory_mb: 0,
             scratch_mb: 1000,
             isolation: Isolation::Preferred,
+            directory: None,
             mask: Vec::new(),
             batch_commands: Vec::new(),
         }

@@ -35,6 +35,7 @@ pub struct Settings {
     pub batch_commands: Vec<String>,
     /// a bundle that is larger is closed and a new one started
     pub bundle_bytes_max: u64,
+    pub scratch: Option<String>,
 }
 
 /// FLEET/manifest.json.

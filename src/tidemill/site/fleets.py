@@ -27,6 +27,9 @@ BATCH_COMMANDS = [
 ]
 """Programs of batch systems that payloads cannot start."""
 
+SCRATCH = "scratch"
+"""In the directory of a fleet for payloads that span nodes: their work directories, which all nodes see."""
+
 RECORDS_PER_READ = 5000
 """Records in one line of the site's log, at most."""
 
@@ -102,9 +105,13 @@ class Fleets:
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
                 bundle_bytes_max=config.bundle_bytes_max,
+                scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
             ),
         )
-        opened = OpenFleet(record, create_fleet(self._directory / record.name, manifest), self._binary)
+        fleet = create_fleet(self._directory / record.name, manifest)
+        if record.width:
+            make_private(fleet.directory / SCRATCH)
+        opened = OpenFleet(record, fleet, self._binary)
         self.open[record.name] = opened
         _log.info("fleet.opened", fleet=record.name)
         return opened
@@ -151,6 +158,14 @@ class Fleets:
         except OSError as error:
             raise SiteError(f"failed to remove fleet `{self._directory / name}`: {error.strerror}") from error
         _log.info("fleet.removed", fleet=name)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory (0700) that may exist. Raises SiteError."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SiteError(f"failed to make `{directory}`: {error.strerror}") from error
 
 
 def is_over(state: s.SiteState, fleet: str) -> bool:

@@ -64,14 +64,16 @@ class Granting:
         self.unwritten: list[Work] = []
 
     def plan(self, fleet: OpenFleet) -> bool:
-        """Note grants of what is ready in the log; `write` hands them out. Whether there was anything."""
-        pool = self._log.pool
+        """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
+        payloads that span nodes gets those of its width, another one all others."""
+        pool, width = self._log.pool, fleet.record.width
+        backlog = pool.tally.wide.setdefault(width, {}) if width else pool.tally.backlog
         self._preparer.begin()
         grants: list[Grant] = []
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
         number = pool.state.next_grant
-        for job_id in list(islice(pool.tally.backlog, JOBS_PER_TICK)):
+        for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
             try:
                 defined = self._define(job)
@@ -79,8 +81,8 @@ class Granting:
                 self._refuse(job, FailureClass.DISPATCH, error)
                 continue
             if defined is None:
-                if job_id in pool.tally.backlog:  # it is not refused: behind those that are ready
-                    pool.tally.backlog[job_id] = pool.tally.backlog.pop(job_id)
+                if job_id in backlog:  # it is not refused: behind those that are ready
+                    backlog[job_id] = backlog.pop(job_id)
                 continue
             for piece in job.ready:
                 count = self._covered(job, piece)

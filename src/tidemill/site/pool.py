@@ -65,7 +65,9 @@ class Pool:
 
     def _fleet_opened(self, entry: s.FleetOpened) -> None:
         state = self.state
-        state.fleets[entry.fleet] = s.Fleet(name=entry.fleet, epoch=state.epoch, created_us=entry.at_us)
+        state.fleets[entry.fleet] = s.Fleet(
+            name=entry.fleet, epoch=state.epoch, created_us=entry.at_us, width=entry.width
+        )
         state.next_fleet += 1
 
     def _granted(self, entry: s.Granted) -> None:
@@ -78,7 +80,7 @@ class Pool:
         if len(self.state.allocations) > ALLOCATIONS_KEPT:
             for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
                 del self.state.allocations[name]
-        jobs, backlog = self.state.jobs, self.tally.backlog
+        jobs = self.state.jobs
         for grant in entry.grants:
             job = jobs[grant.job]
             piece = job.ready[0]
@@ -93,7 +95,7 @@ class Pool:
                 entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
             )
             if not job.ready:
-                backlog.pop(job.id, None)
+                self.tally.unready(job)
         if entry.grants:
             self.state.next_grant = entry.grants[-1].grant + 1
 
@@ -141,7 +143,7 @@ class Pool:
         for first, end in _ready(job):
             self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
         job.ready.clear()
-        self.tally.backlog.pop(job.id, None)
+        self.tally.unready(job)
 
     def _step_added(self, entry: s.StepAdded) -> None:
         job = s.Job(

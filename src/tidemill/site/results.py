@@ -164,7 +164,7 @@ class BatchOfRecords:
         if held is None:  # taken back long ago, or of another life of the job
             _unready(job, first, end)
             if not job.ready:
-                self._tally.backlog.pop(job.id, None)
+                self._tally.unready(job)
             return
         held.open.remove(first, end)
         if not held.open:
@@ -199,7 +199,7 @@ class BatchOfRecords:
                 self._tally.release(job, first, end, reason=evidence.message, evidence=evidence)
         job.ready.clear()
         job.fruitless = job.returns = 0
-        self._tally.backlog.pop(job.id, None)
+        self._tally.unready(job)
 
     def _flush(self, job: s.Job) -> None:
         """Report what is kept of the job so far, so that its reports stay in the order of what happened."""

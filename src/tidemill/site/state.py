@@ -90,6 +90,7 @@ class Fleet(msgspec.Struct, kw_only=True):
     cancels: list[int] = []
     closed: bool = False  #: its lead was told that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
+    width: int = 0  #: it is for payloads that span so many nodes; 0 = for ordinary ones
 
 
 class Allocation(msgspec.Struct, kw_only=True):
@@ -197,6 +198,7 @@ class FleetOpened(msgspec.Struct, tag_field="e", tag="fleet", kw_only=True):
 
     fleet: str
     at_us: int
+    width: int = 0
 
 
 class Granted(msgspec.Struct, tag_field="e", tag="granted", kw_only=True):

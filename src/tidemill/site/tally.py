@@ -10,12 +10,20 @@ from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, 
 
 class Tally:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
-    `load`, the number of open events by application and cores of a slot (0 = the application's)."""
+    `load`, the number of open events by application and cores of a slot (0 = the application's).
+
+    Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
+    events by nodes, application and estimated seconds of an event (0 = the application's)."""
 
     def __init__(self, state: s.SiteState) -> None:
         self.state = state
-        self.backlog: dict[int, None] = {job.id: None for job in state.jobs.values() if job.ready}
+        self.backlog: dict[int, None] = {}
+        self.wide: dict[int, dict[int, None]] = {}
+        for job in state.jobs.values():
+            if job.ready:
+                self._backlog(job)[job.id] = None
         self.load: dict[tuple[str, int], int] = {}
+        self.wide_load: dict[tuple[int, str, float], int] = {}
         for job in state.jobs.values():
             self._weigh(job, len(job.open))
 
@@ -28,8 +36,22 @@ class Tally:
         self._weigh(job, -job.open.remove(first, end))
 
     def _weigh(self, job: s.Job, events: int) -> None:
-        key = (job.spec.app or "", job.spec.resources.cores or 0)
-        self.load[key] = self.load.get(key, 0) + events
+        asked = job.spec.resources
+        width = asked.width
+        if width is None:
+            key = (job.spec.app or "", asked.cores or 0)
+            self.load[key] = self.load.get(key, 0) + events
+        else:
+            wide = (width.nodes, job.spec.app or "", asked.event_s or 0.0)
+            self.wide_load[wide] = self.wide_load.get(wide, 0) + events
+
+    def _backlog(self, job: s.Job) -> dict[int, None]:
+        width = job.spec.resources.width
+        return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
+
+    def unready(self, job: s.Job) -> None:
+        """The job has nothing to grant."""
+        self._backlog(job).pop(job.id, None)
 
     def report(self, report: Report) -> None:
         """Number a report and keep it until the server acknowledges it."""
@@ -41,7 +63,7 @@ class Tally:
         """Put undone events into the backlog. What failed already waits behind what did not."""
         if pieces:
             job.ready += pieces
-            self.backlog[job.id] = None
+            self._backlog(job)[job.id] = None
 
     def lease_of(self, job: s.Job, event: int) -> s.Lease | None:
         """The newest lease that holds the event."""
@@ -120,7 +142,7 @@ class Tally:
         job = self.state.jobs.pop(job_id, None)
         if job is None:
             return
-        self.backlog.pop(job_id, None)
+        self.unready(job)
         self._weigh(job, -len(job.open))
         self.state.leases_open -= len(job.leases)
         self.forget_grants(job, cancel=True)
@@ -149,7 +171,7 @@ class Tally:
         self._weigh(job, -len(job.open))
         job.open = IntervalSet()
         job.ready.clear()
-        self.backlog.pop(job.id, None)
+        self.unready(job)
         self.forget_grants(job, cancel=True)
         self.state.step_evidence[job.id] = evidence
 

@@ -56,6 +56,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
+    scratch: (
+        str | None
+    )  #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ impl Fleet {
             drain_s: 30.0,
             top_up_s: 60.0,
             stop_files: vec![],
+            scratch: None,
             pilot_grace_s: 0.3,
             isolation: String::from("preferred"),
             affinity: String::from("none"),

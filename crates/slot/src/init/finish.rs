@@ -20,12 +20,24 @@ use crate::{Done, Failed, FromSlot, SlotOutput};
 const STDERR_TAIL_BYTES: usize = 4096;
 /// A killed process that is still there after so long cannot be killed.
 const KILL_US: u64 = 30_000_000;
+/// A launcher that was asked to end is killed after so long.
+const TERMINATE_US: u64 = 1_500_000;
 /// What programs print when a file system is full (strerror of ENOSPC).
 const FULL_MESSAGE: &[u8] = b"No space left on device";
 
 impl Init {
-    /// Sends SIGKILL to everything in the slot but the init.
-    pub(super) fn kill(&self) {
+    /// Sends SIGKILL to everything in the slot but the init. A launcher gets SIGTERM first: it alone can end its ranks on
+    /// other nodes.
+    pub(super) fn kill(&mut self) {
+        if let (Some(_), Some(payload)) = (&self.spec.directory, &mut self.payload) {
+            let now_us = time::monotonic_us();
+            if payload.terminated_us.is_none() {
+                let _ = signal::kill(payload.pid, signal::TERM);
+            }
+            if now_us < *payload.terminated_us.get_or_insert(now_us) + TERMINATE_US {
+                return;
+            }
+        }
         match self.reach {
             Reach::Namespace => signal::kill_namespace(),
             Reach::Descendants => {
@@ -397,6 +409,9 @@ impl Init {
             }
         }
         let due = now_us >= payload.next_look_us();
+        let mut kill = payload
+            .terminated_us
+            .is_some_and(|since_us| now_us >= since_us + TERMINATE_US);
         if let (true, Some(job)) = (due, self.jobs.get(&payload.job)) {
             let limit = job.program.memory_mb;
             let memory_mb = if limit > 0 { limit } else { self.spec.memory_mb };
@@ -404,10 +419,13 @@ impl Init {
             let verdict = payload.judge(&job.program, memory_mb, (self.reach, printed), now_us);
             if let (Some(verdict), None) = (verdict, &payload.verdict) {
                 payload.verdict = Some(verdict);
-                self.kill();
+                kill = true;
             }
         }
         self.payload = Some(payload);
+        if kill {
+            self.kill();
+        }
     }
 
     /// The events of a payload that was killed on order and takes long to die.

@@ -169,12 +169,27 @@ fn input_variable(name: &str) -> String {
     format!("TIDEMILL_INPUT_{}", name.chars().map(letter).collect::<String>())
 }
 
+/// Whether a variable of the pilot's environment is the payload's too: its name, or `NAME*` that it starts with.
+fn passes(name: &str, wanted: &[String]) -> bool {
+    wanted.iter().any(|each| match each.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == each,
+    })
+}
+
 /// Everything that does not depend on the events. What application and job set themselves is theirs, except TIDEMILL_*.
 fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) -> BTreeMap<String, String> {
     let mut env = BTreeMap::new();
     env.insert("PATH".to_owned(), PATH_DEFAULT.to_owned());
     env.insert("HOME".to_owned(), place.home_path.clone());
-    env.insert("TMPDIR".to_owned(), place.tmp_path.clone());
+    let tmp = match spec.directory {
+        Some(_) => std::env::var("TMPDIR").unwrap_or_else(|_| "/tmp".to_owned()), // of each node
+        None => place.tmp_path.clone(),
+    };
+    env.insert("TMPDIR".to_owned(), tmp);
+    let ours = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    env.extend(ours.filter(|(name, _)| passes(name, &program.pass_env)));
     for (name, indices) in &spec.devices {
         let list = indices.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         if name == "gpu" {

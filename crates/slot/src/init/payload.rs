@@ -46,6 +46,8 @@ pub(crate) struct Payload {
     pub verdict: Option<Verdict>,
     /// we killed it on order: the reason with which its events go back, and when
     pub recalled: Option<(&'static str, u64)>,
+    /// a launcher was asked to end, so that it ends its ranks on other nodes
+    pub terminated_us: Option<u64>,
     /// its events have gone back already
     pub recall_told: bool,
     pub setup_us: u64,
@@ -73,6 +75,7 @@ impl Payload {
             started_at_us: at_us,
             verdict: None,
             recalled: None,
+            terminated_us: None,
             recall_told: false,
             setup_us: 0,
             rss_max_kb: 0,
