@@ -1,0 +1,123 @@
+"""The regular jobs of `bench/slurm_harvest.py`, and what a run of them tells. Pure: no clock, no process.
+
+Jobs come as a Poisson process, want 1 to 16 nodes and run 20 to 180 s (both log-uniform), about 60 times shorter than
+on a real machine, and ask for 1.5 to 3 times what they need, rounded up to Slurm's minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import dataclass, field
+
+NODES = 16
+RUN_S = (20.0, 180.0)
+ASKED = (1.5, 3.0)
+MEAN_WIDTH = (NODES - 1) / math.log(NODES)
+MEAN_RUN_S = (RUN_S[1] - RUN_S[0]) / math.log(RUN_S[1] / RUN_S[0])
+
+
+@dataclass(frozen=True)
+class RegularJob:
+    """A job of others, `at_s` after the start of the run."""
+
+    name: str
+    at_s: float
+    width: int
+    run_s: float
+    limit_min: int
+
+
+@dataclass
+class Times:
+    """When a job was submitted, started and ended in one cluster: seconds on this host's clock."""
+
+    submitted_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+    failed: str = ""
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds in the queue, None while it has not started."""
+        return None if self.started_s is None else self.started_s - self.submitted_s
+
+
+@dataclass
+class Run:
+    """One cluster's run of a mix: job name -> times. `done_s`: end of each harvested event."""
+
+    times: dict[str, Times]
+    done_s: list[float] = field(default_factory=list)
+
+
+def mix(seed: int, *, load: float, seconds: float) -> list[RegularJob]:
+    """The jobs of a seed; `load` is the offered share of the machine's node-seconds."""
+    rng = random.Random(f"regular jobs {seed}")
+    rate = load * NODES / (MEAN_WIDTH * MEAN_RUN_S)
+    jobs: list[RegularJob] = []
+    at_s = 0.0
+    while True:
+        at_s += rng.expovariate(rate)
+        if at_s >= seconds:
+            return jobs
+        width = min(NODES, round(math.exp(rng.uniform(0.0, math.log(NODES)))))
+        run_s = math.exp(rng.uniform(math.log(RUN_S[0]), math.log(RUN_S[1])))
+        limit_min = math.ceil(run_s * rng.uniform(*ASKED) / 60.0)
+        jobs.append(RegularJob(f"r{seed}-{len(jobs)}", at_s, width, run_s, limit_min))
+
+
+def busy_node_s(jobs: list[RegularJob], run: Run, *, since_s: float, until_s: float) -> float:
+    """Node-seconds of regular jobs between two moments."""
+    total = 0.0
+    for job in jobs:
+        times = run.times.get(job.name)
+        if times is None or times.started_s is None:
+            continue
+        ended_s = times.ended_s if times.ended_s is not None else until_s
+        total += job.width * max(0.0, min(ended_s, until_s) - max(times.started_s, since_s))
+    return total
+
+
+def events_done(run: Run, *, since_s: float, until_s: float) -> int:
+    """Harvested events that ended between two moments."""
+    return sum(since_s <= at_s < until_s for at_s in run.done_s)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How much later regular jobs started with us: against the mean of two runs without us, which also differ."""
+
+    each_s: list[float]
+    noise_s: list[float]  #: second run without us minus the first
+
+    @staticmethod
+    def of(jobs: list[RegularJob], harvested: Run, base: Run, again: Run) -> Delays:
+        """Delays of the jobs that started in all three runs."""
+        each_s, noise_s = [], []
+        for job in jobs:
+            waits = [
+                run.times[job.name].wait_s if job.name in run.times else None
+                for run in (harvested, base, again)
+            ]
+            with_us, first, second = waits
+            if with_us is None or first is None or second is None:
+                continue
+            each_s.append(with_us - (first + second) / 2)
+            noise_s.append(second - first)
+        return Delays(each_s, noise_s)
+
+
+def pooled(delays: list[Delays]) -> dict[str, float | int]:
+    """The figures over all seeds."""
+    each_s = [one for each in delays for one in each.each_s]
+    noise_s = [one for each in delays for one in each.noise_s]
+    return {
+        "jobs": len(each_s),
+        "mean_delay_s": round(statistics.fmean(each_s), 2) if each_s else 0.0,
+        "delayed_over_30s": sum(one > 30.0 for one in each_s),
+        "worst_delay_s": round(max(each_s, default=0.0), 1),
+        "baseline_mean_s": round(statistics.fmean(noise_s), 2) if noise_s else 0.0,
+        "baseline_worst_s": round(max((abs(one) for one in noise_s), default=0.0), 1),
+    }
