@@ -3,8 +3,9 @@
 Everything goes through files of one directory (0700); there is no socket that another user could reach.
 
     DIR/machine.json        Emulated: what the daemon emulates; written by us, read when the daemon starts
-    DIR/queue/N-NAME.json   a submission that the daemon has not taken over; N orders them
+    DIR/queue/N-NAME@COUNT.json  a submission that the daemon has not taken over; N orders them
     DIR/cancel/NAME         the allocation is to end
+    DIR/shorten/NAME        when it is to end, in microseconds since 1970
     DIR/state.json          Table: every allocation the daemon has taken over
     DIR/output/NAME.RANK    what an allocation prints
     DIR/exit/NAME.RANK      exit status, written by its own shell
@@ -16,21 +17,38 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
+import pwd
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, Machine, Status, Submission
+from tidemill.batch.contract import (
+    ELEMENT,
+    Answer,
+    Calls,
+    Ending,
+    Facts,
+    Machine,
+    PartitionFacts,
+    Status,
+    Submission,
+    element_name,
+)
 from tidemill.batch.run import start
 from tidemill.config.site import LocalBatch
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.model.machine import Node, NodeState, Partition, Queued, Running, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 START_TIMEOUT_S = 20.0
+SHORTEN_TIMEOUT_S = 5.0
+ARRAY_MAX = 10_000
+PARTITION = "local"
 TAIL_BYTES_MAX = 2000
 OUTPUT_QUOTED_CHARS_MAX = 500
 _T = TypeVar("_T")
@@ -49,7 +67,7 @@ class Emulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """An allocation in the daemon's table. `processes`: (pid, start in ticks after boot) of each node's shell."""
+    """An allocation in the daemon's table. `processes`: (pid, start in ticks after boot) of each shell."""
 
     number: int
     submission: Submission
@@ -59,7 +77,9 @@ class Entry(msgspec.Struct, kw_only=True):
     processes: list[tuple[int, int]] = []
     started_us: int = 0
     ended_us: int = 0
+    ends_us: int = 0  #: when its walltime is over
     ending: str = ""  #: why it is being ended: `walltime`, `cancel`
+    outcome: Ending = Ending.NONE
     reason: str = ""
 
 
@@ -94,28 +114,27 @@ class LocalBatchSystem:
         self._directory = directory
         self._emulated = emulate(config)
         self._order = 0
+        self._user = _user_name()
+        self.calls = Calls()
         make_directories(directory)
         write_file(directory / "machine.json", msgspec.json.encode(self._emulated))
 
     def submit(self, submission: Submission) -> str:
         """See the contract."""
-        machine = self._emulated
-        if submission.nodes > machine.nodes or submission.cores > machine.cores_per_node:
-            raise SiteError(
-                f"allocation `{submission.name}` wants {submission.nodes} nodes of {submission.cores} cores, "
-                f"the local batch system has {machine.nodes} of {machine.cores_per_node}",
-                transient=False,
-            )
-        if self._knows(submission.name):
+        self.calls.actions += 1
+        self._check(submission)
+        first = element_name(submission.name, 0, submission.count)
+        if self._knows(first):
             return submission.name
         self._order += 1
-        name = f"{clock.now_us():017}{self._order:06}-{submission.name}.json"
+        name = f"{clock.now_us():017}{self._order:06}-{submission.name}@{submission.count}.json"
         write_file(self._directory / "queue" / name, msgspec.json.encode(submission))
         self._wake()
         return submission.name
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
         """See the contract."""
+        self.calls.queries += 1
         if names:
             self._wake()
         queued = self._queued()  # before the table: the daemon writes the table before it takes a file away
@@ -133,18 +152,39 @@ class LocalBatchSystem:
 
     def cancel(self, names: Collection[str]) -> None:
         """See the contract."""
-        wanted = [name for name in names if self._knows(name)]
+        self.calls.actions += 1
+        known = self._known()
+        wanted = [name for name in names if name in known]
         for name in wanted:
             write_file(self._directory / "cancel" / name, b"")
         if wanted:
             self._wake()
 
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        """See the contract. Waits until the daemon has done it."""
+        self.calls.actions += 1
+        table = read_table(self._directory)
+        done: dict[str, float] = {}
+        for name, end_s in ends_s.items():
+            entry = table.entries.get(name) if table else None
+            if entry is None or entry.state is not AllocationState.ACTIVE or entry.ending:
+                continue
+            end_us = min(entry.ends_us, max(int(end_s * 1e6), clock.now_us()))
+            write_file(self._directory / "shorten" / name, str(end_us).encode())
+            done[name] = end_us / 1e6
+        if done:
+            self._wake()
+        deadline_s = clock.monotonic_s() + SHORTEN_TIMEOUT_S
+        while any((self._directory / "shorten" / name).exists() for name in done):
+            if clock.monotonic_s() > deadline_s:
+                raise SiteError(f"the local batch daemon did not answer within {SHORTEN_TIMEOUT_S:g} s")
+            clock.sleep_s(0.005)
+        return done
+
     def machine(self) -> Machine:
         """See the contract."""
         table = read_table(self._directory)
-        living = (
-            [each for each in table.entries.values() if each.state not in ALLOCATION_FINAL] if table else []
-        )
+        living = _living(table)
         busy = sum(len(each.nodes) for each in living if each.state is AllocationState.ACTIVE)
         return Machine(
             nodes=self._emulated.nodes,
@@ -152,6 +192,46 @@ class LocalBatchSystem:
             cores_per_node=self._emulated.cores_per_node,
             memory_mb_per_node=self._emulated.memory_mb_per_node,
             queued=len(self._queued()) + sum(each.state is AllocationState.QUEUED for each in living),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """See the contract. All jobs are ours: nobody else reaches the directory."""
+        self.calls.queries += 1
+        waiting = self._waiting()  # before the table, see `status`
+        table = read_table(self._directory)
+        living = _living(table)
+        known = set(table.entries) if table else set()
+        active = [each for each in living if each.state is AllocationState.ACTIVE]
+        queued = [each.submission for each in living if each.state is AllocationState.QUEUED]
+        queued += [each for each in waiting if each.name not in known]
+        return Snapshot(
+            at_s=clock.now_us() / 1e6,
+            nodes=_nodes(self._emulated, active),
+            running=[self._running(each) for each in active],
+            queued=[_queued(each, self._user) for each in queued],
+            partitions=[
+                Partition(name=PARTITION, nodes=_node_names(range(self._emulated.nodes)), is_default=True)
+            ],
+            plan_age_s=0.0,
+        )
+
+    def facts(self) -> Facts:
+        """See the contract."""
+        machine = self._emulated
+        partition = PartitionFacts(
+            name=PARTITION,
+            is_default=True,
+            nodes=machine.nodes,
+            cores_per_node=machine.cores_per_node,
+            memory_mb_per_node=machine.memory_mb_per_node,
+        )
+        return Facts(
+            system="local",
+            partitions=[partition],
+            array_max=ARRAY_MAX,
+            architectures=[platform.machine()],
+            launchers=["fork"],
+            notes=["nodes are emulated on this machine"],
         )
 
     def output(self, name: str) -> Path:
@@ -162,22 +242,70 @@ class LocalBatchSystem:
         """Tell the daemon to end once nothing runs."""
         write_file(self._directory / "stop", b"")
 
-    def _knows(self, name: str) -> bool:
-        if name in self._queued():
-            return True
-        table = read_table(self._directory)
-        return table is not None and name in table.entries
+    def _check(self, submission: Submission) -> None:
+        """Raises SiteError for what can never run."""
+        machine, wanted = self._emulated, submission
+        usable = set(_node_names(range(machine.nodes))) - set(wanted.exclude)
+        nodes = wanted.nodes_min or wanted.nodes
+        problem = ""
+        if nodes > machine.nodes or wanted.cores > machine.cores_per_node:
+            problem = (
+                f"wants {nodes} nodes of {wanted.cores} cores, "
+                f"the local batch system has {machine.nodes} of {machine.cores_per_node}"
+            )
+        elif nodes > len(usable):
+            problem = f"wants {nodes} nodes, and excludes all but {len(usable)}"
+        elif wanted.features:
+            problem = f"wants features, which nodes here do not have: {', '.join(wanted.features)}"
+        elif not 1 <= wanted.count <= ARRAY_MAX:
+            problem = f"is an array of {wanted.count}, 1 to {ARRAY_MAX} are allowed"
+        if problem:
+            raise SiteError(f"allocation `{wanted.name}` {problem}", transient=False)
 
-    def _queued(self) -> set[str]:
+    def _knows(self, name: str) -> bool:
+        return name in self._known()
+
+    def _known(self) -> set[str]:
+        queued = self._queued()
+        table = read_table(self._directory)
+        return queued | (set(table.entries) if table else set())
+
+    def _queue_files(self) -> list[str]:
         try:
             names = os.listdir(self._directory / "queue")  # noqa: PTH208 -- names only
         except OSError as error:
             raise SiteError(f"failed to list `{self._directory}/queue`: {error.strerror}") from error
-        return {
-            name.partition("-")[2].removesuffix(".json")
-            for name in names
-            if name.endswith(".json") and not name.startswith(".")
-        }
+        return sorted(name for name in names if name.endswith(".json") and not name.startswith("."))
+
+    def _queued(self) -> set[str]:
+        found: set[str] = set()
+        for file in self._queue_files():
+            name, _, count = file.partition("-")[2].removesuffix(".json").rpartition("@")
+            found.update(element_name(name, index, int(count)) for index in range(int(count)))
+        return found
+
+    def _waiting(self) -> list[Submission]:
+        """What the daemon has not taken over, each element alone."""
+        found: list[Submission] = []
+        for file in self._queue_files():
+            submission = read_file(self._directory / "queue" / file, Submission)
+            if submission is not None:
+                found += elements(submission)
+        return found
+
+    def _running(self, entry: Entry) -> Running:
+        return Running(
+            id=str(entry.number),
+            name=entry.submission.name,
+            user=self._user,
+            nodes=_node_names(entry.nodes),
+            width=len(entry.nodes),
+            started_s=entry.started_us / 1e6,
+            ends_s=entry.ends_us / 1e6,
+            submitted_s=entry.submitted_us / 1e6,
+            partition=PARTITION,
+            ours=True,
+        )
 
     def _told(self, entry: Entry) -> Status:
         tail = ""
@@ -187,7 +315,11 @@ class LocalBatchSystem:
             answer=Answer.FOUND,
             state=entry.state,
             batch_id=str(entry.number),
+            ending=entry.outcome,
             reason=entry.reason,
+            nodes=_node_names(entry.nodes),
+            started_s=entry.started_us / 1e6 if entry.started_us else None,
+            ends_s=entry.ends_us / 1e6 if entry.ends_us else None,
             output_tail=tail,
         )
 
@@ -213,12 +345,27 @@ class LocalBatchSystem:
             clock.sleep_s(0.005)
 
 
+def elements(submission: Submission) -> list[Submission]:
+    """A submission's allocations, each alone, with its name in its command."""
+    found: list[Submission] = []
+    for index in range(submission.count):
+        name = element_name(submission.name, index, submission.count)
+        command = [word.replace(ELEMENT, name) for word in submission.command]
+        found.append(msgspec.structs.replace(submission, name=name, command=command, count=1))
+    return found
+
+
+def node_name(number: int) -> str:
+    """The name of an emulated node."""
+    return f"node{number:04}"
+
+
 def make_directories(directory: Path) -> None:
     """The daemon's directories, readable by their owner alone. Raises SiteError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
-        for name in ("queue", "cancel", "output", "exit"):
+        for name in ("queue", "cancel", "shorten", "output", "exit"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise SiteError(
@@ -288,3 +435,53 @@ def _tail(path: Path) -> str:
 
 def _memory_mb() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1_000_000
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user of a container has a number only
+        return str(os.getuid())
+
+
+def _node_names(numbers: Collection[int]) -> tuple[str, ...]:
+    return tuple(node_name(number) for number in numbers)
+
+
+def _living(table: Table | None) -> list[Entry]:
+    entries = table.entries.values() if table else ()
+    return [entry for entry in entries if entry.state not in ALLOCATION_FINAL]
+
+
+def _nodes(machine: Emulated, active: list[Entry]) -> list[Node]:
+    states = {
+        node: NodeState.ENDING if entry.ending else NodeState.BUSY for entry in active for node in entry.nodes
+    }
+    found: list[Node] = []
+    for number in range(machine.nodes):
+        state = states.get(number, NodeState.IDLE)
+        node = Node(
+            name=node_name(number),
+            state=state,
+            cores=machine.cores_per_node,
+            memory_mb=machine.memory_mb_per_node,
+            cores_free=machine.cores_per_node if state is NodeState.IDLE else 0,
+            partitions=(PARTITION,),
+            word=state.value,
+        )
+        found.append(node)
+    return found
+
+
+def _queued(submission: Submission, user: str) -> Queued:
+    return Queued(
+        id=submission.name,
+        name=submission.name,
+        user=user,
+        width=submission.nodes_min or submission.nodes,
+        walltime_s=submission.walltime_s,
+        cores=submission.nodes * submission.cores,
+        memory_mb_per_node=submission.memory_mb,
+        partitions=(PARTITION,),
+        ours=True,
+    )

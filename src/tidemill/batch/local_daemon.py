@@ -12,14 +12,25 @@ import fcntl
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from tidemill import clock, log
 from tidemill.batch import processes
-from tidemill.batch.contract import Submission
-from tidemill.batch.local import Emulated, Entry, Table, make_directories, read_file, read_table, write_file
+from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.local import (
+    Emulated,
+    Entry,
+    Table,
+    elements,
+    make_directories,
+    node_name,
+    read_file,
+    read_table,
+    write_file,
+)
 from tidemill.batch.run import start
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -64,6 +75,7 @@ class Daemon:
         table = read_table(directory)
         self._table = table or Table(boot=processes.boot())
         self._deadlines: dict[str, float] = {}
+        self._signaled: set[str] = set()
         self._kill_at: dict[str, float] = {}
         self._adopt()
         self._save()
@@ -72,6 +84,7 @@ class Daemon:
         """Do what is due; whether anything changed."""
         changed = self._take_queue()
         changed |= self._take_cancels()
+        changed |= self._take_shorter()
         changed |= self._end_finished()
         changed |= self._enforce()
         changed |= self._start_next()
@@ -93,10 +106,12 @@ class Daemon:
             submission = read_file(path, Submission)
             if submission is None:
                 continue
-            if submission.name not in self._table.entries:
-                self._table.entries[submission.name] = Entry(
+            for each in elements(submission):
+                if each.name in self._table.entries:
+                    continue
+                self._table.entries[each.name] = Entry(
                     number=self._table.next_number,
-                    submission=submission,
+                    submission=each,
                     state=AllocationState.QUEUED,
                     submitted_us=clock.now_us(),
                 )
@@ -118,10 +133,10 @@ class Daemon:
         changed = False
         for path in self._waiting("cancel"):
             entry = self._table.entries.get(path.name)
-            if entry is None and any((self._directory / "queue").glob(f"[0-9]*-{path.name}.json")):
+            if entry is None and self._waits_in_queue(path.name):
                 continue  # submitted since we looked: it is canceled at the next step
             if entry is not None and entry.state is AllocationState.QUEUED:
-                self._end(entry, AllocationState.CANCELED, "canceled before it ran")
+                self._end(entry, AllocationState.CANCELED, "canceled before it ran", Ending.CANCELED)
                 changed = True
             elif entry is not None and entry.state is AllocationState.ACTIVE and not entry.ending:
                 self._terminate(entry, "cancel")
@@ -129,31 +144,59 @@ class Daemon:
             path.unlink(missing_ok=True)
         return changed
 
+    def _waits_in_queue(self, name: str) -> bool:
+        base, _, index = name.rpartition(".")
+        names = [name, base] if index.isdecimal() else [name]
+        return any(any((self._directory / "queue").glob(f"[0-9]*-{each}@*.json")) for each in names)
+
+    def _take_shorter(self) -> bool:
+        files = self._waiting("shorten")
+        for path in files:
+            entry = self._table.entries.get(path.name)
+            text = path.read_text(encoding="ascii").strip()
+            if entry is not None and entry.state is AllocationState.ACTIVE and text.isdecimal():
+                entry.ends_us = min(entry.ends_us, int(text))
+                self._deadlines[path.name] = clock.monotonic_s() + (entry.ends_us - clock.now_us()) / 1e6
+        if files:
+            self._save()
+            for path in files:
+                path.unlink(missing_ok=True)
+        return bool(files)
+
     # ---- what runs ----
 
     def _start_next(self) -> bool:
-        changed = False
+        changed = blocked = False
         now = clock.now_us()
         busy = {n for e in self._table.entries.values() if e.state is AllocationState.ACTIVE for n in e.nodes}
         free = [node for node in range(self._machine.nodes) if node not in busy]
         for entry in self._table.entries.values():
             if entry.state is not AllocationState.QUEUED:
                 continue
-            if entry.submission.nodes > len(free):
-                break  # first in, first out
-            if now - entry.submitted_us < self._machine.queue_wait_s * 1e6:
+            wanted = entry.submission
+            if wanted.start_by_s is not None and now > wanted.start_by_s * 1e6:
+                self._end(entry, AllocationState.CANCELED, "it could not start in time", Ending.DEADLINE)
+                changed = True
                 continue
-            entry.nodes, free = free[: entry.submission.nodes], free[entry.submission.nodes :]
+            if blocked or now - entry.submitted_us < self._machine.queue_wait_s * 1e6:
+                continue
+            usable = [node for node in free if node_name(node) not in wanted.exclude]
+            if len(usable) < (wanted.nodes_min or wanted.nodes):
+                blocked = True  # first in, first out
+                continue
+            entry.nodes = usable[: wanted.nodes]
+            free = [node for node in free if node not in entry.nodes]
             self._start(entry)
             changed = True
         return changed
 
     def _start(self, entry: Entry) -> None:
         entry.state, entry.started_us = AllocationState.ACTIVE, clock.now_us()
+        entry.ends_us = entry.started_us + int(entry.submission.walltime_s * 1e6)
         name = entry.submission.name
         self._deadlines[name] = clock.monotonic_s() + entry.submission.walltime_s
         self._save()  # that it may run is durable before it runs
-        for rank, node in enumerate(entry.nodes):
+        for rank, node in enumerate(entry.nodes[: _ranks(entry)]):
             try:
                 pid = self._start_rank(entry, rank, node)
             except SiteError as error:
@@ -170,7 +213,7 @@ class Daemon:
             **submission.environment,
             "TIDEMILL_ALLOCATION": submission.name,
             "TIDEMILL_RANK": str(rank),
-            "TIDEMILL_NODE_NAME": f"node{node:04}",
+            "TIDEMILL_NODE_NAME": node_name(node),
         }
         key = f"{submission.name}.{rank}"
         (self._directory / "exit" / key).unlink(missing_ok=True)
@@ -200,17 +243,20 @@ class Daemon:
 
     def _finish(self, entry: Entry) -> None:
         name = entry.submission.name
-        statuses = [self._exit_status(f"{name}.{rank}") for rank in range(len(entry.nodes))]
+        statuses = [self._exit_status(f"{name}.{rank}") for rank in range(_ranks(entry))]
+        failed, completed = AllocationState.FAILED, AllocationState.COMPLETED
         if entry.ending == "cancel":
-            self._end(entry, AllocationState.CANCELED, "canceled")
+            self._end(entry, AllocationState.CANCELED, "canceled", Ending.CANCELED)
         elif entry.ending == "walltime":
-            self._end(entry, AllocationState.COMPLETED, "walltime is over")
+            self._end(entry, completed, "walltime is over", Ending.WALLTIME)
         elif any(status is None for status in statuses):
-            self._end(entry, AllocationState.FAILED, entry.reason or "its processes were killed")
+            why = Ending.LAUNCH if entry.reason else Ending.FAILED
+            self._end(entry, failed, entry.reason or "its processes were killed", why)
         elif any(statuses):
-            self._end(entry, AllocationState.FAILED, f"exit status {max(status or 0 for status in statuses)}")
+            worst = max(status or 0 for status in statuses)
+            self._end(entry, failed, f"exit status {worst}", Ending.FAILED)
         else:
-            self._end(entry, AllocationState.COMPLETED, "")
+            self._end(entry, completed, "", Ending.DONE)
 
     def _exit_status(self, key: str) -> int | None:
         try:
@@ -227,9 +273,13 @@ class Daemon:
             if entry.state is not AllocationState.ACTIVE:
                 continue
             name = entry.submission.name
-            if not entry.ending and now >= self._deadlines.get(name, now):
+            deadline, warn_s = self._deadlines.get(name, now), entry.submission.signal_before_s
+            if not entry.ending and now >= deadline:
                 self._terminate(entry, "walltime")
                 changed = True
+            elif warn_s is not None and now >= deadline - warn_s and name not in self._signaled:
+                self._signaled.add(name)
+                _signal_commands(entry)
             elif entry.ending and now >= self._kill_at.get(name, now):
                 self._kill_rest(entry)
         return changed
@@ -247,8 +297,10 @@ class Daemon:
             [pid for pid, _ in entry.processes], f"TIDEMILL_ALLOCATION={entry.submission.name}"
         )
 
-    def _end(self, entry: Entry, state: AllocationState, reason: str) -> None:
+    def _end(self, entry: Entry, state: AllocationState, reason: str, outcome: Ending) -> None:
         entry.state, entry.reason, entry.ended_us = state, reason or entry.reason, clock.now_us()
+        entry.outcome = outcome
+        self._signaled.discard(entry.submission.name)
         self._deadlines.pop(entry.submission.name, None)
         self._kill_at.pop(entry.submission.name, None)
         _log.info("allocation.ended", name=entry.submission.name, state=state.value, reason=reason)
@@ -263,12 +315,13 @@ class Daemon:
             if entry.state is not AllocationState.ACTIVE:
                 continue
             if not same_boot:
-                self._end(entry, AllocationState.FAILED, "the machine was started again")
+                self._end(entry, AllocationState.FAILED, "the machine was started again", Ending.NODE)
                 continue
-            if len(entry.processes) < len(entry.nodes):  # killed between the start and its note
+            if len(entry.processes) < _ranks(entry):  # killed between the start and its note
                 found = processes.find_marked(f"TIDEMILL_ALLOCATION={entry.submission.name}")
                 entry.processes = found or entry.processes
-            left_s = entry.submission.walltime_s - (clock.now_us() - entry.started_us) / 1e6
+            entry.ends_us = entry.ends_us or entry.started_us + int(entry.submission.walltime_s * 1e6)
+            left_s = (entry.ends_us - clock.now_us()) / 1e6
             self._deadlines[entry.submission.name] = clock.monotonic_s() + max(0.0, left_s)
 
     def _save(self) -> None:
@@ -284,6 +337,20 @@ class Daemon:
                 for rank in range(max(1, len(entry.nodes))):
                     (self._directory / "output" / f"{name}.{rank}").unlink(missing_ok=True)
                     (self._directory / "exit" / f"{name}.{rank}").unlink(missing_ok=True)
+
+
+def _ranks(entry: Entry) -> int:
+    """Nodes on which the command runs."""
+    return len(entry.nodes) if entry.submission.ranks else 1
+
+
+def _signal_commands(entry: Entry) -> None:
+    """USR1 to the command of each node, not to what it has started."""
+    shells = {pid for pid, started in entry.processes if processes.is_alive(pid, started)}
+    for each in processes.processes().values():
+        if each.parent in shells and not each.is_dead:
+            with suppress(ProcessLookupError, PermissionError):  # it ended first
+                os.kill(each.pid, signal.SIGUSR1)
 
 
 def serve(directory: Path) -> int:
