@@ -1,0 +1,91 @@
+"""Our allocations as the broker sees them: matched with a snapshot, those that are alike gathered. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidemill.harvest.situation import Holding
+from tidemill.model.machine import Snapshot
+
+LOSS_STEPS_PER_EVENT = 4
+"""Allocations whose losses differ by less than a quarter of an event count as alike."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation of ours, as the agent's log knows it.
+
+    `ends_s`: the end that we ordered or were told, 0 = not known; `walltime_s`: what a waiting one asks for; `pool`:
+    what it was asked for, empty = not known; `loss_s`: node-seconds of work that ending it now throws away.
+    """
+
+    name: str
+    width: int
+    is_waiting: bool
+    started_s: float = 0.0
+    ends_s: float = 0.0
+    walltime_s: float = 0.0
+    loss_s: float = 0.0
+    pool: str = ""
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """An allocation and the nodes that it holds, none while it waits."""
+
+    held: Held
+    nodes: tuple[str, ...]
+
+
+def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Placed]:
+    """Our allocations with what the snapshot says of them.
+
+    What runs by the snapshot runs, also if the agent does not know it yet (or no more). What the agent takes for
+    running and the snapshot does not show has ended. What waits by the agent waits: it may be younger than that.
+    """
+    known = {each.name: each for each in held}
+    placed = []
+    for job in snapshot.running:
+        if not job.ours:
+            continue
+        mine = known.pop(job.name, None) or Held(name=job.name, width=job.width, is_waiting=False)
+        ends_s = min(job.ends_s, mine.ends_s or job.ends_s)
+        running = msgspec.structs.replace(
+            mine, width=job.width, is_waiting=False, started_s=job.started_s, ends_s=ends_s
+        )
+        placed.append(Placed(running, job.nodes))
+    for each in known.values():
+        if each.is_waiting:
+            ends_s = snapshot.at_s + each.walltime_s
+            placed.append(Placed(msgspec.structs.replace(each, ends_s=ends_s), ()))
+    return placed
+
+
+def gather(ours: Iterable[Held], *, event_s: float) -> tuple[list[Holding], dict[int, list[str]]]:
+    """Holdings of allocations that are alike, the cheapest first, and the names behind each, the cheapest first.
+
+    Alike: width, the second of their end, and nearly the same loss.
+    """
+    step_s = max(event_s, 1.0) / LOSS_STEPS_PER_EVENT
+    groups: dict[tuple[bool, int, int, int], list[Held]] = {}
+    for each in ours:
+        loss = 0 if each.is_waiting else int(each.loss_s / max(1, each.width) / step_s)
+        groups.setdefault((not each.is_waiting, loss, each.width, int(each.ends_s)), []).append(each)
+    holdings: list[Holding] = []
+    names: dict[int, list[str]] = {}
+    for key, (_, group) in enumerate(sorted(groups.items())):
+        group.sort(key=lambda each: (each.loss_s, -each.started_s, each.name))
+        first = group[0]
+        holdings.append(
+            Holding(
+                key=key,
+                width=first.width,
+                count=len(group),
+                waiting=first.is_waiting,
+                started_s=max(each.started_s for each in group),
+                ends_s=max(each.ends_s for each in group),
+                loss_s=sum(each.loss_s for each in group) / len(group),
+            )
+        )
+        names[key] = [each.name for each in group]
+    return holdings, names

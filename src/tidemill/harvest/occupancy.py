@@ -1,0 +1,89 @@
+"""Which node of a snapshot is whose, and until when: jobs of others, ours, reservations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from tidemill.harvest.holdings import Placed
+from tidemill.model.machine import Snapshot
+
+FAR_S = 4e9
+"""When something ends that nobody knows the end of: beyond any plan, in the year 2096."""
+
+
+class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
+    """By name of node."""
+
+    now_s: float
+    slack_s: float
+    ends_s: dict[str, float]  #: of regular jobs; of several on one node the last
+    ours: set[str]  #: nodes that we hold
+    outages: dict[str, list[tuple[float, float]]]  #: reservations that are not for us, in order, apart
+    opened: set[str]  #: nodes of the reservation in which we run, while it is open
+    elsewhere: list[
+        tuple[float, int, str]
+    ]  #: end, nodes and partition of regular jobs whose nodes are hidden
+
+
+def occupancy(
+    snapshot: Snapshot, placed: Collection[Placed], *, reservation: str, slack_s: float
+) -> Occupancy:
+    """Who is where. `slack_s` is added to the end of each regular job; one that is over time ends then, from now."""
+    now_s = snapshot.at_s
+    ends: dict[str, float] = {}
+    elsewhere = []
+    for job in snapshot.running:
+        if job.ours:
+            continue
+        end_s = max(job.ends_s, now_s) + slack_s
+        if not job.nodes:
+            elsewhere.append((end_s, job.width, job.partition))
+        for name in job.nodes:
+            if end_s > ends.get(name, 0.0):
+                ends[name] = end_s
+    opened, spans = _reservations(snapshot, reservation)
+    return Occupancy(
+        now_s=now_s,
+        slack_s=slack_s,
+        ends_s=ends,
+        ours={name for each in placed for name in each.nodes},
+        outages={name: _apart(found) for name, found in spans.items()},
+        opened=opened,
+        elsewhere=elsewhere,
+    )
+
+
+def _reservations(
+    snapshot: Snapshot, reservation: str
+) -> tuple[set[str], dict[str, list[tuple[float, float]]]]:
+    """The nodes that are open to us in our reservation, and when each node is closed to us."""
+    now_s = snapshot.at_s
+    opened: set[str] = set()
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for each in snapshot.reservations:
+        if each.end_s <= now_s:
+            continue
+        if each.usable and each.name == reservation:
+            if each.start_s <= now_s:
+                opened.update(each.nodes)
+            span = (each.end_s, FAR_S)
+        else:
+            span = (max(each.start_s, now_s), each.end_s)
+        for name in each.nodes:
+            spans.setdefault(name, []).append(span)
+    return opened, spans
+
+
+def _apart(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The spans in order, those that touch or overlap joined."""
+    if len(spans) == 1:
+        return spans
+    joined: list[tuple[float, float]] = []
+    for since, until in sorted(spans):
+        if joined and since <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], until))
+        else:
+            joined.append((since, until))
+    return joined

@@ -1,0 +1,426 @@
+"""Cuts a machine into pools of nodes that are alike, and gives the broker one situation for each. Pure.
+
+Nodes differ only where it matters: to us (cores, devices) or to a job in the queue (partitions, features, memory that
+some job asks for). A regular job is charged to every pool where it could run. What we may not use (excluded or sleeping
+nodes, other partitions) is cut into groups, too, for a regular job may start with such nodes and some of ours together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tidemill.harvest.holdings import Held, Placed, gather, matched
+from tidemill.harvest.occupancy import FAR_S, Occupancy, occupancy
+from tidemill.harvest.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
+from tidemill.harvest.windows import GUARD_S, Request, free_until, partitions, stairs
+from tidemill.model.machine import Node, NodeState, Queued, Snapshot
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """Which nodes we may use, and how the machine's figures are read."""
+
+    partition: str = ""  #: several with commas between; empty = the default one, else all nodes
+    reservation: str = ""  #: we run in this one only
+    features: tuple[str, ...] = ()
+    exclude: frozenset[str] = frozenset()  #: by configuration or quarantine
+    wake_nodes: bool = False
+    windows_only: bool = False  #: do not trust a plan of our own
+    end_slack_s: float = (
+        30.0  #: from a job's limit to its free nodes: Slurm's KillWait (slurm.conf(5)), epilog
+    )
+    guard_s: float = GUARD_S
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes alike, what the broker decides on there, and who is behind each holding.
+
+    `names[key]`: allocations of the holding with this key, in the order in which to end them, the cheapest first.
+    """
+
+    name: str
+    cores: int  #: of each node
+    memory_mb: int  #: of each node, at least
+    devices: tuple[tuple[str, int], ...]
+    partitions: tuple[str, ...]
+    features: tuple[str, ...]  #: those that somebody asks for
+    situation: Situation
+    names: dict[int, list[str]]
+
+    def first(self, key: int, count: int) -> list[str]:
+        """The names of the `count` allocations of a holding that are to be ended first."""
+        return self.names[key][:count]
+
+
+def cut(
+    snapshot: Snapshot, held: Sequence[Held], terms: Terms, *, backlog: Backlog, limits: Limits
+) -> list[Pool]:
+    """The pools that we can use, the one with most idle nodes first.
+
+    Limits and backlog are those of the whole site; each pool gets what the others' holdings leave. Raises ConfigError
+    for a partition that there is not. Linear in nodes and jobs.
+    """
+    placed = matched(snapshot, held)
+    taken = occupancy(snapshot, placed, reservation=terms.reservation, slack_s=terms.end_slack_s)
+    groups = _group(snapshot, terms, taken)
+    usable = [group for group in groups if group.is_usable]
+    _place(placed, usable)
+    for group in groups:
+        group.count(taken)
+    _lend_unknown(groups, taken)
+    queues = _charge(snapshot, groups, terms)
+    stairways = _windows(snapshot, usable, terms, taken)
+    here = [
+        _pool(
+            group, queues[id(group)], now_s=snapshot.at_s, windows=stairways.get(id(group)), backlog=backlog
+        )
+        for group in usable
+    ]
+    here = [_bounded(pool, here, snapshot=snapshot, terms=terms, limits=limits) for pool in here]
+    return sorted(here, key=lambda pool: (-pool.situation.idle, pool.name))
+
+
+def decide_each(
+    pools: Sequence[Pool], decide: Callable[[Situation], Decision]
+) -> list[tuple[Pool, Decision]]:
+    """Decide for one pool after the other; what one asks for is taken off the limits and the backlog of the next."""
+    decided: list[tuple[Pool, Decision]] = []
+    nodes = allocations = 0
+    node_s = 0.0
+    for pool in pools:
+        situation = _less(pool.situation, nodes=nodes, allocations=allocations, node_s=node_s)
+        decision = decide(situation)
+        decided.append((pool, decision))
+        for each in decision.submit:
+            allocations += each.count
+            nodes += each.count * each.width
+            node_s += each.count * each.width * each.walltime_s
+    return decided
+
+
+def _less(situation: Situation, *, nodes: int, allocations: int, node_s: float) -> Situation:
+    if not allocations:
+        return situation
+    limits, backlog = situation.limits, situation.backlog
+    replace = msgspec.structs.replace
+    return replace(
+        situation,
+        limits=replace(
+            limits,
+            nodes_max=max(0, limits.nodes_max - nodes),
+            allocations_max=max(0, limits.allocations_max - allocations),
+            starts_left=max(0, limits.starts_left - allocations),
+            submits_max=max(0, limits.submits_max - allocations),
+            node_s_left=max(0.0, limits.node_s_left - node_s),
+        ),
+        backlog=replace(
+            backlog, node_s=max(0.0, backlog.node_s - node_s), nodes_max=max(0, backlog.nodes_max - nodes)
+        ),
+    )
+
+
+# ---- groups of nodes that are alike --------------------------------------------------------------
+
+
+class _Group:
+    """Nodes that are alike, and what is on them. `idle` of those that are not usable: free for regular jobs."""
+
+    def __init__(self, first: Node, kind: _Kind, *, is_usable: bool) -> None:
+        self.kind = kind
+        self.is_usable = is_usable
+        self.name = ""
+        self.cores = first.cores
+        self.devices = first.devices
+        self.nodes: list[Node] = []
+        self.ours: list[Held] = []
+        self.idle = 0
+        self.unknown = 0  #: used by somebody, nobody says until when
+        self.busy: Counter[float] = Counter()
+        self.outages: Counter[tuple[float, float]] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Nodes that we hold."""
+        return sum(each.width for each in self.ours if not each.is_waiting)
+
+    @property
+    def size(self) -> int:
+        """Nodes that are not away."""
+        return self.idle + self.held + self.unknown + self.busy.total()
+
+    @property
+    def free(self) -> int:
+        """Nodes that a regular job could have now were we not here."""
+        return self.idle + self.held
+
+    def count(self, taken: Occupancy) -> None:
+        """Sort each node into idle or busy, and count what closes it later. A reservation that is open keeps a node
+        busy until its end."""
+        for node in self.nodes:
+            name, end_s = node.name, taken.ends_s.get(node.name, 0.0)
+            outages = taken.outages.get(name, ())
+            if outages and outages[0][0] <= taken.now_s:
+                end_s = max(end_s, outages[0][1])
+            if name in taken.ours:
+                pass
+            elif end_s:
+                self.busy[end_s] += 1
+            elif node.state in (NodeState.ENDING, NodeState.WAKING):
+                self.busy[taken.now_s + taken.slack_s] += 1
+            elif node.state in (NodeState.IDLE, NodeState.SLEEPING) or name in taken.opened:
+                self.idle += 1
+            else:
+                self.unknown += 1
+            for since, until in outages:
+                if end_s < until:
+                    self.outages[(max(since, end_s), until)] += 1
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What jobs in the queue can tell nodes apart by."""
+
+    partitions: tuple[str, ...]
+    features: tuple[str, ...]
+    cores: int
+    memory_mb: int  #: the largest request that fits
+
+
+def _group(snapshot: Snapshot, terms: Terms, taken: Occupancy) -> list[_Group]:
+    ours = {each.name for each in partitions(snapshot, terms.partition)}
+    wishes = [job for job in snapshot.queued if job.eligible and not job.ours]
+    told_partitions = ours.union(*{job.partitions for job in wishes})
+    told_features = set(terms.features).union(*{job.features for job in wishes if job.is_feature_list_exact})
+    steps = sorted({job.memory_mb_per_node for job in wishes} | {0})
+    wanted = set(terms.features)
+    groups: dict[tuple[object, ...], _Group] = {}
+    kinds: dict[tuple[object, ...], tuple[_Kind, bool]] = {}
+    for node in snapshot.nodes:
+        if node.state is NodeState.AWAY:
+            continue
+        raw = (node.partitions, node.features, node.cores, node.memory_mb)
+        if raw not in kinds:
+            memory = steps[bisect_right(steps, node.memory_mb) - 1] if node.memory_mb else steps[-1]
+            kind = _Kind(
+                partitions=tuple(sorted(told_partitions.intersection(node.partitions))),
+                features=tuple(sorted(told_features.intersection(node.features))),
+                cores=node.cores,
+                memory_mb=memory,
+            )
+            fits = wanted <= set(node.features) and (not ours or not ours.isdisjoint(node.partitions))
+            kinds[raw] = (kind, fits)
+        kind, fits = kinds[raw]
+        is_usable = node.name in taken.ours or (
+            fits
+            and node.name not in terms.exclude
+            and (node.state is not NodeState.SLEEPING or terms.wake_nodes)
+            and (not terms.reservation or node.name in taken.opened)
+        )
+        key = (kind, node.devices, is_usable)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _Group(node, kind, is_usable=is_usable)
+        group.nodes.append(node)
+    found = list(groups.values())
+    _name([group for group in found if group.is_usable], ours)
+    return found
+
+
+_MEMORY_COLUMN = 4
+
+
+def _name(groups: Sequence[_Group], ours: set[str]) -> None:
+    """Short names that stay while the machine does: our partitions, cores, and whatever else tells the pools apart."""
+    columns = []
+    for group in groups:
+        kind = group.kind
+        columns.append(
+            [
+                "+".join(name for name in kind.partitions if name in ours) or "nodes",
+                f"{group.cores}c",
+                ",".join(f"{name}*{count}" for name, count in group.devices),
+                ",".join(kind.features),
+                f"{min(node.memory_mb for node in group.nodes)}MB",
+                "+".join(name for name in kind.partitions if name not in ours),
+            ]
+        )
+    same_memory = len({group.kind.memory_mb for group in groups}) < 2
+    telling = [k for k in range(6) if k < 2 or len({row[k] for row in columns}) > 1]
+    if same_memory:
+        telling = [k for k in telling if k != _MEMORY_COLUMN]
+    for group, row in zip(groups, columns, strict=True):
+        group.name = "/".join(row[k] for k in telling if row[k])
+
+
+def _place(placed: Sequence[Placed], usable: Sequence[_Group]) -> None:
+    """Give each allocation of ours to the group of its first node, or that it was asked for."""
+    by_node = {node.name: group for group in usable for node in group.nodes}
+    by_name = {group.name: group for group in usable}
+    for each in placed:
+        home = by_node.get(each.nodes[0]) if each.nodes else None
+        if home is None and not each.nodes and usable:
+            # A pool's name gets longer when others like it appear: the one with the most alike name.
+            words = set(each.held.pool.split("/"))
+            home = by_name.get(each.held.pool) or max(
+                usable, key=lambda group: (len(words.intersection(group.name.split("/"))), len(group.nodes))
+            )
+        if home is not None:
+            home.ours.append(each.held)
+
+
+def _lend_unknown(groups: Iterable[_Group], taken: Occupancy) -> None:
+    """Give ends to busy nodes of jobs whose nodes are hidden, the earliest ends first: the doubt is for others."""
+    groups = list(groups)
+    for end_s, width, partition in sorted(taken.elsewhere):
+        left = width
+        for group in groups:
+            if partition and partition not in group.kind.partitions:
+                continue
+            part = min(left, group.unknown)
+            if part:
+                group.unknown -= part
+                group.busy[end_s] += part
+                left -= part
+    for group in groups:
+        if group.unknown:
+            group.busy[FAR_S] += group.unknown
+            group.unknown = 0
+
+
+# ---- regular jobs --------------------------------------------------------------------------------
+
+
+def _charge(snapshot: Snapshot, groups: Sequence[_Group], terms: Terms) -> dict[int, list[Waiting]]:
+    """The queue of each usable group, in the scheduler's order."""
+    queues: dict[int, list[Waiting]] = {id(group): [] for group in groups if group.is_usable}
+    homes: dict[tuple[object, ...], list[_Group]] = {}
+    sizes = {id(group): (group.size, group.free) for group in groups}
+    for job in snapshot.queued:
+        if job.ours or not job.eligible or job.reservation != terms.reservation:
+            continue
+        cores = -(-job.cores // max(1, job.width))
+        kind = (job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node, cores)
+        home = homes.get(kind)
+        if home is None:
+            home = homes[kind] = [group for group in groups if _can_use(job, cores, group.kind)]
+        total = sum(sizes[id(group)][1] for group in home) if len(home) > 1 else 0
+        walltime_s = job.walltime_s if job.walltime_s > 0 else FAR_S
+        submitted_s = job.submitted_s or 0.0
+        for group in home:
+            if group.is_usable:
+                size, free = sizes[id(group)]
+                width = _share(job.width, size=size, free=free, total=total)
+                if width:
+                    queues[id(group)].append(Waiting(job.id, width, walltime_s, submitted_s))
+    return queues
+
+
+def _share(width: int, *, size: int, free: int, total: int) -> int:
+    """Nodes that a job is charged to one group; `total`: what is free in all groups that it could use.
+
+    Where it could start now with nodes of several groups, each is charged with all that it can give: together that is
+    enough, and it starts now. Where it could not, it counts only in groups that can hold it whole: in others it would
+    seem to start although it cannot.
+    """
+    if width > free and total >= width:
+        return min(width, free)
+    return width if width <= size else 0
+
+
+def _can_use(job: Queued, cores: int, kind: _Kind) -> bool:
+    if job.partitions and kind.partitions and set(job.partitions).isdisjoint(kind.partitions):
+        return False
+    if job.partitions and not kind.partitions:
+        return False
+    if job.is_feature_list_exact and not set(job.features) <= set(kind.features):
+        return False
+    return cores <= kind.cores and job.memory_mb_per_node <= kind.memory_mb
+
+
+# ---- situations ----------------------------------------------------------------------------------
+
+
+def _windows(
+    snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, taken: Occupancy
+) -> dict[int, list[tuple[int, float]]]:
+    """The staircase of each group by the scheduler's plan, where none of ours can be made; empty where it can."""
+    if not terms.windows_only and not snapshot.hidden:
+        return {}
+    request = Request(
+        partition=terms.partition,
+        features=terms.features,
+        exclude=terms.exclude,
+        wake_nodes=terms.wake_nodes,
+        guard_s=terms.guard_s,
+    )
+    free = free_until(snapshot, request)
+    found = {}
+    for group in groups:
+        names = [node.name for node in group.nodes if node.name in free]
+        mine = [free[name] for name in names if not terms.reservation or name in taken.opened]
+        steps = stairs(mine, at_s=snapshot.at_s, guard_s=terms.guard_s)
+        found[id(group)] = [(step.nodes, step.seconds) for step in steps]
+    return found
+
+
+def _pool(
+    group: _Group,
+    queue: list[Waiting],
+    *,
+    now_s: float,
+    windows: list[tuple[int, float]] | None,
+    backlog: Backlog,
+) -> Pool:
+    """The pool of a group, with the limits still open."""
+    holdings, names = gather(group.ours, event_s=backlog.event_s)
+    return Pool(
+        name=group.name,
+        cores=group.cores,
+        memory_mb=min(node.memory_mb for node in group.nodes),
+        devices=group.devices,
+        partitions=group.kind.partitions,
+        features=group.kind.features,
+        situation=Situation(
+            now_s=now_s,
+            nodes=group.size,
+            idle=group.idle,
+            busy=[Busy(width, end_s) for end_s, width in sorted(group.busy.items())],
+            queue=queue,
+            outages=[Outage(width, since, until) for (since, until), width in sorted(group.outages.items())],
+            holdings=holdings,
+            backlog=backlog,
+            limits=Limits(nodes_max=0, allocations_max=0),
+            knows_plan=windows is None,
+            windows=windows or [],
+        ),
+        names=names,
+    )
+
+
+def _bounded(pool: Pool, pools: Iterable[Pool], *, snapshot: Snapshot, terms: Terms, limits: Limits) -> Pool:
+    """The pool with its part of the site's limits and backlog: what the holdings elsewhere leave."""
+    now_s = snapshot.at_s
+    others = [each for other in pools if other is not pool for each in other.situation.holdings]
+    nodes = sum(each.width * each.count for each in others)
+    node_s = sum(each.width * each.count * max(0.0, each.ends_s - now_s) for each in others)
+    mine = [each for each in partitions(snapshot, terms.partition) if each.name in pool.partitions]
+    is_up = not mine or any(each.is_up for each in mine)
+    walltimes = [each.walltime_max_s for each in mine if each.walltime_max_s is not None]
+    widths = [each.width_max for each in mine if each.width_max is not None]
+    replace = msgspec.structs.replace
+    backlog = pool.situation.backlog
+    bounds = replace(
+        limits,
+        nodes_max=max(0, limits.nodes_max - nodes),
+        allocations_max=max(0, limits.allocations_max - sum(each.count for each in others)),
+        walltime_max_s=min([limits.walltime_max_s, *walltimes]),
+        width_max=min([limits.width_max, *widths]),
+        width_min=max([limits.width_min, *(each.width_min for each in mine)]),
+        submits_max=limits.submits_max if is_up else 0,
+    )
+    left = replace(
+        backlog, node_s=max(0.0, backlog.node_s - node_s), nodes_max=max(0, backlog.nodes_max - nodes)
+    )
+    return replace(pool, situation=replace(pool.situation, limits=bounds, backlog=left))

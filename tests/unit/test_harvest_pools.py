@@ -1,0 +1,324 @@
+"""A machine cut into pools: what is idle, whose the rest is and until when, which jobs count where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.harvest.holdings import Held
+from tidemill.harvest.occupancy import FAR_S
+from tidemill.harvest.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.situation import (
+    Backlog,
+    Busy,
+    Decision,
+    Holding,
+    Limits,
+    Outage,
+    Situation,
+    Submit,
+    Waiting,
+)
+from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
+
+NOW = 1_000_000.0
+BACKLOG = Backlog(node_s=1e6, nodes_max=100, event_s=300)
+LIMITS = Limits(nodes_max=50, allocations_max=40, width_max=8)
+TERMS = Terms(partition="batch", end_slack_s=30)
+
+
+def node(name: str, **fields: Any) -> Node:
+    told = {
+        "state": NodeState.IDLE,
+        "cores": 64,
+        "memory_mb": 1000,
+        "cores_free": 64,
+        "partitions": ("batch",),
+    }
+    return Node(name=name, **{**told, **fields})
+
+
+def busy(name: str, **fields: Any) -> Node:
+    return node(name, **{"state": NodeState.BUSY, "cores_free": 0, **fields})
+
+
+def job(number: int, width: int = 1, **fields: Any) -> Queued:
+    told = {
+        "id": str(number),
+        "name": "x",
+        "user": "u",
+        "width": width,
+        "walltime_s": 600,
+        "submitted_s": 5.0,
+    }
+    return Queued(**{**told, **fields})
+
+
+def runs(number: int, *nodes: str, **fields: Any) -> Running:
+    told = {
+        "id": str(number),
+        "name": "x",
+        "user": "u",
+        "nodes": nodes,
+        "width": len(nodes),
+        "started_s": NOW - 60,
+    }
+    return Running(**{**told, "ends_s": NOW + 600, **fields})
+
+
+def machine(*nodes: Node, **fields: Any) -> Snapshot:
+    batch = Partition(name="batch", nodes=(), walltime_max_s=3600, width_max=4, is_default=True)
+    told = {"at_s": NOW, "nodes": list(nodes), "running": [], "queued": [], "partitions": [batch]}
+    return Snapshot(**{**told, **fields})
+
+
+def pools(snapshot: Snapshot, *held: Held, terms: Terms = TERMS) -> list[Pool]:
+    return cut(snapshot, held, terms, backlog=BACKLOG, limits=LIMITS)
+
+
+def only(snapshot: Snapshot, *held: Held, terms: Terms = TERMS) -> Situation:
+    found = pools(snapshot, *held, terms=terms)
+    assert len(found) == 1
+    return found[0].situation
+
+
+def test_a_uniform_machine_is_one_pool() -> None:
+    found = pools(machine(node("n0"), busy("n1"), running=[runs(1, "n1")], queued=[job(2, 2)]))
+
+    assert [pool.name for pool in found] == ["batch/64c"]
+    situation = found[0].situation
+    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 630)])
+    assert situation.queue == [Waiting("2", 2, 600, 5.0)]
+    assert situation.knows_plan
+    assert (situation.limits.walltime_max_s, situation.limits.width_max) == (3600, 4)
+
+
+def test_nodes_that_end_wake_or_are_over_time_come_free_soon_and_those_away_do_not_count() -> None:
+    snapshot = machine(
+        node("n0", state=NodeState.ENDING),
+        node("n1", state=NodeState.WAKING),
+        busy("n2"),
+        node("n3", state=NodeState.AWAY),
+        busy("n4"),
+        running=[runs(1, "n2", ends_s=NOW - 50), runs(2, "n3")],
+    )
+    situation = only(snapshot)
+    assert (situation.nodes, situation.idle) == (4, 0)
+    assert situation.busy == [Busy(3, NOW + 30), Busy(1, FAR_S)]  # nobody says who is on n4
+
+
+def test_several_jobs_on_a_node_hold_it_until_the_last_ends() -> None:
+    shared = node("n0", state=NodeState.SHARED, cores_free=32)
+    jobs = [runs(1, "n0", whole=False), runs(2, "n0", whole=False, ends_s=NOW + 900)]
+    assert only(machine(shared, running=jobs)).busy == [Busy(1, NOW + 930)]
+
+
+def test_jobs_with_hidden_nodes_lend_their_ends_to_busy_nodes() -> None:
+    hidden = [runs(1, width=1, ends_s=NOW + 900), runs(2, width=1, ends_s=NOW + 100)]
+    situation = only(machine(busy("n0"), busy("n1"), busy("n2"), running=hidden))
+    assert situation.busy == [Busy(1, NOW + 130), Busy(1, NOW + 930), Busy(1, FAR_S)]
+
+
+def test_reservations_close_nodes_once_whoever_is_on_them() -> None:
+    snapshot = machine(
+        node("n0", state=NodeState.RESERVED),
+        busy("n1"),
+        node("n2"),
+        busy("n3"),
+        running=[runs(1, "n1"), runs(2, "n3", ends_s=NOW + 1500)],
+        reservations=[
+            Reservation(name="now", start_s=NOW - 5, end_s=NOW + 1000, nodes=("n0", "n1")),
+            Reservation(name="later", start_s=NOW + 900, end_s=NOW + 2000, nodes=("n1", "n2", "n3")),
+            Reservation(name="over", start_s=NOW - 5, end_s=NOW - 1, nodes=("n2",)),
+        ],
+    )
+    situation = only(snapshot)
+    assert situation.idle == 1
+    assert situation.busy == [Busy(1, NOW + 1000), Busy(1, NOW + 1530), Busy(1, NOW + 2000)]
+    assert situation.outages == [Outage(1, NOW + 900, NOW + 2000), Outage(1, NOW + 1530, NOW + 2000)]
+
+
+def test_in_a_reservation_only_its_nodes_are_ours_and_only_until_its_end() -> None:
+    mine = Reservation(name="mine", start_s=NOW - 5, end_s=NOW + 900, nodes=("n0", "n1"), usable=True)
+    snapshot = machine(
+        node("n0", state=NodeState.RESERVED),
+        busy("n1"),
+        node("n2"),
+        running=[runs(1, "n1")],
+        queued=[job(3, reservation="mine"), job(4)],
+        reservations=[mine],
+    )
+    situation = only(snapshot, terms=msgspec.structs.replace(TERMS, reservation="mine"))
+    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 630)])
+    assert situation.outages == [Outage(2, NOW + 900, FAR_S)]
+    assert [each.id for each in situation.queue] == ["3"]
+
+
+def test_our_allocations_are_gathered_the_cheapest_first() -> None:
+    ours = {
+        "a": Held(name="a", width=1, is_waiting=False, loss_s=290),
+        "b": Held(name="b", width=1, is_waiting=False, loss_s=10),
+        "c": Held(name="c", width=1, is_waiting=False, loss_s=5),
+        "w": Held(name="w", width=1, is_waiting=True, walltime_s=600),
+    }
+    running = [runs(k, f"n{k}", name=name, ours=True) for k, name in enumerate("abc")]
+    found = pools(machine(busy("n0"), busy("n1"), busy("n2"), node("n3"), running=running), *ours.values())
+
+    situation = found[0].situation
+    assert (situation.nodes, situation.idle, situation.busy) == (4, 1, [])
+    told = [(each.waiting, each.count, each.ends_s, each.loss_s) for each in situation.holdings]
+    assert told == [(True, 1, NOW + 600, 0.0), (False, 2, NOW + 600, 7.5), (False, 1, NOW + 600, 290.0)]
+    assert found[0].names == {0: ["w"], 1: ["c", "b"], 2: ["a"]}
+    assert found[0].first(1, 1) == ["c"]
+
+
+def test_what_runs_is_told_by_the_machine_and_what_waits_by_us() -> None:
+    snapshot = machine(
+        busy("n0"),
+        busy("n1"),
+        node("n2"),
+        running=[
+            runs(1, "n0", name="began", ours=True),
+            runs(2, "n1", name="stranger", ours=True),
+        ],
+    )
+    held = [
+        Held(name="began", width=1, is_waiting=True, walltime_s=600),
+        Held(name="ended", width=1, is_waiting=False),
+        Held(name="young", width=1, is_waiting=True, walltime_s=600),
+    ]
+    found = pools(snapshot, *held)
+    assert sorted(name for names in found[0].names.values() for name in names) == [
+        "began",
+        "stranger",
+        "young",
+    ]
+    assert sum(each.count for each in found[0].situation.holdings if not each.waiting) == 2
+
+
+def test_an_end_that_we_have_ordered_counts_before_the_batch_system_tells_it() -> None:
+    snapshot = machine(busy("n0"), running=[runs(1, "n0", name="a", ours=True)])
+    held = Held(name="a", width=1, is_waiting=False, ends_s=NOW + 60)
+    assert only(snapshot, held).holdings == [
+        Holding(key=0, width=1, count=1, waiting=False, started_s=NOW - 60, ends_s=NOW + 60)
+    ]
+
+
+def test_nodes_are_told_apart_only_by_what_a_job_asks_for() -> None:
+    nodes = [node("n0", memory_mb=1000, features=("rack1",)), node("n1", memory_mb=2000, features=("rack2",))]
+    assert len(pools(machine(*nodes))) == 1
+    assert len(pools(machine(*nodes, queued=[job(1, features=("rack1",))]))) == 2
+    assert len(pools(machine(*nodes, queued=[job(1, memory_mb_per_node=500)]))) == 1
+    found = pools(machine(*nodes, queued=[job(1, memory_mb_per_node=1500)]))
+    assert [(pool.name, len(pool.situation.queue)) for pool in found] == [
+        ("batch/64c/1000MB", 0),
+        ("batch/64c/2000MB", 1),
+    ]
+    assert len(pools(machine(node("n0"), node("n1", cores=32)))) == 2
+    assert len(pools(machine(node("n0"), node("n1", devices=(("gpu", 4),))))) == 2
+
+
+def test_a_job_counts_wherever_it_could_run() -> None:
+    nodes = [node("n0", cores=64), node("n1", cores=32), node("n2", partitions=("batch", "debug"))]
+    snapshot = machine(
+        *nodes,
+        queued=[
+            job(1),
+            job(2, cores=64),
+            job(3, partitions=("debug",)),
+            job(4, partitions=("other",)),
+            job(5, features=("gpu",)),
+            job(6, features=("gpu",), is_feature_list_exact=False),
+            job(7, eligible=False),
+            job(8, ours=True),
+            job(9, reservation="theirs"),
+        ],
+    )
+    told = {pool.name: [each.id for each in pool.situation.queue] for pool in pools(snapshot)}
+    assert told == {
+        "batch/64c": ["1", "2", "6"],
+        "batch/32c": ["1", "6"],
+        "batch/64c/debug": ["1", "2", "3", "6"],
+    }
+
+
+def test_a_job_that_spans_pools_counts_where_it_could_start_with_nodes_of_all() -> None:
+    nodes = [node("n0"), node("n1"), node("n2", cores=32), busy("n3", cores=32)]
+    snapshot = machine(*nodes, running=[runs(9, "n3")], queued=[job(1, 3), job(2, 4), job(3, 2)])
+    told = {pool.name: [(each.id, each.width) for each in pool.situation.queue] for pool in pools(snapshot)}
+    # Job 1 can start now on n0, n1 and n2; job 2 cannot, and fits nowhere alone; job 3 fits either pool.
+    assert told == {"batch/64c": [("1", 2), ("3", 2)], "batch/32c": [("1", 1), ("3", 1)]}
+
+
+def test_a_regular_job_may_start_with_nodes_that_we_do_not_use() -> None:
+    terms = msgspec.structs.replace(TERMS, exclude=frozenset({"bad"}))
+    running = [runs(k, f"n{k}", name=f"a{k}", ours=True) for k in range(2)]
+    snapshot = machine(
+        busy("n0"), busy("n1"), node("bad"), node("zzz", state=NodeState.SLEEPING), running=running
+    )
+    for width, charged in ((2, [2]), (3, [2]), (4, [2]), (5, [])):
+        queued = msgspec.structs.replace(snapshot, queued=[job(1, width)])
+        assert [each.width for each in only(queued, terms=terms).queue] == charged, width
+
+
+def test_a_bad_node_that_we_still_hold_can_be_given_back() -> None:
+    terms = msgspec.structs.replace(TERMS, exclude=frozenset({"n0"}))
+    snapshot = machine(busy("n0"), node("n1"), running=[runs(1, "n0", name="a", ours=True)])
+    situation = only(snapshot, terms=terms)
+    assert (situation.nodes, situation.idle, len(situation.holdings)) == (2, 1, 1)
+
+
+def test_sleeping_nodes_are_idle_only_if_we_may_wake_them() -> None:
+    snapshot = machine(node("n0"), node("n1", state=NodeState.SLEEPING))
+    assert only(snapshot).idle == 1
+    assert only(snapshot, terms=msgspec.structs.replace(TERMS, wake_nodes=True)).idle == 2
+
+
+def test_where_others_are_hidden_only_windows_count() -> None:
+    planned = job(1, planned_s=NOW + 400, planned_nodes=("n0",))
+    snapshot = machine(node("n0"), node("n1"), queued=[planned], hidden=["others' jobs"])
+    situation = only(snapshot)
+    assert not situation.knows_plan
+    assert situation.windows == [(1, 3510.0), (2, 310.0)]
+    told = only(
+        msgspec.structs.replace(snapshot, hidden=[]), terms=msgspec.structs.replace(TERMS, windows_only=True)
+    )
+    assert told.windows == situation.windows
+
+
+def test_a_partition_that_is_down_gets_no_submissions() -> None:
+    down = Partition(name="batch", nodes=(), is_up=False)
+    assert only(machine(node("n0"), partitions=[down])).limits.submits_max == 0
+
+
+def test_pools_share_the_limits_and_the_backlog_of_the_site() -> None:
+    snapshot = machine(
+        busy("n0"),
+        node("n1"),
+        node("n2", cores=32),
+        running=[runs(1, "n0", name="a", ours=True)],
+    )
+    first, second = pools(snapshot)
+    assert (first.name, second.name) == ("batch/32c", "batch/64c")
+    assert (first.situation.limits.nodes_max, first.situation.limits.allocations_max) == (49, 39)
+    assert (first.situation.backlog.nodes_max, first.situation.backlog.node_s) == (99, 1e6 - 600)
+    assert second.situation.limits.nodes_max == 50
+
+    seen: list[Situation] = []
+
+    def ask(situation: Situation) -> Decision:
+        seen.append(situation)
+        return Decision(submit=[Submit(width=2, count=3, walltime_s=100)])
+
+    assert [pool.name for pool, _ in decide_each([first, second], ask)] == ["batch/32c", "batch/64c"]
+    assert (seen[1].limits.nodes_max, seen[1].limits.allocations_max) == (44, 37)
+    assert (seen[1].backlog.nodes_max, seen[1].backlog.node_s) == (94, 1e6 - 600)
+
+
+def test_a_waiting_allocation_stays_in_its_pool_when_the_pools_name_grows() -> None:
+    nodes = [node("n0", cores=32), node("n1", memory_mb=1000), node("n2", memory_mb=2000)]
+    held = Held(name="w", width=1, is_waiting=True, walltime_s=60, pool="batch/32c")
+    snapshot = machine(*nodes, queued=[job(1, memory_mb_per_node=900), job(2, memory_mb_per_node=1500)])
+    told = {pool.name: len(pool.situation.holdings) for pool in pools(snapshot, held)}
+    assert told == {"batch/32c/1000MB": 1, "batch/64c/1000MB": 0, "batch/64c/2000MB": 0}
