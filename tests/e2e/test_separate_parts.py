@@ -19,7 +19,7 @@ events = 5
 """
 SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }
-tidemill site init
+tidemill site init --batch local
 sed -i 's/^# *allow_adhoc.*/allow_adhoc = true/' "$TIDEMILL_HOME/site/site.toml"
 tidemill server run 2>server.log &
 until [ -S "$TIDEMILL_HOME/server/api.sock" ]; do sleep 0.05; done

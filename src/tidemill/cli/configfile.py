@@ -1,10 +1,14 @@
-"""Commented configuration files, drawn from the records that read them."""
+"""Commented configuration files: drawn from the records that read them, and edited without losing a comment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -12,10 +16,25 @@ from tidemill import config
 from tidemill.errors import ConfigError
 
 WRAP = 100
+_KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
+_TABLE = re.compile(r"^\[(?P<table>[A-Za-z0-9_.-]+)\]\s*(#.*)?$")
+_LIST_TABLE = re.compile(r"^\[\[(?P<table>[A-Za-z0-9_.-]+)\]\]\s*(#.*)?$")
 
 
-def commented(record: type[msgspec.Struct], *, title: str, values: Mapping[str, str]) -> str:
-    """A TOML file with every key of a record: those in `values` (dotted key -> TOML text) set, the others commented."""
+def commented(
+    record: type[msgspec.Struct],
+    *,
+    title: str,
+    values: Mapping[str, str],
+    origins: Mapping[str, str] | None = None,
+    tail: str = "",
+) -> str:
+    """A TOML file with every key of a record: those in `values` (dotted key -> TOML text) set, the others commented.
+
+    `origins` tells where a value comes from (dotted key -> text), also of keys that stay as they are; `tail` is TOML
+    that ends the file, such as lists of tables.
+    """
+    told = origins or {}
     plain = [key for key in config.describe(record) if "." not in key.key]
     tables: dict[str, list[config.Key]] = {}
     for key in config.describe(record):
@@ -23,22 +42,120 @@ def commented(record: type[msgspec.Struct], *, title: str, values: Mapping[str, 
             tables.setdefault(key.key.partition(".")[0], []).append(key)
     lines = [f"# {title}. Keys that are commented out show their defaults.", ""]
     for key in plain:
-        lines += _entry(key, key.key, values)
+        lines += _entry(key, key.key, values, told)
     for table, keys in tables.items():
         lines += [f"[{table}]", ""]
         for key in keys:
-            lines += _entry(key, key.key.partition(".")[2], values)
-    return "\n".join(lines).rstrip() + "\n"
+            lines += _entry(key, key.key.partition(".")[2], values, told)
+    return "\n".join(lines).rstrip() + "\n" + (f"\n{tail.strip()}\n" if tail else "")
 
 
-def _entry(key: config.Key, name: str, values: Mapping[str, str]) -> list[str]:
+def _entry(key: config.Key, name: str, values: Mapping[str, str], origins: Mapping[str, str]) -> list[str]:
     unit = f" ({key.unit})" if key.unit else ""
-    about = f"# {key.doc or name}{unit}; {key.type}"
+    about = [f"# {key.doc or name}{unit}; {key.type}"]
+    if key.key in origins:
+        about += [f"# {line}" for line in textwrap.wrap(f"-> {origins[key.key]}", WRAP)]
     if key.key in values:
-        return [about, f"{name} = {values[key.key]}", ""]
+        return [*about, f"{name} = {values[key.key]}", ""]
     if key.default is None:
-        return [about, f"{name} =   # required", ""]
-    return [about, f"# {name} = {key.default}" if key.default != "none" else f"# {name} =", ""]
+        return [*about, f"{name} =   # required", ""]
+    return [*about, f"# {name} = {key.default}" if key.default != "none" else f"# {name} =", ""]
+
+
+def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:
+    """The file with these keys (dotted key -> TOML text) set and everything else, comments included, as it was.
+
+    A key that is there or commented out is changed where it stands, others are added at the end of their table.
+    Raises ConfigError where the result would not say exactly this, such as for a value of several lines.
+    """
+    changed = text
+    for key, value in values.items():
+        changed = _set_key(changed, key, value)
+    wanted = _parsed(text, source)
+    for key, value in values.items():
+        _put(wanted, key, tomllib.loads(f"x = {value}")["x"])
+    try:
+        found = tomllib.loads(changed)
+    except tomllib.TOMLDecodeError:
+        found = None
+    if found != wanted:
+        listed = ", ".join(f"`{key} = {value}`" for key, value in values.items())
+        raise ConfigError(
+            f"`{source}` is written in a way that cannot be edited safely", hint=f"set {listed} by hand"
+        )
+    return changed
+
+
+def _parsed(text: str, source: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not TOML: {error}") from error
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    table, dot, name = key.rpartition(".")
+    (data.setdefault(table, {}) if dot else data)[name] = value
+
+
+def _set_key(text: str, key: str, value: str) -> str:
+    table, _, name = key.rpartition(".")
+    lines = text.splitlines()
+    set_at = commented_at = None
+    end = 0 if not table else None  # where a new line of the table may stand
+    for index, where, match in _keys(lines):
+        if where != table:
+            continue
+        end = index + 1
+        if match is None or match["key"] != name:
+            continue
+        if match["off"] is None:
+            set_at = index
+        elif commented_at is None:
+            commented_at = index
+    at = set_at if set_at is not None else commented_at
+    line = f"{name} = {value}"
+    if at is not None:
+        lines[at] = line + (_comment(lines[at]) if at == set_at else "")
+    elif end is not None:
+        lines.insert(end, line)
+    else:
+        lines += ["", f"[{table}]", line]
+    return "\n".join(lines) + "\n"
+
+
+def _keys(lines: list[str]) -> Iterator[tuple[int, str, re.Match[str] | None]]:
+    """(index, table, match) of every line that names a table (no match) or a key, commented or not."""
+    table = ""
+    for index, line in enumerate(lines):
+        head = _TABLE.match(line)
+        if head or _LIST_TABLE.match(line):
+            table = head["table"] if head else "[[]]"
+            yield index, table, None
+            continue
+        match = _KEY.match(line)
+        if match:
+            yield index, table, match
+
+
+def _comment(line: str) -> str:
+    """The comment behind a value; empty where a `#` might belong to a text."""
+    value, mark, comment = line.partition(" #")
+    return f"   #{comment}" if mark and '"' not in comment and value.count('"') % 2 == 0 else ""
+
+
+def locate(text: str) -> dict[str, int]:
+    """Line number of each key that is set (dotted; of tables in lists only the list itself)."""
+    found: dict[str, int] = {}
+    lines = text.splitlines()
+    for index, table, match in _keys(lines):
+        if match is not None and match["off"] is None and table != "[[]]":
+            found[f"{table}.{match['key']}" if table else match["key"]] = index + 1
+    for index, line in enumerate(lines):
+        head = _LIST_TABLE.match(line)
+        if head:
+            found.setdefault(head["table"], index + 1)
+    return found
 
 
 def write_new(path: Path, text: str) -> None:
@@ -52,3 +169,17 @@ def write_new(path: Path, text: str) -> None:
         raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def write_again(path: Path, text: str) -> None:
+    """Replace a file by temporary file, fsync and rename, mode 0600. Raises ConfigError."""
+    partial = path.with_name(f".{path.name}.tmp")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`tidemill doctor`: looks at this machine, this installation and your home for what will not work."""
+"""`tidemill doctor`: looks at this machine, this installation, your home and your site for what will not work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from tidemill import __version__
-from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.arguments import Command, Parser, duration
+from tidemill.cli.findings import tell_findings
+from tidemill.cli.site_init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text
+from tidemill.site.detect import Finding
+
+if TYPE_CHECKING:
+    from tidemill.config.site import SiteConfig
 
 FREE_BYTES_MIN = 1_000_000_000
 MEMORY_BYTES_MIN = 1_000_000_000
@@ -34,17 +40,18 @@ sys.exit(ctypes.get_errno() if libc.unshare(flags) else 0)
 """
 
 
-class Finding(NamedTuple):
-    """What was looked at: `ok`, `warn` (works, but less well) or `fail`."""
-
-    check: str
-    state: str
-    found: str
-    hint: str = ""
-
-
 def define(parser: Parser) -> None:
-    """Options of `doctor`: only the common ones."""
+    """Options of `doctor`."""
+    parser.add_argument(
+        "--site", type=Path, metavar="DIR", help="look at this site, too (default: HOME/site if there is one)"
+    )
+    parser.add_argument(
+        "--compute", action="store_true", help="let one small job look at a compute node of the site"
+    )
+    parser.add_argument(
+        "--probe-wait", type=duration, default=PROBE_WAIT_S, metavar="T",
+        help="wait so long for that job to start, such as `10m` (default: 5m)",
+    )  # fmt: skip
 
 
 def run(args: Namespace) -> int:
@@ -54,10 +61,7 @@ def run(args: Namespace) -> int:
     if args.json:
         show_json([each._asdict() for each in findings])
         return 2 if failed else 0
-    for each in findings:
-        show(f"{each.state:<5} {each.check:<13} {each.found}")
-        if each.hint:
-            show(f"      hint: {each.hint}")
+    tell_findings(findings, show)
     return 2 if failed else 0
 
 
@@ -66,20 +70,52 @@ def examine(args: Namespace) -> Iterator[Finding]:
     from tidemill.client.home import home_dir
 
     yield Finding("tidemill", "ok", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
-    yield _binary()
+    yield binary_finding()
     yield _namespaces()
     yield from _machine()
     home = home_dir(args.home)
     yield from _home(home)
     yield _server(args)
     yield _examples()
+    yield from _site(args, home)
 
 
-def _binary() -> Finding:
+def _site(args: Namespace, home: Path) -> Iterator[Finding]:
+    """The site named, or the home's own; with --compute one of its compute nodes."""
+    from tidemill.cli.site_edit import examine_site, read_site, site_directory
+
+    if args.site is None and not (home / "site" / "site.toml").is_file():
+        if args.compute:
+            raise ConfigError(
+                "--compute needs a site", hint="`tidemill site init` makes one, or name one: --site DIR"
+            )
+        return
+    directory = site_directory(Namespace(dir=args.site, home=args.home))
+    read = read_site(directory)
+    yield from (each for each in examine_site(directory, read, offline=False) if each.check != "node binary")
+    if args.compute:
+        yield from _compute_node(args, directory, read)
+
+
+def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
+    from tidemill.cli.site_init import login_facts, probe_node
+    from tidemill.site.detect import of_node
+
+    login = login_facts(directory, read.node_binary)
+    try:
+        node = probe_node(read, directory, binary=Path(login.binary), wait_s=args.probe_wait)
+    except TidemillError as error:
+        yield Finding("compute node", "fail", error.message, error.hint or "")
+        return
+    yield from of_node(node, login)
+
+
+def binary_finding(named: Path | None = None) -> Finding:
+    """Whether tidemill-node is there and runs on this host."""
     from tidemill.node.binary import find_binary
 
     try:
-        path = find_binary()
+        path = named or find_binary()
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )

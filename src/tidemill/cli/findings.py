@@ -1,0 +1,30 @@
+"""Findings, as `doctor`, `site init` and `site check` tell them."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable
+
+from tidemill.site.detect import Finding
+
+WIDTH_MIN, WIDTH_MAX = 60, 100
+INDENT = 20
+
+
+def tell_findings(findings: Iterable[Finding], tell: Callable[[str], None]) -> None:
+    """One paragraph each: state, what was looked at, what was found; then what to do about it."""
+    for each in findings:
+        head = f"{each.state:<5} {each.check:<13} "
+        tell(wrapped(head, each.found))
+        if each.hint:
+            tell(wrapped(" " * 6 + "hint: ", each.hint))
+
+
+def wrapped(head: str, text: str) -> str:
+    """Text behind a head, its further lines indented, as wide as the terminal."""
+    width = min(max(shutil.get_terminal_size().columns, WIDTH_MIN), WIDTH_MAX)
+    indent = " " * min(len(head), INDENT)
+    return textwrap.fill(
+        head + text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,315 @@
+"""`tidemill site check|enable`: what a site.toml says and whether that is there; lets a site submit."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.cli.arguments import Command, Parser, count
+from tidemill.cli.configfile import locate, set_keys, write_again
+from tidemill.cli.findings import tell_findings, wrapped
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.site.detect import NODE_HOURS_FIRST, NODES_FIRST, Finding
+
+if TYPE_CHECKING:
+    from tidemill.config.site import SiteConfig
+
+VALUE_CHARS_MAX = 60
+
+
+def site_directory(args: Namespace) -> Path:
+    """The directory of the site that is meant. ConfigError if it is none."""
+    from tidemill.client.home import home_dir
+
+    directory: Path = (args.dir or home_dir(args.home) / "site").absolute()
+    if not (directory / "site.toml").is_file():
+        raise ConfigError(
+            f"`{directory}` is no site directory: it has no site.toml", hint="`tidemill site init` makes one"
+        )
+    return directory
+
+
+def read_site(directory: Path) -> SiteConfig:
+    """Its configuration. Raises ConfigError."""
+    from tidemill import config
+    from tidemill.config.site import SiteConfig
+
+    return config.load(directory / "site.toml", SiteConfig)
+
+
+def define_directory(parser: Parser) -> None:
+    """The argument that names a site."""
+    parser.add_argument(
+        "dir", type=Path, nargs="?", metavar="DIR", help="the site's directory (default: HOME/site)"
+    )
+
+
+def _hours(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e12:
+        raise ArgumentTypeError(f"`{text}` is not a number of node-hours above 0")
+    return number
+
+
+def define_check(parser: Parser) -> None:
+    """Options of `site check`."""
+    define_directory(parser)
+    parser.add_argument(
+        "--effective",
+        action="store_true",
+        help="print every value and where it comes from, and check nothing more",
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="do not ask the batch system for partition and account"
+    )
+
+
+def define_enable(parser: Parser) -> None:
+    """Options of `site enable`."""
+    define_directory(parser)
+    parser.add_argument(
+        "--nodes", type=count, metavar="N", help=f"nodes at most (default: as it is; {NODES_FIRST} at first)"
+    )
+    parser.add_argument(
+        "--node-hours", type=_hours, metavar="H",
+        help=f"node-hours in all at most (default: as it is; {NODE_HOURS_FIRST} at first)",
+    )  # fmt: skip
+
+
+# ---- enable --------------------------------------------------------------------------------------------
+
+
+def enable(args: Namespace) -> int:
+    """Set mode and bounds in site.toml; say what that means."""
+    directory = site_directory(args)
+    path = directory / "site.toml"
+    before = read_site(directory)
+    values: dict[str, str] = {} if before.mode == "run" else {"mode": '"run"'}
+    if args.nodes is not None:
+        values["nodes_max"] = str(args.nodes)
+    if args.node_hours is not None:
+        values["harvest.node_hours_max"] = (
+            f"{args.node_hours:g}" if args.node_hours < 1e6 else repr(args.node_hours)
+        )
+    elif before.mode == "observe" and before.harvest.node_hours_max is None:
+        values["harvest.node_hours_max"] = str(NODE_HOURS_FIRST)
+    if values:
+        write_again(path, set_keys(path.read_text(encoding="utf-8"), values, source=path))
+    after = read_site(directory)
+    if args.json:
+        show_json(
+            {"site": str(directory), "changed": {key: json.loads(text) for key, text in values.items()}}
+        )
+        return 0
+    for key, text in values.items():
+        show(f"{key} = {text}")
+    _tell_enabled(args, directory, after, changed=bool(values))
+    return 0
+
+
+def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed: bool) -> None:
+    hours = read.harvest.node_hours_max
+    bounds = f"at most {read.nodes_max} nodes at a time, {f'{hours:g}' if hours else 'any number of'} node-hours in all"
+    say(wrapped("", f"{'enabled' if changed else 'it was enabled already'}: it submits jobs as you, {bounds}; nodes "
+                    "that others need are given back"))  # fmt: skip
+    short = [each for each in read.accounts if hours and each.node_hours < hours]
+    for each in short:
+        say(
+            wrapped(
+                "", f"account `{each.name}` has {each.node_hours:g} node-hours in site.toml: it stops there"
+            )
+        )
+    where = "" if args.dir is None else f" {directory}"
+    if changed and _agent_lives(directory):
+        restart = (
+            "`tidemill up --stop; tidemill up --detach`"
+            if args.dir is None
+            else f"`tidemill site run{where}`"
+        )
+        _hint(f"its agent has read the old file: start it again, {restart}")
+    elif args.dir is None:
+        _hint(
+            "`tidemill run -- hostname` starts what is needed; `tidemill site drain --reason TEXT` stops it"
+        )
+    else:
+        _hint(f"`tidemill site run{where}` starts it; `tidemill site drain{where} --reason TEXT` stops it")
+
+
+def _hint(text: str) -> None:
+    say(wrapped("hint: ", text))
+
+
+def _agent_lives(directory: Path) -> bool:
+    from tidemill.cli.site_status import owner_of
+
+    owner = owner_of(directory)
+    return owner is not None and not owner["ended"]
+
+
+# ---- check ---------------------------------------------------------------------------------------------
+
+
+def check(args: Namespace) -> int:
+    """Exit code 2 where something that the file names is not there."""
+    directory = site_directory(args)
+    read = read_site(directory)
+    if args.effective:
+        return _show_effective(args, directory, read)
+    findings = list(examine_site(directory, read, offline=args.offline))
+    failed = any(each.state == "fail" for each in findings)
+    if args.json:
+        show_json([each._asdict() for each in findings])
+    else:
+        tell_findings(findings, show)
+    return 2 if failed else 0
+
+
+def _show_effective(args: Namespace, directory: Path, read: SiteConfig) -> int:
+    rows = effective(directory / "site.toml", read)
+    if args.json:
+        show_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
+        return 0
+    show_table(["KEY", "VALUE", "FROM"], [[key, _shown(value), origin] for key, value, origin in rows])
+    return 0
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
+
+
+def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
+    """Every key of the file with its value and where that comes from: a line of the file, or the default."""
+    import msgspec
+
+    from tidemill import config
+
+    lines = locate(path.read_text(encoding="utf-8"))
+    values = msgspec.to_builtins(read, enc_hook=str)
+    rows: list[tuple[str, Any, str]] = []
+    for key in config.describe(type(read)):
+        table, dot, name = key.key.rpartition(".")
+        value = (values[table] if dot else values)[name]
+        line = lines.get(key.key)
+        rows.append((key.key, value, "default" if line is None else f"{path.name}:{line}"))
+    return rows
+
+
+def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
+    """What the file names, and whether it is there."""
+    from tidemill.cli.doctor import binary_finding
+
+    number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
+    yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
+    yield _mode(read)
+    yield from _paths(read)
+    yield binary_finding(read.node_binary)
+    yield from _applications(directory)
+    if read.batch != "local":
+        yield from _manners(read)
+        if not offline:
+            yield from _cluster(directory, read)
+
+
+def _mode(read: SiteConfig) -> Finding:
+    if read.mode == "observe":
+        return Finding("mode", "ok", "observe: it submits nothing", "`tidemill site enable` lets it begin")
+    hours = read.harvest.node_hours_max
+    bound = f", {hours:g} node-hours" if hours else ""
+    return Finding("mode", "ok", f"run, at most {read.nodes_max} nodes{bound}")
+
+
+def _paths(read: SiteConfig) -> Iterator[Finding]:
+    for key, path in [
+        *(("data_roots", each) for each in read.data_roots),
+        ("output_dir", read.output_dir),
+        ("secret_file", read.secret_file),
+    ]:
+        if path is not None and not path.exists():
+            yield Finding(key, "fail", f"`{path}` does not exist", f"make it, or change `{key}`")
+    if read.secret_file is not None and read.secret_file.exists() and read.secret_file.stat().st_mode & 0o077:
+        yield Finding(
+            "secret_file", "fail", f"`{read.secret_file}` is open to others", f"chmod 0600 {read.secret_file}"
+        )
+    if read.output_dir is not None and read.output_dir.exists() and not os.access(read.output_dir, os.W_OK):
+        yield Finding(
+            "output_dir", "fail", f"`{read.output_dir}` cannot be written by you", "chmod, or name another"
+        )
+
+
+def _applications(directory: Path) -> Iterator[Finding]:
+    from tidemill.site.applications import Applications
+
+    applications = Applications(directory / "apps")
+    applications.refresh()
+    yield Finding("applications", "ok", ", ".join(sorted(applications.by_name)) or "none approved")
+    for file, problem in sorted(applications.problems.items()):
+        yield Finding("application", "fail", f"{file}: {problem}", "`tidemill app check FILE` tells more")
+
+
+def _manners(read: SiteConfig) -> Iterator[Finding]:
+    if not read.contact:
+        yield Finding(
+            "contact", "warn", "nobody is named", "set `contact`: the staff see it with every job of ours"
+        )
+    if read.stop_file is None:
+        yield Finding(
+            "stop_file", "warn", "none is agreed with the centre's staff", "set `stop_file`, and tell them"
+        )
+    elif not read.stop_file.parent.is_dir():
+        yield Finding(
+            "stop_file", "fail", f"its directory `{read.stop_file.parent}` does not exist", "make it"
+        )
+    elif read.stop_file.exists():
+        yield Finding(
+            "stop_file", "warn", f"`{read.stop_file}` exists: the site is stopped", "ask those who made it"
+        )
+    beside = read.harvest.lead == "beside"
+    if beside and read.lead_listen.startswith(("127.", "[::1]", "localhost")):
+        yield Finding(
+            "lead_listen", "warn", f"`{read.lead_listen}` can be reached from this host only",
+            "right where the compute nodes are this host; else `tidemill doctor --compute` tells the address",
+        )  # fmt: skip
+
+
+def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
+    from tidemill.batch.open import open_batch
+    from tidemill.site.advice import advise
+    from tidemill.site.detect import Wishes, choose_partition, of_facts
+
+    try:
+        facts = open_batch(read, directory).facts()
+    except TidemillError as error:
+        yield Finding("batch system", "fail", error.message, error.hint or advise(error.message) or "")
+        return
+    named = read.cluster.partition or None
+    partition, _ = choose_partition(facts, named)
+    wishes = Wishes(
+        server=read.server,
+        batch=read.batch,
+        partition=named,
+        account=read.accounts[0].name if read.accounts else None,
+    )
+    yield from of_facts(facts, partition, wishes)
+    limit = partition.walltime_max_s if partition else None
+    if limit and partition and read.walltime_s > limit:
+        yield Finding(
+            "walltime_s", "fail", f"{read.walltime_s:.0f} s, partition `{partition.name}` allows {limit:.0f} s",
+            f"set `walltime_s = {limit:.0f}`",
+        )  # fmt: skip
+
+
+COMMANDS = {
+    "site check": Command(define_check, check, "tidemill site check --effective", talks=False),
+    "site enable": Command(
+        define_enable, enable, "tidemill site enable --nodes 16 --node-hours 1000", talks=False
+    ),
+}

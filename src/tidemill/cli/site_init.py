@@ -1,0 +1,355 @@
+"""`tidemill site init`: looks at the machine, writes a commented site.toml, sends one small job to a compute node."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill.cli.arguments import Command, Parser, count, duration
+from tidemill.cli.configfile import commented, write_again, write_new
+from tidemill.cli.findings import tell_findings, wrapped
+from tidemill.cli.terminal import say, show, show_json
+from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
+
+if TYPE_CHECKING:
+    from tidemill.batch.contract import Facts
+    from tidemill.config.site import SiteConfig
+    from tidemill.site.detect import Finding, Login, Suggestion, Wishes
+    from tidemill.site.probe import NodeFacts
+
+PROBE_WAIT_S = 300
+TITLE = "A Tidemill site, written by `tidemill site init`. Lines with `->` say where a value comes from"
+SYSTEMS = ("slurm", "pbs", "gridengine", "local")
+#: which commands tell a batch system: Grid Engine and PBS share the name `qsub`
+COMMANDS_OF = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "pbsnodes"), "gridengine": ("qsub", "qconf")}
+
+
+def define(parser: Parser) -> None:
+    """Options of `site init`."""
+    parser.add_argument(
+        "dir", type=Path, nargs="?", metavar="DIR", help="the site's directory (default: HOME/site)"
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="the site's name (default: the cluster's, or `local` on this machine)"
+    )
+    parser.add_argument(
+        "--server", metavar="ADDRESS", help="the server it works for (default: the socket in HOME/server)"
+    )
+    parser.add_argument(
+        "--batch", choices=SYSTEMS, help="the batch system (default: the one whose commands are here)"
+    )
+    parser.add_argument(
+        "--partition", metavar="P", help="partition or queue to use (default: the batch system's default)"
+    )
+    parser.add_argument("--account", metavar="A", help="account to charge (default: the batch system's)")
+    parser.add_argument(
+        "--contact",
+        default="",
+        metavar="MAIL",
+        help="your mail address, for the centre's staff (default: none)",
+    )
+    parser.add_argument(
+        "--stop-file",
+        type=Path,
+        metavar="PATH",
+        help="staff who make this file stop us (default: SITE/STOP only)",
+    )
+    parser.add_argument(
+        "--nodes", type=count, metavar="N", help="nodes at most (default: 1 emulated one, or 4 of a cluster)"
+    )
+    parser.add_argument(
+        "--enable", action="store_true", help="let it submit jobs from the start (default: it only observes)"
+    )
+    parser.add_argument("--no-probe", action="store_true", help="submit no job to look at a compute node")
+    parser.add_argument(
+        "--probe-wait", type=duration, default=PROBE_WAIT_S, metavar="T",
+        help="wait so long for the probe to start, such as `10m` (default: 5m)",
+    )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="do not ask before the probe is submitted")
+
+
+def init(args: Namespace) -> int:
+    """Find out, write, probe, write again, tell."""
+    import msgspec
+
+    from tidemill.cli.up import SITE_NAME
+    from tidemill.client.home import home_dir, make_home
+    from tidemill.site.detect import suggest
+
+    home = home_dir(args.home)
+    directory: Path = (args.dir or home / "site").absolute()
+    path = directory / "site.toml"
+    replaces = _check_free(path, home)
+    if args.dir is None:
+        make_home(home)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory.chmod(0o700)
+    wishes, facts = _look(args, home, directory)
+    if replaces and args.name is None:  # what the site has done so far is known by this name
+        wishes = msgspec.structs.replace(wishes, name=SITE_NAME)
+    login = login_facts(directory)
+    (directory / "apps").mkdir(mode=0o700, exist_ok=True)
+    suggestion = suggest(wishes, login, facts)
+    text = draw(suggestion)
+    read = _checked(text, path)
+    write_again(path, text) if replaces else write_new(path, text)
+    node, problem = None, None
+    if facts is not None:
+        node, problem = _probe(args, read, directory, login=login)
+    if node is not None:
+        suggestion = suggest(wishes, login, facts, node)
+        write_again(path, draw(suggestion))
+    findings = [*suggestion.findings, *([problem] if problem else [])]
+    return _tell(args, path, findings, read=_checked(draw(suggestion), path))
+
+
+def _check_free(path: Path, home: Path) -> bool:
+    """Whether there is a file of `tidemill up` that may be replaced. ConfigError if there is another one."""
+    from tidemill.cli.up import MARK
+    from tidemill.client.home import up_runs
+
+    if not path.exists():
+        return False
+    if not path.read_text(errors="replace").startswith(MARK):
+        raise ConfigError(
+            f"`{path}` exists already",
+            hint="`tidemill site check` tells what is in it; move it away, or name another directory",
+        )
+    if up_runs(home):
+        raise ConfigError(f"`tidemill up` runs with `{path}`", hint="stop it first: `tidemill up --stop`")
+    return True
+
+
+def _look(args: Namespace, home: Path, directory: Path) -> tuple[Wishes, Facts | None]:
+    """What is wanted and what the batch system says."""
+    from tidemill.site.detect import Wishes
+
+    kind, origin, facts = find_batch(args, directory)
+    personal = args.server is None and args.dir is None and kind != "local"
+    wishes = Wishes(
+        server=args.server or f"unix:{home}/server/api.sock",
+        batch=kind,
+        batch_origin=origin,
+        name=args.name,
+        partition=args.partition,
+        account=args.account,
+        contact=args.contact,
+        stop_file=None if args.stop_file is None else str(args.stop_file.expanduser().absolute()),
+        enable=args.enable,
+        personal=personal,
+        nodes=args.nodes,
+    )
+    if facts is not None:
+        check_named(facts, partition=args.partition, account=args.account)
+    return wishes, facts
+
+
+def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None]:
+    """The batch system (kind, why, what it says). One that was named must answer; of those whose commands are on PATH
+    but belong to no cluster the next is tried. Raises SiteError with what to do."""
+    from tidemill.batch.open import open_cluster
+    from tidemill.config.site import Cluster
+    from tidemill.site.advice import advise, is_unconfigured
+
+    here = [kind for kind, names in COMMANDS_OF.items() if all(shutil.which(name) for name in names)]
+    if args.batch in COMMANDS_OF and args.batch not in here:
+        missing = [name for name in COMMANDS_OF[args.batch] if shutil.which(name) is None]
+        raise SiteError(
+            f"the commands of {args.batch} are not on PATH: {', '.join(missing)}",
+            hint="log in to a login node, or load the centre's module",
+            transient=False,
+        )
+    passed_over = ""
+    for kind in [args.batch] if args.batch else here:
+        if kind == "local":
+            break
+        cluster = Cluster(partition=args.partition or "")
+        try:
+            facts = open_cluster(kind, directory / "batch", cluster, account=args.account or "").facts()
+        except SiteError as error:
+            if args.batch is None and is_unconfigured(error.message):
+                passed_over += f"; {kind}'s commands are here, but no cluster behind them"
+                continue
+            raise SiteError(
+                error.message, hint=error.hint or advise(error.message), transient=error.transient
+            ) from error
+        return kind, "as you said" if args.batch else f"`{COMMANDS_OF[kind][0]}` is on PATH", facts
+    return "local", "as you said" if args.batch else f"no cluster was found{passed_over}", None
+
+
+def check_named(facts: Facts, *, partition: str | None, account: str | None) -> None:
+    """ConfigError where a partition or account that was named is not there."""
+    names = [each.name for each in facts.partitions]
+    if partition is not None and names and partition not in names:
+        raise ConfigError(
+            f"{facts.system} has no partition `{partition}`", hint=did_you_mean(partition, names)
+        )
+    if account is not None and facts.accounts and account not in facts.accounts:
+        raise ConfigError(f"you have no account `{account}`", hint=did_you_mean(account, facts.accounts))
+
+
+def login_facts(directory: Path, named: Path | None = None) -> Login:
+    """This host and our binary on it; a missing binary is told by the probe and by `doctor`."""
+    from tidemill.node.binary import find_binary
+    from tidemill.site.detect import Login, elf_machine
+
+    try:
+        binary = named or find_binary()
+    except ConfigError:
+        binary = directory / "tidemill-node"
+    return Login(
+        host=platform.node(),
+        machine=platform.machine(),
+        binary=str(binary),
+        binary_machine=elf_machine(binary),
+    )
+
+
+def draw(suggestion: Suggestion) -> str:
+    """The site.toml of a suggestion."""
+    from tidemill.config.site import SiteConfig
+
+    return commented(
+        SiteConfig,
+        title=TITLE,
+        values={each.key: each.value for each in suggestion.choices if each.value},
+        origins={each.key: each.origin for each in suggestion.choices},
+        tail=suggestion.tail,
+    )
+
+
+def _checked(text: str, path: Path) -> SiteConfig:
+    from tidemill import config
+    from tidemill.config.site import SiteConfig
+
+    return config.loads(text, SiteConfig, source=path)
+
+
+def _probe(
+    args: Namespace, read: SiteConfig, directory: Path, *, login: Login
+) -> tuple[NodeFacts | None, Finding | None]:
+    """Let a job look at a compute node. The site works without: what goes wrong is a finding."""
+    from tidemill.site.detect import Finding
+
+    if args.no_probe or not _may_submit(args, read):
+        return None, None
+    try:
+        return probe_node(read, directory, binary=Path(login.binary), wait_s=args.probe_wait), None
+    except KeyboardInterrupt:
+        return None, Finding("probe", "warn", "interrupted and cancelled; the site works without it",
+                             "`tidemill doctor --compute` tries again")  # fmt: skip
+    except TidemillError as error:
+        return None, Finding("probe", "fail", error.message, error.hint or "")
+
+
+def _may_submit(args: Namespace, read: SiteConfig) -> bool:
+    if args.yes or args.json or not sys.stdin.isatty():
+        return True
+    where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
+    say(f"One small job (1 node, 2 minutes at most) in {where} can look at a compute node.")
+    print("Submit it? [Y/n] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: float) -> NodeFacts:
+    """Run a probe of this site and tell how it gets on. Raises SiteError (too late is one), KeyboardInterrupt."""
+    import msgspec
+
+    from tidemill.batch.open import open_batch, site_key
+    from tidemill.site.advice import advise
+    from tidemill.site.probe import Probe, run_probe
+
+    # A probe queues like anybody's job: as a guest behind all others it might wait for ever.
+    hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))
+    comment = f"tidemill {site_key(directory)} {config.name} contact={config.contact}"
+    try:
+        probe = Probe(
+            open_batch(hasty, directory), directory, site=config.name, binary=binary, comment=comment
+        )
+        facts = run_probe(probe, wait_s=wait_s, tell=say)
+    except SiteError as error:
+        raise SiteError(
+            error.message, hint=error.hint or advise(error.message), transient=error.transient
+        ) from error
+    if facts is None:
+        reason = probe.status.reason if probe.status is not None else ""
+        raise SiteError(
+            f"no compute node within {wait_s:.0f} s"
+            + (f": {reason}" if reason else "")
+            + "; the probe was cancelled",
+            hint=advise(reason) or "`tidemill doctor --compute --probe-wait 1h` waits longer",
+        )
+    return facts
+
+
+# ---- what is told --------------------------------------------------------------------------------------
+
+
+def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteConfig) -> int:
+    failed = any(each.state == "fail" for each in findings)
+    if args.json:
+        show_json(
+            {
+                "site": str(path.parent),
+                "name": read.name,
+                "batch": read.batch,
+                "mode": read.mode,
+                "partition": read.cluster.partition,
+                "lead": read.harvest.lead if read.batch != "local" else "beside",
+                "findings": [each._asdict() for each in findings],
+            }
+        )
+        return 2 if failed else 0
+    tell_findings(findings, say)
+    show(str(path))
+    for head, text in next_steps(read, path, is_default=args.dir is None, failed=failed):
+        say(wrapped(f"{head:<8} ", text))
+    return 2 if failed else 0
+
+
+def next_steps(read: SiteConfig, path: Path, *, is_default: bool, failed: bool) -> list[tuple[str, str]]:
+    """What it does from here on and which command comes next: (head, text)."""
+    where = "" if is_default else f" {path.parent}"
+    stop_file = read.stop_file or path.parent / "STOP"
+    start = "`tidemill up --detach`" if is_default else f"`tidemill site run{where}`"
+    if read.batch == "local":
+        return [("next", "read it; put application files into apps/; then `tidemill site run`")]
+    steps = []
+    if failed:
+        steps.append(("missing", f"what is marked `fail` above; then `tidemill site check{where}`"))
+    if read.mode == "observe":
+        steps += [
+            ("mode", "observe: it computes and logs what it would do, and submits nothing"),
+            ("next", f"{start} lets it look; `tidemill site status{where}` shows what it sees"),
+            ("begin", f"`tidemill site enable{where}`: then it submits jobs as you, {_bounds(read)}"),
+        ]
+    else:
+        steps += [
+            ("mode", f"run: it submits jobs as you, {_bounds(read)}, on nodes that are idle, and gives them back when "
+             "others need them"),
+            ("stop", f"`tidemill site drain{where} --reason TEXT`, or make {stop_file}"),
+            ("next", "`tidemill run -- hostname`" if is_default else start),
+        ]  # fmt: skip
+    if not read.contact:
+        steps.append(
+            ("contact", "none: `contact` in site.toml should name you, the staff see it with every job")
+        )
+    return steps
+
+
+def _bounds(read: SiteConfig) -> str:
+    hours = read.harvest.node_hours_max
+    return f"at most {read.nodes_max} nodes at a time" + (
+        f" and {hours:g} node-hours in all" if hours else ""
+    )
+
+
+COMMANDS = {
+    "site init": Command(
+        define, init, "tidemill site init --partition batch --contact me@example.org", talks=False
+    )
+}

@@ -1,0 +1,226 @@
+"""`tidemill site status`: what a site does, from its directory and from its server."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.findings import wrapped
+from tidemill.cli.site_edit import define_directory, read_site, site_directory
+from tidemill.cli.terminal import show, show_json
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.report.tables import count_text, duration_text
+
+if TYPE_CHECKING:
+    from tidemill.config.site import SiteConfig
+    from tidemill.harvest.records import PlanMade
+    from tidemill.wire.api import SiteRow
+
+TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
+METRICS_BYTES_MAX = 1_000_000
+OLD_S = 120.0  #: metrics that are older are said to be
+PREFIX = "tidemill_"
+_SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)")
+_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+def define_status(parser: Parser) -> None:
+    """Options of `site status`."""
+    define_directory(parser)
+
+
+def status(args: Namespace) -> int:
+    """Print what the directory and the server know of the site."""
+    from tidemill.site.applications import Applications
+    from tidemill.site.drain import drained
+
+    directory = site_directory(args)
+    config = read_site(directory)
+    applications = Applications(directory / "apps")
+    applications.refresh()
+    row, why = _server_view(config)
+    owner = owner_of(directory)
+    stopped = drained(directory)
+    plans = newest_plans(directory / "harvest")
+    samples = read_metrics(directory / "metrics.prom")
+    if args.json:
+        show_json(
+            {
+                "site": config.name,
+                "directory": str(directory),
+                "batch": config.batch,
+                "mode": config.mode,
+                "policy": policy_of(config),
+                "nodes_max": config.nodes_max,
+                "agent": owner,
+                "drained": stopped,
+                "plans": plans,
+                "metrics": samples,
+                "contact": config.contact,
+                "stop_file": None if config.stop_file is None else str(config.stop_file),
+                "applications": sorted(applications.by_name),
+                "refused_applications": applications.problems,
+                "server": row,
+                "server_error": why,
+            }
+        )
+        return 0
+    _line("site", f"{config.name} in {directory}")
+    _line("mode", mode_text(config))
+    _line("agent", _owner_text(owner))
+    if stopped is not None:
+        _line(
+            "stopped",
+            f"{stopped or 'no reason given'}; `tidemill site resume --reason TEXT` lets it work again",
+        )
+    for plan in plans:
+        _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
+    for head, text in metrics_lines(samples):
+        _line(head, text)
+    _line("applications", ", ".join(sorted(applications.by_name)) or "none")
+    for file, problem in sorted(applications.problems.items()):
+        _line("refused", f"{file}: {problem}")
+    _show_row(config, row, why)
+    if config.batch != "local":
+        _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")
+        _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
+    return 0
+
+
+def _line(head: str, text: str) -> None:
+    show(wrapped(f"{head:<12} ", text))
+
+
+def policy_of(config: SiteConfig) -> str:
+    """The harvest's policy, defaults filled in as the configuration says them."""
+    if config.harvest.policy is not None:
+        return config.harvest.policy
+    return {"local": "demand", "pbs": "windows"}.get(config.batch, "yield")
+
+
+def mode_text(config: SiteConfig) -> str:
+    """Batch system, mode, policy and bounds in one line."""
+    hours = config.harvest.node_hours_max
+    bounds = f"at most {config.nodes_max} nodes" + (f", {hours:g} node-hours in all" if hours else "")
+    where = (
+        f" partition `{config.cluster.partition}`"
+        if config.batch != "local" and config.cluster.partition
+        else ""
+    )
+    text = f"{config.mode} on {config.batch}{where}, policy {policy_of(config)}, {bounds}"
+    return text + ("; it submits nothing: `tidemill site enable`" if config.mode == "observe" else "")
+
+
+def newest_plans(directory: Path) -> list[PlanMade]:
+    """The last plan of each pool that the newest file of records tells of."""
+    from tidemill.errors import ProtocolError
+    from tidemill.harvest.records import PlanMade, decode
+
+    newest = max(directory.glob("????-??-??.jsonl"), default=None)
+    if newest is None:
+        return []
+    with newest.open("rb") as file:
+        file.seek(max(0, newest.stat().st_size - TAIL_BYTES_MAX))
+        lines = file.read(TAIL_BYTES_MAX).split(b"\n")
+    plans: dict[str, PlanMade] = {}
+    for line in lines:
+        try:
+            record = decode(line) if line else None
+        except ProtocolError:  # the first line may be cut, the last one is being written
+            continue
+        if isinstance(record, PlanMade):
+            plans[record.pool] = record
+    return list(plans.values())
+
+
+def plan_text(plan: PlanMade, *, now_s: float) -> str:
+    """What a plan saw and did, in words."""
+    age = duration_text(max(0.0, now_s - plan.at_s))
+    text = (
+        f"{plan.pool}: of {plan.nodes} nodes {plan.busy} busy, {plan.idle} idle, {plan.held} ours; "
+        f"{plan.waiting} of ours and {plan.queue} regular jobs wait"
+    )
+    acts = [(plan.submit, "asked for"), (plan.cancel, "given back"), (plan.shorten, "shortened")]
+    done = ", ".join(f"{number} {word}" for number, word in acts if number)
+    if done:
+        text += f"; {done}"
+    if plan.yields_to:
+        text += f", for {', '.join(plan.yields_to[:3])}"
+    if plan.waits_for:
+        text += f"; waits for {plan.waits_for}"
+    return f"{text} ({age} ago)"
+
+
+def read_metrics(path: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Samples of a file in Prometheus' text format: name -> (labels, value). Empty where there is none."""
+    try:
+        text = path.read_bytes()[:METRICS_BYTES_MAX].decode(errors="replace")
+    except OSError:
+        return {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is None or not match["name"].startswith(PREFIX):
+            continue
+        try:
+            value = float(match["value"])
+        except ValueError:
+            continue
+        labels = dict(_LABEL.findall(match["labels"] or ""))
+        samples.setdefault(match["name"], []).append((labels, value))
+    return samples
+
+
+def metrics_lines(samples: dict[str, list[tuple[dict[str, str], float]]]) -> list[tuple[str, str]]:
+    """What people want to know of the metrics: (head, text)."""
+    del samples
+    return []
+
+
+def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
+    if row is None:
+        _line("server", f"{config.server}: {why}")
+        return
+    age = duration_text(max(0, clock.now_us() - row.seen_us) / 1e6)
+    _line("server", f"{config.server}: {row.state}, heard of {age} ago")
+    states = ", ".join(f"{number} {state}" for state, number in sorted(row.allocations.items()) if number)
+    _line("allocations", states or "none")
+    _line("leased", f"{count_text(row.leased_events)} events")
+
+
+def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:
+    from tidemill.client.client import Client
+
+    try:
+        client = Client(config.server, secret_file=config.secret_file, retry_s=0)
+        rows = [row for row in client.sites() if row.name == config.name]
+    except TidemillError as error:
+        return None, error.message
+    return (rows[0], "") if rows else (None, "does not know this site yet")
+
+
+def owner_of(directory: Path) -> dict[str, Any] | None:
+    """The newest epoch of the site directory, and whether its agent has left. Raises ConfigError."""
+    newest = max((directory / "epoch").glob("*.json"), default=None)
+    if newest is None:
+        return None
+    try:
+        told: dict[str, Any] = json.loads(newest.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"failed to read `{newest}`: {error}") from error
+    return {**told, "ended": newest.with_suffix(".ended").exists()}
+
+
+def _owner_text(owner: dict[str, Any] | None) -> str:
+    if owner is None:
+        return "none has run yet"
+    who = f"process {owner['pid']} on {owner['host']} since {clock.utc_text(owner['since_us'])}, epoch {owner['epoch']}"
+    return who + (" (has ended)" if owner["ended"] else "")
+
+
+COMMANDS = {"site status": Command(define_status, status, "tidemill site status --json", talks=False)}

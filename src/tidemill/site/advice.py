@@ -1,0 +1,41 @@
+"""What batch systems say when something is wrong, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_ADVICE = (
+    (r"could not establish a configuration source|SGE_ROOT|act_qmaster|ClusterName needs|pbs\.conf",
+     "the batch commands are installed but belong to no cluster: load the centre's module, or log in to a login node"),
+    (r"unable to contact slurm controller|unable to contact qmaster|commlib error|cannot connect to server|"
+     r"connection refused|controller.* not responding|timed? ?out|did not answer",
+     "the batch system's controller does not answer: try again; if it lasts, ask the centre's staff"),
+    (r"no program", "are you on a login node, with the batch commands on PATH? `--batch local` uses this machine"),
+    (r"invalid account|account/partition|unknown project|unauthorized request|project .* does not exist|"
+     r"invalid .*project|charge account",
+     "name an account of yours: `tidemill site init --account NAME`; Slurm lists them: sacctmgr show assoc user=$USER"),
+    (r"invalid partition|unknown queue|requested queue .* does not exist|partition name specified",
+     "name a partition that exists: `tidemill site init --partition NAME`"),
+    (r"not permitted to use this partition|access.?/?permission denied|not allowed|no suitable queue|"
+     r"not authorized|access to queue is denied",
+     "you may not use it: name another partition (`--partition NAME`), or ask the centre's staff for access"),
+    (r"partition.*(down|inactive|drain)|required partition not available|queue is not enabled|disabled on requested",
+     "the partition is closed: wait, or name another one (`--partition NAME`)"),
+    (r"qos|accounting/qos|job violates|limit|exceeds",
+     "a limit of the centre stands in the way: ask for less, or ask the staff"),
+    (r"disk quota|quota exceeded|no space left",
+     "free some space, or make the site elsewhere: `tidemill site init DIR`"),
+)  # fmt: skip
+
+
+def advise(message: str) -> str | None:
+    """What to do about an error of a batch system, None where we do not know."""
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, message, re.IGNORECASE):
+            return advice
+    return None
+
+
+def is_unconfigured(message: str) -> bool:
+    """Whether batch commands are installed here, but no cluster behind them is."""
+    return bool(re.search(_ADVICE[0][0], message, re.IGNORECASE))

@@ -1,0 +1,186 @@
+"""From what was found out about a machine to the values of a site.toml and words about it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill import config
+from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.cli.site_init import draw
+from tidemill.config.site import SiteConfig
+from tidemill.site.advice import advise, is_unconfigured
+from tidemill.site.detect import Finding, Login, Suggestion, Wishes, elf_machine, suggest
+from tidemill.site.probe import NodeFacts
+
+WISHES = Wishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
+LOGIN = Login(host="login1", machine="x86_64", binary="/opt/tidemill-node", binary_machine="x86_64")
+BATCH = PartitionFacts(
+    name="batch",
+    is_default=True,
+    nodes=16,
+    cores_per_node=8,
+    memory_mb_per_node=16000,
+    walltime_max_s=86400,
+    tier=10,
+)
+FACTS = Facts(
+    system="Slurm 22.05.8",
+    partitions=[BATCH, PartitionFacts(name="preempt", nodes=16, tier=1, preempted="requeue")],
+    accounts=["sci", "old"],
+    array_max=1001,
+    scheduler={"cluster": "lab"},
+)
+NODE = NodeFacts(
+    host="n01", machine="x86_64", kernel="5.14", cores=8, memory_mb=16000, site="writable", home="writable",
+    home_same=True, shm_mb=8000, namespaces="yes", node_status=0, node_said="tidemill-node 0.1.0", network=True,
+    reached=["10.0.0.5"], clock_offset_s=0.2,
+)  # fmt: skip
+
+
+def values(suggestion: Suggestion) -> SiteConfig:
+    return config.loads(draw(suggestion), SiteConfig, source=Path("/s/site.toml"))
+
+
+def found(suggestion: Suggestion, check: str) -> Finding:
+    (finding,) = [each for each in suggestion.findings if each.check == check]
+    return finding
+
+
+def with_node(**changes: object) -> Suggestion:
+    return suggest(WISHES, LOGIN, FACTS, msgspec.structs.replace(NODE, **changes))
+
+
+def with_facts(**changes: object) -> Suggestion:
+    return suggest(WISHES, LOGIN, msgspec.structs.replace(FACTS, **changes), NODE)
+
+
+def test_a_new_site_observes_with_small_bounds_and_the_cluster_s_name() -> None:
+    read = values(suggest(WISHES, LOGIN, FACTS, NODE))
+    assert (read.name, read.mode, read.nodes_max, read.harvest.node_hours_max) == ("lab", "observe", 4, 100)
+    assert (read.batch, read.cluster.partition) == ("slurm", "batch")
+    assert (read.lead_listen, read.harvest.lead) == ("10.0.0.5:0", "beside")
+    assert read.data_roots == []
+    assert not read.allow_adhoc
+
+
+def test_a_local_site_runs_as_before() -> None:
+    read = values(suggest(Wishes(server="unix:/s", batch="local", nodes=3), LOGIN))
+    assert (read.name, read.mode, read.local.nodes) == ("local", "run", 3)
+    assert read.harvest.node_hours_max is None
+
+
+def test_a_person_s_own_site_may_run_commands_and_read_that_person_s_files() -> None:
+    wishes = msgspec.structs.replace(WISHES, personal=True, enable=True)
+    read = values(suggest(wishes, LOGIN, FACTS, NODE))
+    assert (read.mode, read.allow_adhoc, read.data_roots) == ("run", True, [Path("/")])
+
+
+@pytest.mark.parametrize("node", [None, msgspec.structs.replace(NODE, network=False)])
+def test_without_a_try_of_the_network_work_travels_by_files(node: NodeFacts | None) -> None:
+    suggestion = suggest(WISHES, LOGIN, FACTS, node)
+    assert values(suggestion).harvest.lead == "none"
+    assert "unknown" in draw(suggestion)
+
+
+def test_closed_networks_are_told_and_work_travels_by_files() -> None:
+    suggestion = with_node(reached=[])
+    assert values(suggestion).harvest.lead == "none"
+    assert "do not reach this host" in found(suggestion, "network").found
+
+
+def test_hidden_jobs_mean_windows_only_and_it_says_so() -> None:
+    suggestion = with_facts(others_hidden=True)
+    assert values(suggestion).harvest.policy == "windows"
+    assert "hidden" in found(suggestion, "others' jobs").found
+
+
+def test_an_account_becomes_a_grant_that_is_to_be_filled_in() -> None:
+    suggestion = suggest(msgspec.structs.replace(WISHES, account="sci"), LOGIN, FACTS, NODE)
+    (account,) = values(suggestion).accounts
+    assert (account.name, account.node_hours) == ("sci", 100)
+    assert "its grant is unknown" in found(suggestion, "account").found
+
+
+def test_a_partition_that_gives_way_is_pointed_out() -> None:
+    assert found(suggest(WISHES, LOGIN, FACTS, NODE), "gentler").hint.startswith("`--partition preempt`")
+
+
+def test_short_partitions_shorten_the_walltime() -> None:
+    short = msgspec.structs.replace(BATCH, walltime_max_s=1800)
+    assert values(with_facts(partitions=[short])).walltime_s == 1800
+
+
+def test_without_a_usable_partition_each_one_says_why() -> None:
+    closed = msgspec.structs.replace(BATCH, usable=False, why_not="partition is down")
+    finding = found(with_facts(partitions=[closed]), "partition")
+    assert (finding.state, finding.found) == ("fail", "none that you may use: batch: partition is down")
+
+
+def test_switched_off_arrays_are_told() -> None:
+    assert "MaxArraySize 0" in found(with_facts(array_max=0), "arrays").found
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "state", "words"),
+    [
+        ({"machine": "aarch64", "node_status": 126, "node_said": "Exec format error"}, "binary there", "fail",
+         "our binary is for x86_64, n01 is aarch64"),
+        ({"node_status": 126, "node_said": "Permission denied"}, "binary there", "fail", "Permission denied"),
+        ({"node_status": 127, "node_said": "not found"}, "binary there", "fail", "does not run on n01"),
+        ({"site": "readonly"}, "site there", "fail", "readonly on n01"),
+        ({"site": "absent"}, "site there", "fail", "absent on n01"),
+        ({"home": "absent"}, "home there", "warn", "your home directory is absent"),
+        ({"home_same": False}, "home there", "warn", "another directory"),
+        ({"shm_mb": None}, "node memory", "warn", "no /dev/shm"),
+        ({"namespaces": "no: unshare: Operation not permitted"}, "isolation", "warn", "Operation not permitted"),
+        ({"clock_offset_s": -61.0}, "clock", "warn", "-61 s off"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_a_node_is_said_with_a_hint(
+    changes: dict[str, object], check: str, state: str, words: str
+) -> None:
+    finding = found(with_node(**changes), check)
+    assert finding.state == state
+    assert words in finding.found
+    assert finding.hint
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+         "--account NAME"),
+        ("`sinfo -h` ended with status 1: Unable to contact slurm controller (connect failure)", "does not answer"),
+        ("there is no program `squeue`", "login node"),
+        ("invalid partition specified: nix", "--partition NAME"),
+        ("User's group not permitted to use this partition", "may not use it"),
+        ("Required partition not available (inactive or drain)", "closed"),
+        ("failed to write `/h/site.toml`: Disk quota exceeded", "free some space"),
+        ("Job violates accounting/QOS policy (job submit limit)", "limit of the centre"),
+        ("qsub: Unauthorized Request", "--account NAME"),
+        ("qsub: Unknown queue", "--partition NAME"),
+        ("error: unable to contact qmaster using port 6444 on host \"x\"", "does not answer"),
+    ],
+)  # fmt: skip
+def test_errors_of_batch_systems_get_advice(message: str, words: str) -> None:
+    assert words in (advise(message) or "")
+
+
+def test_commands_without_a_cluster_behind_them_are_told_from_one_that_is_down() -> None:
+    assert is_unconfigured("sinfo: fatal: Could not establish a configuration source")
+    assert is_unconfigured("error: Please set the environment variable SGE_ROOT.")
+    assert not is_unconfigured("Unable to contact slurm controller (connect failure)")
+    assert advise("something nobody has seen") is None
+
+
+def test_the_architecture_of_a_program_is_read_from_its_header(tmp_path: Path) -> None:
+    arm = tmp_path / "arm"
+    arm.write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little"))
+    assert elf_machine(arm) == "aarch64"
+    assert elf_machine(Path(sys.executable)) in ("x86_64", "aarch64")
+    assert elf_machine(tmp_path / "none") == ""
+    assert elf_machine(Path(__file__)) == ""
