@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
 
 import pytest
 from tests.contract.batch_world import BatchWorld, Can
@@ -19,7 +18,7 @@ from tidemill.config.site import LocalBatch
 class LocalWorld:
     """The daemon is ours, so nobody else has jobs in it."""
 
-    can = frozenset({Can.CONTAIN, Can.ORDER, Can.REFUSE, Can.WALLTIME})
+    can = frozenset(Can) - {Can.AWAY, Can.FEATURES, Can.FOREIGN}
     nodes = 2
     cores = 1
     short_s = 0.5
@@ -33,7 +32,7 @@ class LocalWorld:
         self.config = LocalBatch(nodes=self.nodes, cores_per_node=1, memory_mb_per_node=100, grace_s=0.3)
 
     def open(self) -> BatchSystem:
-        return cast(BatchSystem, LocalBatchSystem(self.directory, self.config))
+        return LocalBatchSystem(self.directory, self.config)
 
     def plant(self, *, name: str, comment: str, stranger: bool) -> str:
         raise NotImplementedError(f"{name} {comment} {stranger}")

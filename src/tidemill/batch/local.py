@@ -39,6 +39,7 @@ from tidemill.batch.contract import (
     Submission,
     element_name,
 )
+from tidemill.batch.names import check_name
 from tidemill.batch.run import start
 from tidemill.config.site import LocalBatch
 from tidemill.errors import ProtocolError, SiteError
@@ -122,6 +123,7 @@ class LocalBatchSystem:
     def submit(self, submission: Submission) -> str:
         """See the contract."""
         self.calls.actions += 1
+        check_name(submission.name)
         self._check(submission)
         first = element_name(submission.name, 0, submission.count)
         if self._knows(first):
@@ -226,7 +228,7 @@ class LocalBatchSystem:
             memory_mb_per_node=machine.memory_mb_per_node,
         )
         return Facts(
-            system="local",
+            system=f"local (Linux {platform.release()})",
             partitions=[partition],
             array_max=ARRAY_MAX,
             architectures=[platform.machine()],
@@ -295,7 +297,7 @@ class LocalBatchSystem:
 
     def _running(self, entry: Entry) -> Running:
         return Running(
-            id=str(entry.number),
+            id=entry.submission.name,
             name=entry.submission.name,
             user=self._user,
             nodes=_node_names(entry.nodes),
@@ -314,7 +316,7 @@ class LocalBatchSystem:
         return Status(
             answer=Answer.FOUND,
             state=entry.state,
-            batch_id=str(entry.number),
+            batch_id=entry.submission.name,
             ending=entry.outcome,
             reason=entry.reason,
             nodes=_node_names(entry.nodes),
