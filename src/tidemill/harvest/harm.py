@@ -1,0 +1,214 @@
+"""Who waited because of us, and for how long: an estimate from what the broker yielded to and from when jobs started.
+
+A regular job that could start were we not here stands in a decision's `yields_to`. From the first such decision until
+its nodes were free (or it started) its wait is ours; what it waits longer on free nodes is the scheduler's cycle, which
+it would have waited for without us, too. Deterministic: knows no clock, reads no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidemill.harvest.records import AnyRecord, PlanMade, RegularStarted, file_name
+from tidemill.harvest.situation import Decision, Situation
+from tidemill.model.machine import Queued, Running, Snapshot
+
+PLANS_MAX = 20
+"""Plans kept as evidence for one job: the first ones."""
+
+WATCHED_MAX = 100_000
+"""Jobs that wait and to which we yielded; beyond that the oldest are forgotten."""
+
+
+class Yielded(msgspec.Struct, frozen=True):
+    """A decision, its plan's name, and what it was made from."""
+
+    plan: str
+    situation: Situation
+    decision: Decision
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over regular jobs that started (or left)."""
+
+    jobs: int = 0
+    delayed: int = 0  #: whose wait was partly ours
+    share_s: float = 0.0
+    worst_s: float = 0.0
+    worst_id: str = ""
+
+
+class _Watched(msgspec.Struct):
+    """A job that waits and could start without us. `free_s`: since when enough nodes are idle for it."""
+
+    could_start_s: float
+    uncertainty_s: float
+    plans: list[str]
+    user: str = ""
+    width: int = 0
+    submitted_s: float | None = None
+    free_s: float | None = None
+
+
+class Tracker:
+    """Follows regular jobs from decision to start."""
+
+    def __init__(self, poll_s: float) -> None:
+        self._poll_s = poll_s  #: the uncertainty of the first look
+        self._watched: dict[str, _Watched] = {}
+        self._running: set[str] | None = None
+        self._looked_s: float | None = None
+        self._days: dict[str, Totals] = {}
+
+    def restore(self, records: Iterable[AnyRecord]) -> None:
+        """Take up what an earlier agent has written, the oldest first: the last days will do."""
+        for record in records:
+            if isinstance(record, PlanMade):
+                for job in record.yields_to:
+                    found = self._watched.setdefault(job, _Watched(record.snapshot_s, self._poll_s, []))
+                    _add(found.plans, record.plan)
+            elif isinstance(record, RegularStarted):
+                self._watched.pop(record.id, None)
+                self._count(record)
+
+    def look(self, snapshot: Snapshot, yields: Sequence[Yielded]) -> list[RegularStarted]:
+        """One poll: the decisions made from this snapshot. Records of the regular jobs that started since the last one.
+
+        A snapshot in which others' jobs are hidden tells nothing.
+        """
+        if snapshot.hidden:
+            return []
+        others = [job for job in snapshot.running if not job.ours]
+        started = self._started(snapshot, others)
+        self._running = {job.id for job in others}
+        waiting = {job.id: job for job in snapshot.queued if not job.ours} if self._is_needed(yields) else {}
+        started += self._left(snapshot, waiting)
+        for each in yields:
+            self._note(each, waiting, snapshot.at_s)
+        while len(self._watched) > WATCHED_MAX:
+            del self._watched[next(iter(self._watched))]
+        self._looked_s = snapshot.at_s
+        for record in started:
+            self._count(record)
+        return started
+
+    def day(self, at_s: float) -> Totals:
+        """The totals of the day (UTC) that holds this time."""
+        return self._days.get(file_name(at_s), Totals())
+
+    @property
+    def waiting(self) -> int:
+        """Regular jobs that could start without us and have not started."""
+        return len(self._watched)
+
+    def _is_needed(self, yields: Sequence[Yielded]) -> bool:
+        return bool(self._watched) or any(each.decision.yields_to for each in yields)
+
+    def _started(self, snapshot: Snapshot, others: Iterable[Running]) -> list[RegularStarted]:
+        records = []
+        for job in others:
+            watched = self._watched.pop(job.id, None)
+            if watched is None and (self._running is None or job.id in self._running):
+                continue  # it ran before, or we have only begun to look
+            submitted_s = job.submitted_s
+            if watched is None:
+                interval_s = snapshot.at_s - (self._looked_s or snapshot.at_s)
+                watched = _Watched(job.started_s, interval_s, [])
+                could_start_s, share_s = None, 0.0
+            else:
+                could_start_s = watched.could_start_s
+                free_s = job.started_s if watched.free_s is None else min(job.started_s, watched.free_s)
+                share_s = max(0.0, free_s - could_start_s)
+                submitted_s = watched.submitted_s if submitted_s is None else submitted_s
+            records.append(
+                RegularStarted(
+                    at_s=snapshot.at_s,
+                    id=job.id,
+                    user=job.user,
+                    width=job.width,
+                    submitted_s=submitted_s,
+                    could_start_s=could_start_s,
+                    started_s=job.started_s,
+                    share_s=share_s,
+                    uncertainty_s=watched.uncertainty_s,
+                    plans=watched.plans,
+                )
+            )
+        return records
+
+    def _left(self, snapshot: Snapshot, waiting: dict[str, Queued]) -> list[RegularStarted]:
+        """Jobs that we yielded to and that neither wait nor run: canceled, or started and ended between two looks."""
+        records = []
+        for job in [job for job in self._watched if job not in waiting]:
+            watched = self._watched.pop(job)
+            end_s = snapshot.at_s if watched.free_s is None else watched.free_s
+            records.append(
+                RegularStarted(
+                    at_s=snapshot.at_s,
+                    id=job,
+                    user=watched.user,
+                    width=watched.width,
+                    submitted_s=watched.submitted_s,
+                    could_start_s=watched.could_start_s,
+                    started_s=None,
+                    share_s=max(0.0, end_s - watched.could_start_s),
+                    uncertainty_s=watched.uncertainty_s + snapshot.at_s - (self._looked_s or snapshot.at_s),
+                    plans=watched.plans,
+                )
+            )
+        return records
+
+    def _note(self, each: Yielded, waiting: dict[str, Queued], now_s: float) -> None:
+        """Remember when jobs could first start, and since when they could also with us."""
+        if not each.decision.yields_to:
+            return
+        widths = {job.id: job.width for job in each.situation.queue}
+        idle = each.situation.idle
+        for name in each.decision.yields_to:
+            job = waiting.get(name)
+            if job is None:
+                continue
+            watched = self._watched.get(name)
+            free_s = now_s
+            if watched is None:
+                watched = self._watched[name] = self._first(job, now_s)
+                free_s = watched.could_start_s  # what is idle at first sight was not freed for it
+            watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
+            _add(watched.plans, each.plan)
+            idle -= widths.get(name, job.width)
+            if idle < 0:
+                watched.free_s = None
+            elif watched.free_s is None:
+                watched.free_s = free_s
+
+    def _first(self, job: Queued, now_s: float) -> _Watched:
+        """It could start since some time after the last look: since its submission if that is later, else probably
+        since half of the interval, when somebody's nodes came free."""
+        before_s = now_s - self._poll_s if self._looked_s is None else self._looked_s
+        if job.submitted_s is not None and job.submitted_s > before_s:
+            begin_s = min(job.submitted_s, now_s)
+            return _Watched(begin_s, now_s - begin_s, [])
+        return _Watched((before_s + now_s) / 2, now_s - before_s, [])
+
+    def _count(self, record: RegularStarted) -> None:
+        name = file_name(record.at_s)
+        self._days[name] = add(self._days.get(name, Totals()), record)
+
+
+def add(totals: Totals, record: RegularStarted) -> Totals:
+    """The totals with one more job."""
+    worst = record.share_s > totals.worst_s
+    return Totals(
+        jobs=totals.jobs + 1,
+        delayed=totals.delayed + (record.share_s > 0),
+        share_s=totals.share_s + record.share_s,
+        worst_s=record.share_s if worst else totals.worst_s,
+        worst_id=record.id if worst else totals.worst_id,
+    )
+
+
+def _add(plans: list[str], plan: str) -> None:
+    if len(plans) < PLANS_MAX and plan not in plans:
+        plans.append(plan)

@@ -1,0 +1,189 @@
+"""Who waited because of us: times computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.harvest.harm import PLANS_MAX, Totals, Tracker, Yielded
+from tidemill.harvest.records import PlanMade, RegularStarted, decode, encode
+from tidemill.harvest.situation import Backlog, Decision, Limits, Situation, Waiting
+from tidemill.model.machine import Queued, Running, Snapshot
+
+DAY_S = 20_000 * 86400.0  #: midnight
+
+
+def queued(job: str, *, width: int = 4, submitted_s: float | None = DAY_S) -> Queued:
+    return Queued(id=job, name="x", user="ann", width=width, walltime_s=600, submitted_s=submitted_s)
+
+
+def running(job: str, started_s: float, **fields: Any) -> Running:
+    told = {"name": "x", "user": "ann", "nodes": (), "width": 4, "ends_s": started_s + 600}
+    return Running(id=job, started_s=started_s, **{**told, **fields})
+
+
+def machine(at_s: float, *jobs: Queued | Running, hidden: list[str] | None = None) -> Snapshot:
+    return Snapshot(
+        at_s=at_s,
+        nodes=[],
+        running=[job for job in jobs if isinstance(job, Running)],
+        queued=[job for job in jobs if isinstance(job, Queued)],
+        hidden=hidden or [],
+    )
+
+
+def yields(plan: str, snapshot: Snapshot, *jobs: str, idle: int = 0) -> list[Yielded]:
+    situation = Situation(
+        now_s=snapshot.at_s,
+        nodes=16,
+        idle=idle,
+        busy=[],
+        queue=[Waiting(job.id, job.width, job.walltime_s) for job in snapshot.queued],
+        outages=[],
+        holdings=[],
+        backlog=Backlog(node_s=0, nodes_max=0, event_s=1),
+        limits=Limits(nodes_max=0, allocations_max=0),
+    )
+    return [Yielded(plan, situation, Decision(yields_to=list(jobs)))]
+
+
+def looked(*, poll_s: float = 30) -> Tracker:
+    tracker = Tracker(poll_s)
+    assert tracker.look(machine(DAY_S, running("old", DAY_S - 50)), []) == []
+    return tracker
+
+
+def test_a_job_that_never_stood_behind_us_has_no_share() -> None:
+    tracker = looked()
+    now = machine(DAY_S + 30, running("old", DAY_S - 50), running("7", DAY_S + 20, submitted_s=DAY_S + 10))
+    (record,) = tracker.look(now, [])
+
+    assert (record.id, record.share_s, record.could_start_s, record.plans) == ("7", 0.0, None, [])
+    assert (record.submitted_s, record.started_s, record.uncertainty_s) == (DAY_S + 10, DAY_S + 20, 30)
+    assert tracker.look(now, []) == []
+    assert tracker.day(now.at_s) == Totals(jobs=1)
+
+
+def test_the_share_runs_from_submission_to_start() -> None:
+    tracker = looked()
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
+    assert tracker.look(first, yields("e1-4", first, "7")) == []
+    assert tracker.waiting == 1
+    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
+
+    assert (record.could_start_s, record.share_s, record.uncertainty_s) == (DAY_S + 20, 18, 10)
+    assert record.plans == ["e1-4"]
+    assert record.submitted_s == DAY_S + 20
+    assert decode(encode(record)) == record
+    assert tracker.waiting == 0
+    assert tracker.day(DAY_S + 90) == Totals(jobs=1, delayed=1, share_s=18, worst_s=18, worst_id="7")
+    assert tracker.day(DAY_S + 86400) == Totals()
+
+
+def test_a_job_that_waited_before_could_start_about_half_an_interval_ago() -> None:
+    tracker = looked()
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S - 900))
+    tracker.look(first, yields("e1-4", first, "7"))
+    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 38)), [])
+    assert (record.could_start_s, record.share_s, record.uncertainty_s) == (DAY_S + 15, 23, 30)
+
+
+def test_waiting_on_free_nodes_is_the_schedulers() -> None:
+    tracker = looked()
+    for at_s, idle in ((30, 0), (60, 4), (90, 4)):
+        now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
+        tracker.look(now, yields(f"e1-{at_s}", now, "7", idle=idle))
+    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
+    assert (record.share_s, record.plans) == (30, ["e1-30", "e1-60", "e1-90"])
+
+
+def test_nodes_that_somebody_else_took_were_not_free() -> None:
+    tracker = looked()
+    for at_s, idle in ((30, 4), (60, 3)):
+        now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
+        tracker.look(now, yields(f"e1-{at_s}", now, "7", idle=idle))
+    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
+    assert record.share_s == 65
+
+
+def test_idle_nodes_are_enough_for_one_job_only_once() -> None:
+    tracker = looked()
+    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30), queued("8", submitted_s=DAY_S + 30))
+    tracker.look(now, yields("e1-1", now, "7", "8", idle=7))
+    found = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 40), running("8", DAY_S + 40)), [])
+    assert {record.id: record.share_s for record in found} == {"7": 0, "8": 10}
+
+
+def test_a_job_that_found_idle_nodes_was_not_delayed() -> None:
+    tracker = looked()
+    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 10))
+    tracker.look(now, yields("e1-1", now, "7", idle=4))
+    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 59)), [])
+    assert record.share_s == 0
+
+
+def test_a_job_that_leaves_unseen_is_charged_until_we_missed_it() -> None:
+    tracker = looked()
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
+    tracker.look(first, yields("e1-4", first, "7"))
+    (record,) = tracker.look(machine(DAY_S + 60), [])
+    assert (record.started_s, record.share_s, record.uncertainty_s) == (None, 30, 30)
+    assert (record.user, record.width) == ("ann", 4)
+
+
+def test_our_own_allocations_are_nobody_whom_we_delay() -> None:
+    tracker = looked()
+    assert tracker.look(machine(DAY_S + 30, running("a", DAY_S + 20, ours=True)), []) == []
+
+
+def test_a_snapshot_that_hides_others_says_nothing_about_them() -> None:
+    tracker = looked()
+    first = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
+    tracker.look(first, yields("e1-4", first, "7"))
+    assert tracker.look(machine(DAY_S + 60, hidden=["others' jobs"]), []) == []
+    (record,) = tracker.look(machine(DAY_S + 90, running("7", DAY_S + 50)), [])
+    assert record.share_s == 20
+
+
+def test_the_next_agent_goes_on_with_what_was_written() -> None:
+    plan = PlanMade(
+        at_s=DAY_S + 31,
+        plan="e1-4",
+        pool="batch/64c",
+        snapshot_s=DAY_S + 30,
+        nodes=16,
+        idle=0,
+        busy=12,
+        held=4,
+        waiting=0,
+        queue=2,
+        yields_to=["7", "8"],
+    )
+    began = RegularStarted(
+        at_s=DAY_S + 60,
+        id="8",
+        user="ann",
+        width=1,
+        submitted_s=None,
+        could_start_s=DAY_S + 30,
+        started_s=DAY_S + 35,
+        share_s=5,
+        uncertainty_s=30,
+    )
+    tracker = Tracker(30)
+    tracker.restore([plan, msgspec.structs.replace(plan, plan="e1-5"), began])
+    assert tracker.waiting == 1
+    assert tracker.day(DAY_S) == Totals(jobs=1, delayed=1, share_s=5, worst_s=5, worst_id="8")
+
+    (record,) = tracker.look(machine(DAY_S + 90, running("7", DAY_S + 70), running("9", DAY_S + 80)), [])
+    assert (record.id, record.share_s, record.plans) == ("7", 40, ["e1-4", "e1-5"])
+
+
+def test_evidence_is_bounded() -> None:
+    tracker = looked()
+    for number in range(2 * PLANS_MAX):
+        now = machine(DAY_S + 30 + number, queued("7"))
+        tracker.look(now, yields(f"e1-{number}", now, "7"))
+    (record,) = tracker.look(machine(DAY_S + 990, running("7", DAY_S + 980)), [])
+    assert len(record.plans) == PLANS_MAX
