@@ -35,6 +35,11 @@ class Width(NamedTuple):
     ranks: int
 
 
+def rate_key(app: str, width: Width | None) -> str:
+    """Under what an application's measured seconds per event are kept: apart for each width."""
+    return app if width is None else f"{app}@{width.nodes}x{width.ranks}"
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`.
 

@@ -107,7 +107,7 @@ def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
         if event_core_s is None:
             kind = work.memory.kinds[job.kind]
             estimate = specs[job.spec].resources.event_s
-            seconds = matching.event_s(site, kind.app, estimate)
+            seconds = matching.event_s(site, kind, estimate)
             event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
         if job.events == 1 and not work.parsed(job):
             free = _ONE  # it is ready

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill.model.application import DEFAULT_CORES, DEFAULT_EVENT_S, DEFAULT_MEMORY_MB
+from tidemill.model.job import rate_key
 from tidemill.model.width import check_allowed, check_place
 from tidemill.server.records import Kind, Site
 
@@ -137,14 +138,16 @@ def decayed(used_core_s: float, *, since_us: int, now_us: int, half_life_s: floa
     return float(used_core_s * 0.5 ** (age_s / half_life_s))
 
 
-def event_s(site: Site, app: str, estimate_s: float | None) -> float:
+def event_s(site: Site, kind: Kind, estimate_s: float | None) -> float:
     """Seconds of one event on one slot: measured at the site, else the job's estimate, the offer's, a default."""
-    measured = site.capacity.event_s.get(app) if site.capacity is not None else None
+    measured = None
+    if site.capacity is not None:
+        measured = site.capacity.event_s.get(rate_key(kind.app, kind.width))
     if measured is not None and measured > 0:
         return max(measured, EVENT_S_MIN)
     if estimate_s is not None and estimate_s > 0:
         return max(estimate_s, EVENT_S_MIN)
-    offer = site.offers.get(app)
+    offer = site.offers.get(kind.app)
     return max(offer.event_s, EVENT_S_MIN) if offer is not None and offer.event_s > 0 else DEFAULT_EVENT_S
 
 

@@ -27,6 +27,7 @@ from tidemill.model.application import (
 )
 from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.parameter import check_value
+from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
 
@@ -67,6 +68,7 @@ def load_application(path: Path, digests: Digests | None = None) -> Approved:
     """An application file, checked whole. Raises ConfigError naming file, key and the nearest legal word."""
     app = load(path, Application)
     _check_names(path, app)
+    _check_width(path, app)
     known = [*app.parameters]
     templates = check_templates(app.arguments, known, source=path, merge=True)
     for output in app.outputs:
@@ -96,6 +98,29 @@ def _check_names(path: Path, app: Application) -> None:
     for name in app.parameters:
         if not name.isidentifier():
             raise ConfigError(f"{path}: parameter `{name}` is not a name", hint="letters, digits and `_`")
+
+
+def _check_width(path: Path, app: Application) -> None:
+    if app.resources.width is not None:
+        raise ConfigError(
+            f"{path}: `resources` of an application has no `nodes` and `ranks`: jobs ask for them",
+            hint="`nodes_max` and `ranks_max` say how many they may ask for",
+        )
+    for key, number, least, most in (
+        ("nodes_max", app.nodes_max, 1, NODES_MAX),
+        ("ranks_max", app.ranks_max, 0, RANKS_MAX),
+    ):
+        if not least <= number <= most:
+            raise ConfigError(f"{path}: `{key}` is {number}, legal is {least} to {most}")
+    if app.nodes_max > 1 and app.ranks_max < app.nodes_max:
+        raise ConfigError(
+            f"{path}: `nodes_max` is {app.nodes_max} and `ranks_max` {app.ranks_max}: every node needs a rank"
+        )
+    if app.ranks_max and app.mode is Mode.RANGE:
+        raise ConfigError(
+            f'{path}: `ranks_max` and `mode = "range"` do not go together',
+            hint='a launcher starts ranks for one chunk of events at a time: take `mode = "command"`',
+        )
 
 
 def _check_place(path: Path, app: Application) -> None:
@@ -247,6 +272,8 @@ class Applications:
                 memory_mb=each.app.resources.memory_mb or DEFAULT_MEMORY_MB,
                 event_s=event_s.get(name) or each.app.resources.event_s or DEFAULT_EVENT_S,
                 help=each.app.help,
+                nodes_max=each.app.nodes_max,
+                ranks_max=each.app.ranks_max,
             )
             for name, each in self.by_name.items()
         ]
@@ -259,7 +286,13 @@ def adhoc(command: list[str], *, path: str | None) -> Approved:
     program = shutil.which(command[0], path=path)
     if program is None:
         raise JobError(f"there is no program `{command[0]}`", hint="name it by its absolute path")
-    app = Application(name="command", executable=str(Path(program).absolute()), arguments=command[1:])
+    app = Application(
+        name="command",
+        executable=str(Path(program).absolute()),
+        arguments=command[1:],
+        nodes_max=NODES_MAX,
+        ranks_max=RANKS_MAX,
+    )
     templates = [Template.literal_but_known(argument) for argument in command[1:]]
     return Approved(app=app, templates=templates, files={})
 

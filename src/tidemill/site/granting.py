@@ -11,7 +11,7 @@ from tidemill.errors import JobError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import InputKind
+from tidemill.model.job import InputKind, rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site import state as s
 from tidemill.site.capacity import event_s
@@ -19,7 +19,7 @@ from tidemill.site.fleets import Fleets, OpenFleet
 from tidemill.site.log import SiteLog
 from tidemill.site.prepare import Preparer
 from tidemill.site.staging import Stage
-from tidemill.wire.node import Grant, InputDef, JobDef, Program
+from tidemill.wire.node import End, Grant, InputDef, JobDef, Program
 
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
@@ -111,12 +111,22 @@ class Granting:
         self._note(fleet, entry, programs, jobs)
         return True
 
-    def orders(self, fleet: OpenFleet, *, ended: list[str], close: bool) -> bool:
+    def orders(
+        self, fleet: OpenFleet, *, ended: list[str], ends: list[End], leave: list[str], close: bool
+    ) -> bool:
         """Note orders without grants for a fleet's lead, if there are any."""
         cancels = fleet.record.cancels.copy()
-        if not cancels and not ended and not (close and not fleet.record.closed):
+        if not cancels and not ended and not ends and not leave and not (close and not fleet.record.closed):
             return False
-        entry = s.Granted(fleet=fleet.record.name, grants=[], cancels=cancels, ended=ended, close=close)
+        entry = s.Granted(
+            fleet=fleet.record.name,
+            grants=[],
+            cancels=cancels,
+            ended=ended,
+            ends=ends,
+            leave=leave,
+            close=close,
+        )
         self._note(fleet, entry, {}, {})
         return True
 
@@ -133,6 +143,8 @@ class Granting:
             order = WorkOrder(
                 cancel_jobs=entry.cancels,
                 ended=entry.ended,
+                ends=entry.ends,
+                leave=entry.leave,
                 drain=entry.close or entry.drain,
                 close=entry.close,
             )
@@ -159,7 +171,7 @@ class Granting:
 
     def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
         """The job's program and definition; None while inputs are on their way. Raises JobError."""
-        rate = self._log.pool.state.rates.get(job.spec.app or "")
+        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
         has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
         if has_inputs and not self._have_inputs(job):

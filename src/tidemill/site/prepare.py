@@ -22,11 +22,13 @@ from tidemill.model.application import (
     Mode,
     Parameter,
 )
-from tidemill.model.job import JobSpec, Output, OutputKind, Resources
+from tidemill.model.job import JobSpec, Output, OutputKind, Resources, Width
 from tidemill.model.parameter import check_value
+from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site import state as s
 from tidemill.site.applications import Applications, Approved, adhoc
-from tidemill.site.templates import INPUTS, MANY_EVENTS, Template
+from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
+from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
@@ -54,6 +56,7 @@ class Preparer:
         self._config = config
         self._applications = applications
         self._shape = shape
+        self.launching = Launching()  #: how payloads that span nodes are started here
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: set[str] = set()
@@ -86,18 +89,25 @@ class Preparer:
         spec = job.spec
         if spec.app is None:
             approved = self._approved(spec)
-            argv = [template.fill({}) for template in approved.templates]
+            cores = self._cores_of_rank(spec, approved)
+            argv = [template.fill(_known(cores)) for template in approved.templates]
             params = "{}"
         else:
             arguments = self._arguments.get(spec.app)
             if arguments is None:
                 arguments = self._arguments[spec.app] = _Arguments(self._approved(spec))
-            argv, params = arguments.fill(spec.params, inputs)
+            argv, params = arguments.fill(
+                spec.params, inputs, cores=self._cores_of_rank(spec, arguments.approved)
+            )
             if spec.env and not self._config.allow_adhoc:
                 raise JobError(
                     f"environment variable `{min(spec.env)}`: this site lets no job set any for approved applications",
                     hint="use the application's parameters",
                 )
+        width = spec.resources.width
+        if width is not None:
+            words = [*launcher_words(self.launching.launcher, width), self._approved(spec).app.executable]
+            argv = [*(doubled(word) for word in words), *argv]
         return JobDef(
             job=job.id,
             program=program.program,
@@ -162,7 +172,7 @@ class Preparer:
         timeout_s = asked.timeout_s or app.resources.timeout_s
         scratch_mb = _first(asked.scratch_mb, app.resources.scratch_mb, DEFAULT_SCRATCH_MB)
         event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
-        return Program(
+        program = Program(
             program=self._next_program,
             app=spec.app or "command",
             version=app.version,
@@ -185,6 +195,47 @@ class Preparer:
             batch_commands=app.batch_commands,
             pass_env=[],
         )
+        width = asked.width
+        return program if width is None else self._widen(program, spec, approved, width)
+
+    def _widen(self, program: Program, spec: JobSpec, approved: Approved, width: Width) -> Program:
+        """The program of a payload that spans nodes: its launcher, in the only slot of the allocation's first node.
+        The batch system bounds the memory of its ranks. Raises JobError."""
+        app, cores = approved.app, program.cores
+        place = self.launching
+        why = (
+            check_asked(spec.resources)
+            or check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)
+            or check_place(
+                width,
+                cores=cores,
+                nodes=place.nodes,
+                cores_per_node=self._shape.cores,
+                launcher=place.launcher,
+            )
+        )
+        if why is not None:
+            raise JobError(why)
+        if spec.app is None and self._config.shared and not self._config.allow_unisolated:
+            raise JobError(
+                "ranks cannot be isolated from the site: this site starts them for approved applications only"
+            )
+        return msgspec.structs.replace(
+            program,
+            executable=ENV,
+            env={**rank_environment(width, cores), **program.env},
+            cores=1,
+            memory_mb=0,
+            looping_s=None,
+            batch_commands=True,
+            pass_env=PASSED,
+        )
+
+    def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:
+        """What `{cores}` is for a payload that spans nodes; None = the slot fills it in."""
+        if spec.resources.width is None:
+            return None
+        return _first(spec.resources.cores, approved.app.resources.cores, DEFAULT_CORES)
 
     def _files(self, spec: JobSpec) -> list[Output]:
         files = [each for each in self.outputs(spec) if not (spec.keep_stdout and each.path == STDOUT)]
@@ -225,20 +276,26 @@ class _Arguments:
         self._fixed: list[str] | None = None
 
     def fill(
-        self, given: Mapping[str, str | int | float | bool], inputs: list[InputDef]
+        self,
+        given: Mapping[str, str | int | float | bool],
+        inputs: list[InputDef],
+        *,
+        cores: int | None = None,
     ) -> tuple[list[str], str]:
-        """The arguments, and the parameters as JSON. Raises JobError naming the parameter that is wrong."""
-        if not given and not self._parameters and self._fixed is not None:
+        """The arguments, and the parameters as JSON; `cores` fills in `{cores}`. Raises JobError naming the parameter
+        that is wrong."""
+        is_fixed = self._is_fixed and not self._has_inputs and cores is None
+        if not given and not self._parameters and is_fixed and self._fixed is not None:
             return self._fixed, "{}"
         values = self._values(given)
-        texts = {name: _text(value) for name, value in values.items()}
+        texts = {**_known(cores), **{name: _text(value) for name, value in values.items()}}
         argv = [*self._script]
         for template in self._templates:
             if self._has_inputs and template.names() == [INPUTS]:
                 argv += ["{input." + each.name + "}" for each in inputs]
             else:
                 argv.append(template.fill(texts))
-        if self._is_fixed and not self._has_inputs:
+        if is_fixed:
             self._fixed = argv
         return argv, _encode(values).decode()
 
@@ -259,6 +316,10 @@ class _Arguments:
                 )
             values[name] = check_value(name, parameter, value)
         return values
+
+
+def _known(cores: int | None) -> dict[str, str]:
+    return {} if cores is None else {"cores": str(cores)}
 
 
 def _text(value: str | float | bool) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import rate_key
 from tidemill.site import state as s
+from tidemill.site.blame import explain
 from tidemill.site.retry import FRUITLESS_MAX, REPORTED_MAX, RETURNS_MAX, decide, failure_class
 from tidemill.site.tally import Tally
 from tidemill.wire import node
@@ -100,7 +102,7 @@ class BatchOfRecords:
         undone = self._free(job, first, end)
         if not undone:
             return
-        failure = failure_class(record.failure)
+        failure, message = _why(job, record)
         verdict = decide(
             failure,
             undone,
@@ -108,7 +110,7 @@ class BatchOfRecords:
             failures=job.failures,
             retries=job.spec.retries,
         )
-        evidence = self._evidence(record, failure)
+        evidence = self._evidence(record, failure, message)
         for event in verdict.counted:
             job.failures[event] = job.failures.get(event, 0) + 1
         if job.id >= s.STEP_BASE and verdict.failed:
@@ -229,10 +231,10 @@ class BatchOfRecords:
             )
         )
 
-    def _evidence(self, record: node.Failed, failure: FailureClass) -> Evidence:
+    def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
         return Evidence(
             failure=failure,
-            message=record.message,
+            message=message,
             exit_status=record.exit_status,
             signal=record.signal,
             stderr_tail=record.stderr_tail,
@@ -242,7 +244,7 @@ class BatchOfRecords:
         )
 
     def _measure(self, job: s.Job, record: node.Done) -> None:
-        app = job.spec.app or ""
+        app = rate_key(job.spec.app or "", job.spec.resources.width)
         rate = self._tally.state.rates.get(app)
         if rate is None:
             rate = self._tally.state.rates[app] = s.Rate()
@@ -251,6 +253,12 @@ class BatchOfRecords:
         while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
             rate.events /= 2
             rate.wall_s /= 2
+
+
+def _why(job: s.Job, record: node.Failed) -> tuple[FailureClass, str]:
+    failure = failure_class(record.failure)
+    is_wide = job.spec.resources.width is not None
+    return explain(record, failure) if is_wide else (failure, record.message)
 
 
 def _unready(job: s.Job, first: int, end: int) -> None:

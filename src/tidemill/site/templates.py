@@ -57,10 +57,10 @@ class Template(msgspec.Struct, frozen=True):
         at = 0
         for match in re.finditer(r"\{([^{}]*)\}", text):
             if is_slot_template(match[1]):
-                literal += _double(text[at : match.start()])
+                literal += doubled(text[at : match.start()])
                 pieces.append((literal, match[1]))
                 literal, at = "", match.end()
-        pieces.append((literal + _double(text[at:]), None))
+        pieces.append((literal + doubled(text[at:]), None))
         return cls(pieces)
 
     def names(self) -> list[str]:
@@ -74,7 +74,7 @@ class Template(msgspec.Struct, frozen=True):
             filled += text
             if name is not None:
                 value = values.get(name)
-                filled += "{" + name + "}" if value is None else _double(value)
+                filled += "{" + name + "}" if value is None else doubled(value)
         return filled
 
 
@@ -109,5 +109,6 @@ def check_templates(
     return templates
 
 
-def _double(text: str) -> str:
+def doubled(text: str) -> str:
+    """The text as an argument that names nothing."""
     return text.replace("{", "{{").replace("}", "}}")
