@@ -1,8 +1,8 @@
 """What the conformance suite of batch systems needs to know of each one.
 
-Every file `batch_NAME.py` beside this one has `def world(request, directory) -> Iterator[BatchWorld]` (a context manager) and is thereby in the suite.
-
-A world has two nodes or more that nobody uses when it is handed over; it may be one that other tests use later.
+Every file `batch_NAME.py` beside this one has `def world(request, directory) -> Iterator[BatchWorld]` (a context
+manager) and is thereby in the suite. A world has two nodes or more that nobody uses when it is handed over; it may be
+one that other tests use later.
 """
 
 from __future__ import annotations
