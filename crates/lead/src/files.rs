@@ -8,7 +8,7 @@ use tidemill_wire::{Cancel, Deadline, Drain, LeadMessage};
 
 use crate::address;
 use crate::server::{seconds_us, Exit, Lead};
-use crate::work::WorkText;
+use tidemill_wire::WorkText;
 
 /// Work files per turn.
 const FILES_PER_TURN: usize = 16;
@@ -99,7 +99,7 @@ impl Lead {
     pub(crate) fn look_for_work(&mut self, now: u64) {
         self.work_at = now + self.intervals.work_us;
         for _ in 0..FILES_PER_TURN {
-            match self.work.next() {
+            match self.work.read_next() {
                 Ok(Some(work)) => {
                     self.work_problem = None;
                     self.take_work(work, now);

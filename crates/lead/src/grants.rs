@@ -9,7 +9,7 @@ use tidemill_wire::{End, Grant, Program};
 use crate::intervals::Intervals;
 use crate::ledger::{GrantState, JobState, Ledger, ProgramState};
 use crate::pace::Pace;
-use crate::work::{one_line, WorkText};
+use tidemill_wire::{one_line, WorkText};
 
 /// What a work file orders besides work.
 #[derive(Debug, Default, PartialEq)]

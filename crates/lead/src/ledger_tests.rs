@@ -8,7 +8,7 @@ use tidemill_wire::{Ask, Grant, Program};
 
 use crate::ledger::{Ledger, Number};
 use crate::record::RecordHead;
-use crate::work::WorkText;
+use tidemill_wire::WorkText;
 
 const GRACE_US: u64 = 1_000;
 const PILOTS: usize = 3;
@@ -60,6 +60,7 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         cancel_jobs: vec![],
         ended: vec![],
         ends: vec![],
+        shares: vec![],
         leave: vec![],
         drain: false,
         close: false,

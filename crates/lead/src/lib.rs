@@ -18,7 +18,6 @@ mod protocol;
 mod record;
 mod replay;
 mod server;
-mod work;
 
 use std::ffi::OsString;
 use std::io::Write;

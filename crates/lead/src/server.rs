@@ -19,7 +19,7 @@ use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
 use crate::ledger::{Ledger, PilotKey};
 use crate::replay::Journals;
-use crate::work::WorkReader;
+use tidemill_wire::WorkReader;
 
 /// Connections at once; more wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 4096;

@@ -2,28 +2,11 @@
 
 mod support;
 
+use std::time::Instant;
+
 use support::*;
 use tidemill_lead::Exit;
-use tidemill_wire::{Alive, Deadline, End, LeadMessage};
-
-fn told_deadline(pilot: &mut Pilot) -> Deadline {
-    loop {
-        if let LeadMessage::Deadline(deadline) = pilot.receive().expect("a message") {
-            return deadline;
-        }
-    }
-}
-
-fn sign(fleet: &Fleet, epoch: u64, count: u64) {
-    let alive = Alive {
-        format: tidemill_wire::FORMAT,
-        epoch,
-        count,
-    };
-    let temporary = fleet.path().join("alive.tmp");
-    std::fs::write(&temporary, serde_json::to_vec(&alive).unwrap()).unwrap();
-    std::fs::rename(&temporary, fleet.path().join("alive.json")).unwrap();
-}
+use tidemill_wire::{End, LeadMessage};
 
 #[test]
 fn the_end_of_an_allocation_is_told_to_its_pilots_now_and_when_they_come() {
@@ -38,9 +21,9 @@ fn the_end_of_an_allocation_is_told_to_its_pilots_now_and_when_they_come() {
             at_us: 77,
         });
     });
-    assert_eq!(told_deadline(&mut pilot).at_us, 77);
+    assert_eq!(pilot.deadline(), 77);
     let mut late = lead.pilot("a.7.r1.i1");
-    assert_eq!(told_deadline(&mut late).at_us, 77);
+    assert_eq!(late.deadline(), 77);
     other.ask(2);
     other.work();
     assert!(other.seen.is_empty(), "{:?}", other.seen);
@@ -85,34 +68,18 @@ fn an_agent_that_comes_back_is_served_by_the_pilots_that_come_then() {
     let lead = fleet.lead();
     let mut pilot = lead.pilot("a.r0.i1");
     assert_eq!(pilot.drained(), "dead_agent");
-    let keep = std::sync::atomic::AtomicBool::new(true);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for count in 1.. {
-                if !keep.load(std::sync::atomic::Ordering::SeqCst) {
-                    return;
-                }
-                sign(&fleet, 2, count);
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-        });
-        // told to leave while the agent still counts as dead, or given work: at the latest after one look
-        let served = (0..40).any(|k| {
-            let mut next = lead.pilot(&format!("b{k}.r0.i1"));
-            next.ask(2);
-            let work = loop {
-                match next.receive().expect("a message") {
-                    LeadMessage::Work(_) => break true,
-                    LeadMessage::Drain(_) => break false,
-                    _ => {}
-                }
-            };
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            work
-        });
-        keep.store(false, std::sync::atomic::Ordering::SeqCst);
-        assert!(served, "the lead serves again");
-    });
+    // told to leave while the agent still counts as dead, and given work after the lead's next look
+    let began = Instant::now();
+    for count in 1.. {
+        fleet.sign(2, count);
+        let mut next = lead.pilot(&format!("b{count}.r0.i1"));
+        next.ask(2);
+        match next.receive() {
+            Some(LeadMessage::Work(_)) => break,
+            told => assert!(matches!(told, Some(LeadMessage::Drain(_))), "{told:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "the lead serves again");
+    }
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub enum Reason {
     Drain,
     Stop,
     DeadLead,
+    DeadAgent,
+    /// It started after the time that it was told.
+    Late,
     Error,
 }
 
@@ -42,6 +45,8 @@ impl Reason {
             Reason::Drain => "drain",
             Reason::Stop => "stop",
             Reason::DeadLead => "dead_lead",
+            Reason::DeadAgent => "dead_agent",
+            Reason::Late => "late",
             Reason::Error => "error",
         }
     }
@@ -55,6 +60,7 @@ pub enum Phase {
     Draining {
         reason: Reason,
         message: String,
+        since_us: u64,
     },
     /// Slots kill what they run.
     Stopping {
@@ -76,12 +82,39 @@ impl Phase {
         }
     }
 
-    /// The next moment that ends this phase by itself: the deadline, or that the lead counts as dead.
-    pub fn ends_us(&self, deadline_us: Option<u64>, dead_us: u64) -> Option<u64> {
+    /// The next moment that ends this phase by itself: the deadline, that the lead counts as dead, or that it has
+    /// drained for `drain_us`.
+    pub fn ends_us(&self, deadline_us: Option<u64>, dead_us: Option<u64>, drain_us: u64) -> Option<u64> {
         match self {
-            Phase::Working => Some(deadline_us.map_or(dead_us, |at_us| at_us.min(dead_us))),
-            Phase::Draining { .. } => deadline_us,
+            Phase::Working => deadline_us.into_iter().chain(dead_us).min(),
+            Phase::Draining { .. } => {
+                let limit_us = self.limit_us(drain_us, deadline_us);
+                deadline_us.into_iter().chain(limit_us).min()
+            }
             Phase::Stopping { .. } => None,
+        }
+    }
+
+    /// When what still runs is killed. Near the end of the walltime the deadline alone counts: what fits is finished.
+    fn limit_us(&self, drain_us: u64, deadline_us: Option<u64>) -> Option<u64> {
+        match self {
+            Phase::Draining {
+                reason: Reason::Walltime,
+                ..
+            } if deadline_us.is_some() => None,
+            Phase::Draining { since_us, .. } => Some(since_us + drain_us),
+            _ => None,
+        }
+    }
+
+    /// The reason of a drain that has taken too long.
+    pub fn overdue(&self, now_us: u64, (drain_us, deadline_us): (u64, Option<u64>)) -> Option<Reason> {
+        match self {
+            Phase::Draining { reason, .. } => {
+                let limit_us = self.limit_us(drain_us, deadline_us)?;
+                (now_us >= limit_us).then_some(*reason)
+            }
+            _ => None,
         }
     }
 
@@ -111,6 +144,7 @@ impl Pilot {
         self.phase = Phase::Draining {
             reason,
             message: message.to_owned(),
+            since_us: now_us,
         };
         self.return_queue(now_us)?;
         self.tell_all(&ToSlot::Finish, now_us)
@@ -176,7 +210,7 @@ impl Pilot {
         }
         let (reason, message) = match &self.phase {
             Phase::Working => (Reason::Error, String::new()),
-            Phase::Draining { reason, message } => (*reason, message.clone()),
+            Phase::Draining { reason, message, .. } => (*reason, message.clone()),
             Phase::Stopping { reason, .. } => (*reason, String::new()),
         };
         let slot_us = self.slot_us(ended_us);
@@ -236,7 +270,7 @@ impl Pilot {
         let until_us = self.post.ends_us.map_or(until_us, |ends_us| {
             until_us.min(ends_us.saturating_sub(STOP_ACK_US))
         });
-        while self.link.is_up() && !self.records.all_acked() {
+        while self.source.has_lead() && !self.records.all_acked() {
             let now_us = monotonic_us();
             if now_us >= until_us {
                 break;
@@ -254,12 +288,14 @@ impl Pilot {
 
     /// One round of nothing but records and acknowledgements.
     fn exchange(&mut self, now_us: u64, until_us: u64) -> Result<(), PilotError> {
-        if let Some(buffer) = self.link.records_buffer(now_us) {
+        if let Some(buffer) = self.source.records_buffer(now_us) {
             self.records.write_unsent(buffer, OUT_BYTES_MAX);
         }
-        self.link.flush(now_us);
-        let Some(lead) = self.link.fd() else { return Ok(()) };
-        let events = if self.link.wants_write() {
+        self.source.flush(now_us);
+        let Some(lead) = self.source.fd() else {
+            return Ok(());
+        };
+        let events = if self.source.wants_write() {
             fd::READABLE | fd::WRITABLE
         } else {
             fd::READABLE
@@ -270,7 +306,7 @@ impl Pilot {
         if !polls[0].readable() {
             return Ok(());
         }
-        for event in self.link.advance(monotonic_us(), &Vec::new) {
+        for event in self.source.advance(monotonic_us(), &Vec::new) {
             match event {
                 LinkEvent::Message(tidemill_wire::LeadMessage::Ack(ack)) => {
                     self.records.acknowledge(ack.acked)
@@ -296,8 +332,11 @@ impl Pilot {
             return Ok(());
         };
         // it waits for all pilots to have left, us included
-        self.link.reset(monotonic_us(), "we leave");
-        if matches!(reason, Reason::Idle | Reason::Drain | Reason::Stop) {
+        self.source.reset(monotonic_us(), "we leave");
+        if matches!(
+            reason,
+            Reason::Idle | Reason::Drain | Reason::Stop | Reason::DeadAgent
+        ) {
             while lead.watch(monotonic_us()) {
                 let over = self.post.deadline_us.is_some_and(|at_us| monotonic_us() >= at_us);
                 if over || self.signals.take().is_some() {

@@ -12,15 +12,18 @@ mod keeper;
 mod lead_process;
 mod leaving;
 mod link;
+mod mailbox;
 mod options;
 mod piece;
 mod pilot;
 mod place;
 mod records;
 mod results;
+mod source;
 mod start;
 mod system;
 mod tar;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -35,13 +38,15 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
             let _ = std::io::stdout().write_all(options::USAGE.as_bytes());
             0
         }
-        Ok(options) => match start::start(&options).and_then(pilot::Pilot::run) {
-            Ok(code) => code,
-            Err(error) => {
-                pilot::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
-                error.exit_code()
+        Ok(options) => {
+            match start::start(&options).and_then(|pilot| pilot.map_or(Ok(0), pilot::Pilot::run)) {
+                Ok(code) => code,
+                Err(error) => {
+                    pilot::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
+                    error.exit_code()
+                }
             }
-        },
+        }
         Err(error) => {
             let _ = write!(
                 std::io::stderr(),

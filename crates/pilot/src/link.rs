@@ -2,7 +2,7 @@
 //!
 //! Knows messages, not what they mean for the work.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use crate::error::PilotError;
 
 const BACKOFF_MIN_US: u64 = 50_000;
 const BACKOFF_MAX_US: u64 = 5_000_000;
+/// lead.json is read again at most so often: a lead that was started again mostly listens where it did before.
+const READ_AGAIN_MAX_US: u64 = 30_000_000;
 /// A connection attempt blocks the pilot's loop; its slots go on meanwhile.
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
 const HANDSHAKE_US_MAX: u64 = 5_000_000;
@@ -44,6 +46,8 @@ pub enum LinkEvent {
     Lost {
         cause: String,
     },
+    /// What was given before is no longer ours.
+    Revoked,
 }
 
 enum State {
@@ -68,6 +72,9 @@ pub struct Link {
     out: OutBuffer,
     retry_at_us: u64,
     backoff_us: u64,
+    address: Option<SocketAddr>,
+    read_at_us: u64,
+    read_again_us: u64,
     jitter: u64,
     pub last_heard_us: u64,
     pub last_sent_us: u64,
@@ -87,6 +94,9 @@ impl Link {
             out: OutBuffer::default(),
             retry_at_us: now_us,
             backoff_us: BACKOFF_MIN_US,
+            address: None,
+            read_at_us: now_us,
+            read_again_us: BACKOFF_MIN_US,
             jitter,
             last_heard_us: now_us,
             last_sent_us: now_us,
@@ -179,6 +189,35 @@ impl Link {
     }
 
     fn connect(&mut self, now_us: u64) -> Result<(), PilotError> {
+        if now_us >= self.read_at_us {
+            self.read_at_us = now_us + self.read_again_us;
+            self.read_again_us = (self.read_again_us * 2).min(READ_AGAIN_MAX_US);
+            self.address = Some(self.read_address()?);
+        }
+        let Some(socket) = self.address else {
+            return Err(PilotError::Lead {
+                message: "its address is not known yet".into(),
+            });
+        };
+        let stream = TcpStream::connect_timeout(&socket, CONNECT_WAIT)
+            .map_err(PilotError::system("connect to the lead"))?;
+        stream
+            .set_nonblocking(true)
+            .map_err(PilotError::system("make the connection nonblocking"))?;
+        stream
+            .set_nodelay(true)
+            .map_err(PilotError::system("set TCP_NODELAY"))?;
+        self.lines = LineBuffer::new(GREETING_BYTES_MAX);
+        self.out = OutBuffer::default();
+        self.state = State::Greeting {
+            stream,
+            since_us: now_us,
+            nonces: None,
+        };
+        Ok(())
+    }
+
+    fn read_address(&self) -> Result<SocketAddr, PilotError> {
         let path = &self.address_path;
         let text = std::fs::read(path).map_err(PilotError::file("read", path))?;
         let address: LeadAddress = serde_json::from_slice(&text).map_err(|source| PilotError::Json {
@@ -196,27 +235,11 @@ impl Link {
         let wrong = |message: String| PilotError::Lead { message };
         let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
         // the agent and the lead write numeric addresses: a static binary resolves no names of site services
-        let socket = (address.host.as_str(), port)
+        (address.host.as_str(), port)
             .to_socket_addrs()
             .ok()
             .and_then(|mut list| list.next())
-            .ok_or_else(|| wrong(format!("its host is `{}`, no address", address.host)))?;
-        let stream = TcpStream::connect_timeout(&socket, CONNECT_WAIT)
-            .map_err(PilotError::system("connect to the lead"))?;
-        stream
-            .set_nonblocking(true)
-            .map_err(PilotError::system("make the connection nonblocking"))?;
-        stream
-            .set_nodelay(true)
-            .map_err(PilotError::system("set TCP_NODELAY"))?;
-        self.lines = LineBuffer::new(GREETING_BYTES_MAX);
-        self.out = OutBuffer::default();
-        self.state = State::Greeting {
-            stream,
-            since_us: now_us,
-            nonces: None,
-        };
-        Ok(())
+            .ok_or_else(|| wrong(format!("its host is `{}`, no address", address.host)))
     }
 
     fn read(
@@ -305,7 +328,7 @@ impl Link {
                     self.state = State::Up { stream };
                 }
                 self.lines.set_limit(LINE_BYTES_MAX);
-                self.backoff_us = BACKOFF_MIN_US;
+                (self.backoff_us, self.read_again_us) = (BACKOFF_MIN_US, BACKOFF_MIN_US);
                 self.last_cause.clear();
                 Ok(Some(LinkEvent::Up { acked }))
             }
@@ -326,6 +349,9 @@ impl Link {
         self.jitter ^= self.jitter << 17;
         self.retry_at_us = now_us + self.backoff_us / 2 + self.jitter % (self.backoff_us / 2 + 1);
         self.backoff_us = (self.backoff_us * 2).min(BACKOFF_MAX_US);
+        if self.address.is_none() {
+            self.retry_at_us = self.retry_at_us.max(self.read_at_us); // there is nothing else to try
+        }
         if self.last_cause != cause {
             cause.clone_into(&mut self.last_cause);
             events.push(LinkEvent::Lost {

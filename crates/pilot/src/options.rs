@@ -19,6 +19,8 @@ Runs the pilot of one node: asks the fleet's lead for work and runs it in slots.
   --memory-mb M        memory to use (default: limit of the cgroup, else of the node)
   --wall-s S           seconds until the allocation ends
   --ends-at EPOCH_S    the same as a time, seconds since 1970 (default: SLURM_JOB_END_TIME)
+  --start-by EPOCH_S   leave at once when started later than this, seconds since 1970
+  --work-from N        without a lead: the work file with this allocation's first share (default: 1)
   --incarnation I      number of this start (default: the first that is free)
 ";
 
@@ -32,6 +34,8 @@ pub struct Options {
     pub memory_mb: Option<u64>,
     pub wall_s: Option<f64>,
     pub ends_at_s: Option<f64>,
+    pub start_by_s: Option<f64>,
+    pub work_from: Option<u64>,
     pub incarnation: Option<u64>,
     pub help: bool,
 }
@@ -57,6 +61,12 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError
             Long("wall-s") => options.wall_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?),
             Long("ends-at") => {
                 options.ends_at_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
+            }
+            Long("start-by") => {
+                options.start_by_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
+            }
+            Long("work-from") => {
+                options.work_from = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
             }
             Long("incarnation") => {
                 options.incarnation = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
@@ -106,7 +116,7 @@ fn check(options: &Options) -> Result<(), PilotError> {
     if options.wall_s.is_some() && options.ends_at_s.is_some() {
         return usage("`--wall-s` and `--ends-at` say the same: give one");
     }
-    if [options.wall_s, options.ends_at_s]
+    if [options.wall_s, options.ends_at_s, options.start_by_s]
         .iter()
         .flatten()
         .any(|&value| !value.is_finite() || value < 0.0)
@@ -146,6 +156,8 @@ mod tests {
             ("--fleet /f --allocation a --cores x", "x"),
             ("--fleet /f --allocation a --wall-s 1 --ends-at 2", "give one"),
             ("--fleet /f --allocation a --wall-s -1", "negative"),
+            ("--fleet /f --allocation a --start-by -1", "negative"),
+            ("--fleet /f --allocation a --work-from x", "x"),
             ("--fleet /f --allocation a --colour blue", "--colour"),
             ("--fleet /f --allocation a b", "b"),
         ] {

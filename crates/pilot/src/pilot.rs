@@ -16,15 +16,13 @@ use crate::error::PilotError;
 use crate::keeper::{Keeper, Kept};
 use crate::lead_process::{LeadProcess, WATCH_US};
 use crate::leaving::{Phase, Reason, COPY_US};
-use crate::link::{Link, LinkEvent, OUT_BYTES_MAX};
+use crate::link::{LinkEvent, OUT_BYTES_MAX};
 use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
+use crate::source::Source;
 use crate::system::{self, Notice, Signals};
 
 pub const LOG: Log = Log::new("pilot");
-/// A STOP file is looked for so often; rarely where a lead looks for it too and tells.
-const STOP_US: u64 = 5_000_000;
-const STOP_LED_US: u64 = 30_000_000;
 /// Records that no lead has acknowledged for so long go to the own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
@@ -32,15 +30,17 @@ const SAVE_AGAIN_US: u64 = 1_000_000;
 const ASK_AGAIN_US: u64 = 100_000;
 /// A lead that has work answers an Ask sooner.
 const ANSWER_US: u64 = 50_000;
-/// Jobs that idle slots still know are forgotten after so long without work.
-const FORGET_US: u64 = 2_000_000;
+/// Records for the own journal are written at the latest when there are so many bytes of them.
+const JOURNAL_BYTES: usize = 4 << 20;
 
 /// What does not change after the start.
 pub struct Post {
     pub fleet: PathBuf,
     pub manifest: Manifest,
     pub isolation: Isolation,
-    /// Monotonic; when the batch system ends us.
+    /// Monotonic; when the batch system ends us, as told at the start.
+    pub granted_us: Option<u64>,
+    /// The same, as told last.
     pub ends_us: Option<u64>,
     /// Monotonic; no payload runs after this.
     pub deadline_us: Option<u64>,
@@ -68,7 +68,7 @@ pub struct Pilot {
     pub(crate) binding: Binding,
     pub(crate) slots: BTreeMap<u32, Slot>,
     pub(crate) records: Records,
-    pub(crate) link: Link,
+    pub(crate) source: Source,
     pub(crate) keeper: Keeper,
     pub(crate) lead_process: Option<LeadProcess>,
     pub(crate) phase: Phase,
@@ -81,14 +81,14 @@ pub struct Pilot {
     pub(crate) settled: HashMap<u64, u64>,
     /// When the oldest record that waits to be sent came.
     pub(crate) flush_since_us: Option<u64>,
-    asked: Option<(f64, u64)>,
+    pub(crate) asked: Option<(f64, u64)>,
     /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
     /// we neither hold nor have recorded by then for lost.
     catching_up: bool,
-    worked_us: u64,
+    pub(crate) worked_us: u64,
     safe_us: u64,
     saved_us: u64,
-    stop_checked_us: u64,
+    pub(crate) stop_checked_us: u64,
     pub(crate) forgot: bool,
     pub(crate) slot_ready: bool,
 }
@@ -98,7 +98,7 @@ pub struct Parts {
     pub post: Post,
     pub binding: Binding,
     pub records: Records,
-    pub link: Link,
+    pub source: Source,
     pub keeper: Keeper,
     pub lead_process: Option<LeadProcess>,
     pub signals: Signals,
@@ -111,7 +111,7 @@ impl Pilot {
             post,
             binding,
             records,
-            link,
+            source,
             keeper,
             lead_process,
             signals,
@@ -121,7 +121,7 @@ impl Pilot {
             binding,
             slots: BTreeMap::new(),
             records,
-            link,
+            source,
             keeper,
             lead_process,
             phase: Phase::Working,
@@ -152,6 +152,7 @@ impl Pilot {
                 self.phase = Phase::Draining {
                     reason: Reason::Error,
                     message: cause,
+                    since_us: monotonic_us(),
                 };
                 break;
             }
@@ -186,8 +187,8 @@ impl Pilot {
     /// Sleep until something happens or is due.
     fn wait(&mut self) -> Result<(), PilotError> {
         let mut polls = vec![Poll::new(self.signals.fd(), fd::READABLE)];
-        if let Some(lead) = self.link.fd() {
-            let events = if self.link.wants_write() {
+        if let Some(lead) = self.source.fd() {
+            let events = if self.source.wants_write() {
                 fd::READABLE | fd::WRITABLE
             } else {
                 fd::READABLE
@@ -210,24 +211,23 @@ impl Pilot {
 
     fn due_us(&self, now_us: u64) -> u64 {
         let settings = self.post.settings();
-        let beat_us = self.link.last_sent_us + beat_us(settings);
         let due = [
-            Some(self.stop_due_us()),
-            self.link.due_us(),
+            self.stop_due_us(),
+            self.source.due_us(),
             self.keeper.due_us(),
             self.phase.due_us(),
             self.phase.ends_us(
                 self.post.deadline_us,
-                self.link.last_heard_us + seconds_us(settings.dead_after_s),
+                self.source.dead_us(seconds_us(settings.dead_after_s)),
+                seconds_us(settings.drain_s),
             ),
-            self.link.is_up().then_some(beat_us),
-            self.flush_since_us
-                .map(|since_us| since_us + settings.record_flush_ms * 1000),
+            self.source.beat_due_us(beat_us(settings)),
+            self.flush_since_us.map(|since_us| since_us + self.flush_us()),
             self.lead_process.as_ref().map(|_| now_us + WATCH_US),
-            (!self.records.all_safe()).then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
-            self.idle_since_us()
-                .map(|since_us| since_us + seconds_us(settings.idle_s)),
-            (!self.forgot && self.binding.is_waiting()).then_some(self.worked_us + FORGET_US),
+            (!self.records.all_safe() && !self.source.is_files())
+                .then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
+            self.idle_due_us(),
+            self.forget_due_us(),
         ];
         due.into_iter().flatten().min().unwrap_or(now_us).max(now_us)
     }
@@ -242,7 +242,7 @@ impl Pilot {
 
     /// Read and connect; do what the lead says.
     fn talk(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if !self.link.is_up() {
+        if !self.source.is_open() {
             // what Hello does not hold must have its record on the way
             self.records.seal()?;
         }
@@ -252,7 +252,7 @@ impl Pilot {
             held.extend(keeper.held());
             held
         };
-        for event in self.link.advance(now_us, &held) {
+        for event in self.source.advance(now_us, &held) {
             match event {
                 LinkEvent::Up { acked } => {
                     LOG.info("lead.joined", &[("acked", &acked)]);
@@ -263,6 +263,10 @@ impl Pilot {
                 }
                 LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
                 LinkEvent::Message(message) => self.follow(message, now_us)?,
+                LinkEvent::Revoked => {
+                    let dropped = self.binding.drain_queue().len();
+                    LOG.warning("work.revoked", &[("pieces", &dropped)]);
+                }
             }
         }
         Ok(())
@@ -279,10 +283,15 @@ impl Pilot {
                 for piece in &refused.no_fit {
                     self.give_back(piece, "no_fit", now_us)?;
                 }
-                if !refused.unknown.is_empty() {
+                if self.source.is_files() {
+                    for piece in &refused.unknown {
+                        self.give_back(piece, "slot", now_us)?;
+                    }
+                } else if !refused.unknown.is_empty() {
                     // definitions are told once per connection, and we drop those of jobs that are over: a new one
                     // brings them again, and the work that our Hello does not hold with them
-                    self.link.reset(now_us, "it gave work of a job that is over here");
+                    self.source
+                        .reset(now_us, "it gave work of a job that is over here");
                 }
                 if !matches!(self.phase, Phase::Working) {
                     self.return_queue(now_us)?;
@@ -300,74 +309,28 @@ impl Pilot {
                 }
             }
             LeadMessage::Drain(drain) => {
-                let reason = if drain.reason == "stop" {
-                    Reason::Stop
-                } else {
-                    Reason::Drain
+                let reason = match drain.reason.as_str() {
+                    "stop" => Reason::Stop,
+                    "dead_agent" => Reason::DeadAgent,
+                    _ => Reason::Drain,
                 };
                 self.drain(reason, &drain.reason, now_us)?;
             }
-            LeadMessage::Deadline(_)
-            | LeadMessage::Beat(_)
-            | LeadMessage::Challenge(_)
-            | LeadMessage::Welcome(_) => {}
+            LeadMessage::Deadline(deadline) => self.end_at(deadline.at_us, now_us)?,
+            LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
         }
         Ok(())
-    }
-
-    /// Look at what changes with time only.
-    fn watch(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if let Some(lead) = &mut self.lead_process {
-            lead.watch(now_us);
-        }
-        if self.binding.work_left() || self.keeper.has_unkept() {
-            self.worked_us = now_us;
-            self.forgot = false;
-        } else if !self.forgot && now_us >= self.worked_us + FORGET_US {
-            self.forgot = true;
-            let actions = self.binding.forget(true);
-            self.act(actions, now_us)?;
-        }
-        if now_us >= self.stop_due_us() {
-            self.stop_checked_us = now_us;
-            if self.post.fleet.join("STOP").exists() {
-                self.drain(Reason::Stop, "a STOP file is in the fleet directory", now_us)?;
-            }
-        }
-        if self.post.deadline_us.is_some_and(|at_us| now_us >= at_us) {
-            self.stop_now(Reason::Walltime, now_us)?;
-        }
-        let settings = self.post.settings();
-        if now_us >= self.link.last_heard_us + seconds_us(settings.dead_after_s) {
-            self.drain(Reason::DeadLead, "the lead has been silent", now_us)?;
-        } else if self
-            .idle_since_us()
-            .is_some_and(|since_us| now_us >= since_us + seconds_us(settings.idle_s))
-        {
-            self.drain(Reason::Idle, "", now_us)?;
-        }
-        Ok(())
-    }
-
-    fn stop_due_us(&self) -> u64 {
-        self.stop_checked_us + if self.link.is_up() { STOP_LED_US } else { STOP_US }
-    }
-
-    /// Since when there has been nothing to do although there is a lead to ask.
-    fn idle_since_us(&self) -> Option<u64> {
-        let idle = self.link.is_up() && !self.binding.work_left() && !self.keeper.has_unkept();
-        (idle && matches!(self.phase, Phase::Working)).then_some(self.worked_us)
     }
 
     /// Bring work to slots.
     fn bind(&mut self, now_us: u64) -> Result<(), PilotError> {
         let ready = matches!(self.phase, Phase::Working) && self.records.unsafe_bytes() < UNSAFE_BYTES_MAX;
-        if !ready {
+        if !ready || self.source.is_behind(now_us) {
             return Ok(());
         }
         self.binding.hold_outputs = self.keeper.holds(now_us);
         let unanswered = self.asked.is_some_and(|(_, at_us)| now_us >= at_us + ANSWER_US);
-        self.binding.short = unanswered || !self.link.is_up();
+        self.binding.short = unanswered || !self.source.has_lead();
         let actions = self.binding.decide(now_us);
         let busy = !actions.is_empty();
         self.act(actions, now_us)?;
@@ -380,16 +343,19 @@ impl Pilot {
 
     /// Records to the lead or to the own journal; then what we could take.
     fn hand_over(&mut self, now_us: u64) -> Result<(), PilotError> {
-        let flush_us = self.post.settings().record_flush_ms * 1000;
+        let flush_us = self.flush_us();
         let due = self
             .flush_since_us
             .is_some_and(|since_us| now_us >= since_us + flush_us);
+        if self.source.is_files() {
+            return self.keep_journal(due, now_us);
+        }
         if due || (self.flush_since_us.is_some() && self.binding.is_waiting()) {
             self.records.seal()?;
             self.flush_since_us = None;
         }
         if (self.flush_since_us.is_none() || self.catching_up) && self.records.has_unsent() {
-            if let Some(buffer) = self.link.records_buffer(now_us) {
+            if let Some(buffer) = self.source.records_buffer(now_us) {
                 self.records.write_unsent(buffer, OUT_BYTES_MAX);
             }
         }
@@ -399,22 +365,51 @@ impl Pilot {
             self.saved_us = now_us;
             self.save(now_us)?;
         }
-        self.catching_up &= !self.link.is_up() || self.records.has_unsent();
+        self.catching_up &= !self.source.has_lead() || self.records.has_unsent();
         self.ask(now_us)?;
-        if self.link.is_up() && now_us >= self.link.last_sent_us + beat_us(self.post.settings()) {
-            self.link.send(
+        let beat_us = beat_us(self.post.settings());
+        if self
+            .source
+            .beat_due_us(beat_us)
+            .is_some_and(|due_us| now_us >= due_us)
+        {
+            self.source.send(
                 &PilotMessage::Beat(Beat {
                     at_us: tidemill_wire::log::now_us(),
                 }),
                 now_us,
             )?;
         }
-        for event in self.link.flush(now_us) {
+        for event in self.source.flush(now_us) {
             if let LinkEvent::Lost { cause } = event {
                 LOG.warning("lead.lost", &[("cause", &cause)]);
             }
         }
         Ok(())
+    }
+
+    /// Without a lead: everything to the own journal, as often as outputs are flushed, and at once when there is
+    /// nothing else to do.
+    fn keep_journal(&mut self, due: bool, now_us: u64) -> Result<(), PilotError> {
+        let idle = self.flush_since_us.is_some() && self.binding.is_waiting();
+        let full = self.records.unsafe_bytes() > JOURNAL_BYTES;
+        if (due || idle || full) && now_us >= self.saved_us + SAVE_AGAIN_US {
+            self.saved_us = now_us;
+            if self.save(now_us)? {
+                self.flush_since_us = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records wait so long for others.
+    fn flush_us(&self) -> u64 {
+        let settings = self.post.settings();
+        if self.source.is_files() {
+            seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
+        } else {
+            settings.record_flush_ms * 1000
+        }
     }
 
     /// Write what is not safe to the own journal; a failure is told and tried again.
@@ -437,7 +432,7 @@ impl Pilot {
     }
 
     fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
-        let working = matches!(self.phase, Phase::Working) && self.link.is_up() && self.slot_ready;
+        let working = matches!(self.phase, Phase::Working) && self.source.has_lead() && self.slot_ready;
         if !working || self.catching_up || self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX {
             return Ok(());
         }
@@ -465,7 +460,7 @@ impl Pilot {
                 .map(|at_us| at_us.saturating_sub(now_us) as f64 / 1e6),
             queued_s,
         };
-        self.link.send(&PilotMessage::Ask(ask), now_us)
+        self.source.send(&PilotMessage::Ask(ask), now_us)
     }
 
     /// Record that events go back to the lead.

@@ -34,6 +34,8 @@ pub struct Records {
     journaled: u64,
     /// Up to here the journal's writer has them, fsynced or not.
     taken: u64,
+    /// Bytes of records that stay here although they are in the own journal.
+    resend_bytes_max: usize,
 }
 
 impl Records {
@@ -51,7 +53,14 @@ impl Records {
             acked: 0,
             journaled: 0,
             taken: 0,
+            resend_bytes_max: RESEND_BYTES_MAX,
         }
+    }
+
+    /// There is no lead: the own journal is all there is.
+    pub fn without_lead(mut self) -> Self {
+        self.resend_bytes_max = 0;
+        self
     }
 
     /// Add a record; `p` and `s` are filled in here.
@@ -175,7 +184,7 @@ impl Records {
         }
         journal.sync()?;
         self.journaled = self.taken;
-        while self.bytes > RESEND_BYTES_MAX
+        while self.bytes > self.resend_bytes_max
             && self
                 .framed
                 .front()

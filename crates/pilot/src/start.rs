@@ -5,7 +5,7 @@ use std::path::Path;
 use tidemill_slot::Isolation;
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
-use tidemill_wire::{handshake, Ended, Manifest, Record, Started, FORMAT};
+use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
 
 use crate::binding::Binding;
 use crate::bundle::Bundle;
@@ -15,22 +15,20 @@ use crate::keeper::Keeper;
 use crate::lead_process::LeadProcess;
 use crate::leaving::Reason;
 use crate::link::{Identity, Link};
+use crate::mailbox::{Address, Mailbox};
 use crate::options::Options;
 use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
 use crate::place::Affinity;
 use crate::records::Records;
 use crate::results;
+use crate::source::Source;
 use crate::system::{self, Signals};
+use crate::watch::deadline_us;
 
 const INCARNATIONS_MAX: u64 = 10_000;
-/// Kept free at the end for what is still to be written: 2 % of the time, at least 3 s (a 10 ms fsync of the journal
-/// and one of a bundle with at most 64 MiB dirty, at 25 MB/s), at most 30 s, never more than a quarter.
-const MARGIN_SHARE: f64 = 0.02;
-const MARGIN_S_MIN: f64 = 3.0;
-const MARGIN_S_MAX: f64 = 30.0;
 
-/// Read what there is to know and prepare everything; nothing has been asked for yet.
-pub fn start(options: &Options) -> Result<Pilot, PilotError> {
+/// Read what there is to know and prepare everything; nothing has been asked for yet. None: it has left at once.
+pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
     system::close_to_tracers()?;
     let environ = system::environ();
@@ -38,20 +36,28 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
     for note in &facts.notes {
         LOG.warning("node.note", &[("note", note)]);
     }
+    let rank = options.rank.unwrap_or(facts.rank);
+    if is_late(options) {
+        leave_late(options, rank, facts.node);
+        return Ok(None);
+    }
     let manifest = read_manifest(&options.fleet)?;
     let settings = manifest.settings.clone();
     let (isolation, affinity) = modes(&options.fleet, &manifest)?;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
     let room = system::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
-    let rank = options.rank.unwrap_or(facts.rank);
     let now_us = monotonic_us();
     let post = post(options, manifest, (isolation, facts.ends_at_s), now_us);
-    let (pilot, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
+    let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(system::host);
     let mut records = Records::new(&pilot, &options.fleet.join("journal"));
+    let files = post.manifest.lead == "none";
+    if files {
+        records = records.without_lead();
+    }
     let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
     let (isolated, note) = match &probed {
         Ok((isolated, note)) => (isolated.clone(), note.clone()),
@@ -76,8 +82,13 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
     introduce(&started);
     records.add(Record::Started(started))?;
     if let Err(error) = probed {
-        give_up(&mut records, &error)?;
+        give_up(&mut records, (Reason::Error, cause(&error)))?;
         return Err(error);
+    }
+    if files && rank != 0 {
+        let message = "without a lead, the pilot of rank 0 alone gets work";
+        give_up(&mut records, (Reason::Idle, message.to_owned()))?;
+        return Ok(None);
     }
     let identity = Identity {
         pilot,
@@ -86,15 +97,32 @@ pub fn start(options: &Options) -> Result<Pilot, PilotError> {
         node,
         secret,
     };
-    Ok(Pilot::new(Parts {
+    let source = if files {
+        // a start that follows another of the same allocation: what that one was given is not ours
+        let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
+        Source::Files(Mailbox::open(address(options, &settings), first, now_us)?)
+    } else {
+        Source::Lead(Link::new(&options.fleet, identity, now_us))
+    };
+    Ok(Some(Pilot::new(Parts {
         post,
         binding: Binding::new(room),
         records,
-        link: Link::new(&options.fleet, identity, now_us),
+        source,
         keeper: Keeper::new(bundle, settings.output_flush_s),
         lead_process,
         signals,
-    }))
+    })))
+}
+
+fn address(options: &Options, settings: &Settings) -> Address {
+    Address {
+        fleet: options.fleet.clone(),
+        allocation: options.allocation.clone(),
+        stop_files: settings.stop_files.clone(),
+        top_up_s: settings.top_up_s,
+        dead_after_s: settings.dead_after_s,
+    }
 }
 
 fn post(
@@ -104,12 +132,12 @@ fn post(
     now_us: u64,
 ) -> Post {
     let ends_us = end_us(options, ends_at_s, now_us, realtime_us());
-    let margin_us = |ends_us: u64| seconds_us(margin_s((ends_us - now_us) as f64 / 1e6));
     Post {
         fleet: options.fleet.clone(),
         isolation,
+        granted_us: ends_us,
         ends_us,
-        deadline_us: ends_us.map(|ends_us| ends_us - margin_us(ends_us)),
+        deadline_us: ends_us.map(|ends_us| deadline_us(ends_us, now_us)),
         manifest,
     }
 }
@@ -127,13 +155,48 @@ fn introduce(started: &Started) {
     );
 }
 
-/// No slot can be made here: say so where the agent finds it, without waiting for a lead.
-fn give_up(records: &mut Records, error: &PilotError) -> Result<(), PilotError> {
+fn is_late(options: &Options) -> bool {
+    let now_s = realtime_us() as f64 / 1e6;
+    options.start_by_s.is_some_and(|start_by_s| now_s > start_by_s)
+}
+
+/// The agent that asked for this allocation may be dead, and its fleet gone: say why we leave if that is cheap (three
+/// small files), and leave in any case.
+fn leave_late(options: &Options, rank: u64, node: Option<String>) {
+    let tell = || -> Result<(), PilotError> {
+        let (pilot, _, _) = claim(options, rank, u64::MAX)?;
+        let mut records = Records::new(&pilot, &options.fleet.join("journal")).without_lead();
+        records.add(Record::Started(Started {
+            p: pilot,
+            s: 0,
+            allocation: options.allocation.clone(),
+            node: node.unwrap_or_else(system::host),
+            rank,
+            cores: 0,
+            memory_mb: 0,
+            isolation: String::from("none"),
+            note: String::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            at_us: realtime_us(),
+        }))?;
+        give_up(&mut records, (Reason::Late, String::new()))
+    };
+    LOG.info(
+        "pilot.late",
+        &[("start_by_s", &options.start_by_s.unwrap_or(0.0))],
+    );
+    if let Err(error) = tell() {
+        LOG.warning("pilot.late_untold", &[("cause", &cause(&error))]);
+    }
+}
+
+/// We leave before we have begun: say why where the agent finds it, without waiting for a lead.
+fn give_up(records: &mut Records, (reason, message): (Reason, String)) -> Result<(), PilotError> {
     records.add(Record::Ended(Ended {
         p: String::new(),
         s: 0,
-        reason: Reason::Error.word().to_owned(),
-        message: cause(error),
+        reason: reason.word().to_owned(),
+        message,
         busy_us: 0,
         slot_us: 0,
         at_us: realtime_us(),
@@ -181,10 +244,10 @@ fn modes(fleet: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), Pil
         )
     })?;
     match manifest.lead.as_str() {
-        "beside" | "rank0" => Ok((isolation, affinity)),
+        "beside" | "rank0" | "none" => Ok((isolation, affinity)),
         other => Err(PilotError::Usage {
             message: format!(
-                "`{}`: lead is `{other}`, expected `beside` or `rank0`",
+                "`{}`: lead is `{other}`, expected `beside`, `rank0` or `none`",
                 path.display()
             ),
         }),
@@ -193,7 +256,7 @@ fn modes(fleet: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), Pil
 
 /// A name that no other start of a pilot has: whoever creates the bundle file owns it, also when the batch system
 /// starts the same allocation again.
-fn claim(options: &Options, rank: u64, bytes_max: u64) -> Result<(String, Bundle), PilotError> {
+fn claim(options: &Options, rank: u64, bytes_max: u64) -> Result<(String, u64, Bundle), PilotError> {
     let directory = options.fleet.join("bundle");
     let name = |incarnation: u64| format!("{}.r{rank}.i{incarnation}", options.allocation);
     let range = match options.incarnation {
@@ -204,7 +267,7 @@ fn claim(options: &Options, rank: u64, bytes_max: u64) -> Result<(String, Bundle
     for incarnation in range {
         let pilot = name(incarnation);
         if let Some(bundle) = Bundle::create(&directory, &pilot, bytes_max)? {
-            return Ok((pilot, bundle));
+            return Ok((pilot, incarnation, bundle));
         }
     }
     Err(PilotError::Usage {
@@ -225,20 +288,9 @@ fn end_us(options: &Options, ends_at_s: Option<u64>, now_us: u64, wall_us: u64) 
     Some(now_us + seconds_us(ends_at_s).saturating_sub(wall_us))
 }
 
-fn margin_s(remaining_s: f64) -> f64 {
-    (remaining_s * MARGIN_SHARE)
-        .clamp(MARGIN_S_MIN, MARGIN_S_MAX)
-        .min(remaining_s / 4.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_margin_is_between_3_and_30_seconds_and_never_most_of_the_time() {
-        assert_eq!([4.0, 60.0, 600.0, 86_400.0].map(margin_s), [1.0, 3.0, 12.0, 30.0]);
-    }
 
     #[test]
     fn an_end_that_has_passed_is_now() {

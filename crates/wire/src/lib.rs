@@ -1,7 +1,7 @@
 //! What agent, lead and pilots write to each other: types, framed lines, journals, the handshake, line buffers.
 //!
-//! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no process, no
-//! scheduling and no file layout beyond single journals.
+//! The types come from `src/tidemill/wire/node.py`, where the protocol is described. This crate knows no process and no
+//! scheduling.
 
 pub mod alive;
 mod error;
@@ -12,12 +12,14 @@ pub mod handshake;
 pub mod journal;
 pub mod lines;
 pub mod log;
+mod work;
 
 pub use alive::{AliveFile, Silence};
 pub use error::WireError;
 pub use generated::*;
 pub use journal::{JournalReader, JournalWriter};
 pub use lines::{Fill, LineBuffer, OutBuffer};
+pub use work::{one_line, WorkReader, WorkText};
 
 /// A line (message, record) is never longer; a peer that sends a longer one is dropped.
 pub const LINE_BYTES_MAX: usize = 16 << 20;

@@ -110,6 +110,18 @@ impl Fleet {
         self.next += 1;
     }
 
+    /// The agent's sign of life.
+    pub fn sign(&self, epoch: u64, count: u64) {
+        let alive = Alive {
+            format: FORMAT,
+            epoch,
+            count,
+        };
+        let temporary = self.path().join("alive.tmp");
+        std::fs::write(&temporary, serde_json::to_vec(&alive).unwrap()).unwrap();
+        std::fs::rename(&temporary, self.path().join("alive.json")).unwrap();
+    }
+
     /// One program, one job with one grant of `events` events.
     pub fn one_job(&mut self, events: u64, event_s: f64) {
         self.work(|work| {
@@ -375,6 +387,13 @@ impl Pilot {
     pub fn drained(&mut self) -> String {
         self.wait(|message| match message {
             LeadMessage::Drain(drain) => Some(drain.reason.clone()),
+            _ => None,
+        })
+    }
+
+    pub fn deadline(&mut self) -> u64 {
+        self.wait(|message| match message {
+            LeadMessage::Deadline(deadline) => Some(deadline.at_us),
             _ => None,
         })
     }

@@ -1,12 +1,14 @@
-//! Work files: FLEET/work/NNNNNN.json, read in order. Job and program texts are kept as they are, to be sent on.
+//! Work files: FLEET/work/NNNNNN.json, read in order. Job and program texts are kept as they are: most are sent on, or
+//! of no use to the reader.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use crate::error::WireError;
+use crate::generated::{End, Grant, Share, FORMAT};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{End, Grant, WireError, FORMAT};
 
 /// A larger file is refused: the agent writes at most 64 MiB.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -20,8 +22,10 @@ pub struct WorkText {
     pub jobs: Vec<Box<RawValue>>,
     pub grants: Vec<Grant>,
     pub cancel_jobs: Vec<u64>,
+    /// Files of earlier versions do not tell this, `ends` and `leave`.
+    #[serde(default)]
+    pub shares: Vec<Share>,
     pub ended: Vec<String>,
-    /// Files of earlier versions do not tell these two.
     #[serde(default)]
     pub ends: Vec<End>,
     #[serde(default)]
@@ -39,14 +43,37 @@ pub struct WorkReader {
 
 impl WorkReader {
     pub fn new(fleet: &Path) -> Self {
+        WorkReader::from(fleet, 1)
+    }
+
+    /// Starts with the file of this number.
+    pub fn from(fleet: &Path, number: u64) -> Self {
         WorkReader {
             directory: fleet.join("work"),
-            next: 1,
+            next: number,
         }
     }
 
+    /// The highest number of a file that is there now, 0 where there is none: one listing.
+    pub fn last(&self) -> Result<u64, WireError> {
+        let failed = |error| WireError::file("list", &self.directory)(error);
+        let mut last = 0;
+        for entry in std::fs::read_dir(&self.directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            let number = stem.and_then(|stem| stem.parse::<u64>().ok());
+            last = last.max(number.unwrap_or(0));
+        }
+        Ok(last)
+    }
+
+    /// Go on with the file of this number, if that is further on.
+    pub fn skip_to(&mut self, number: u64) {
+        self.next = self.next.max(number);
+    }
+
     /// The next work file, None while it is not there. One open by name, nothing else.
-    pub fn next(&mut self) -> Result<Option<WorkText>, WireError> {
+    pub fn read_next(&mut self) -> Result<Option<WorkText>, WireError> {
         let path = self.directory.join(format!("{:06}.json", self.next));
         let mut text = Vec::new();
         match File::open(&path) {
@@ -99,15 +126,15 @@ mod tests {
     fn files_come_in_order_and_a_missing_one_is_none() {
         let fleet = tempfile::tempdir().unwrap();
         let mut reader = WorkReader::new(fleet.path());
-        assert!(reader.next().unwrap().is_none());
+        assert!(reader.read_next().unwrap().is_none());
         write(fleet.path(), 2, &format!(r#"{{"format":1,"number":2,{EMPTY}"#));
-        assert!(reader.next().unwrap().is_none());
+        assert!(reader.read_next().unwrap().is_none());
         write(
             fleet.path(),
             1,
             &format!(r#"{{"format":1,"number":1,"new_field":[],{EMPTY}"#),
         );
-        let work = reader.next().unwrap().unwrap();
+        let work = reader.read_next().unwrap().unwrap();
         assert_eq!(work.number, 1);
         let line = one_line(work.jobs.into_iter().next().unwrap());
         assert!(!line.get().contains('\n'));
@@ -115,7 +142,7 @@ mod tests {
             serde_json::from_str::<serde_json::Value>(line.get()).unwrap()["x"],
             "a\nb"
         );
-        assert_eq!(reader.next().unwrap().unwrap().number, 2);
+        assert_eq!(reader.read_next().unwrap().unwrap().number, 2);
     }
 
     #[test]
@@ -128,10 +155,10 @@ mod tests {
             &format!(r#"{{"format":1,"number":3,{EMPTY}"#),
         ] {
             write(fleet.path(), 1, text);
-            let error = reader.next().unwrap_err();
+            let error = reader.read_next().unwrap_err();
             assert!(error.to_string().contains("000001.json"), "{error}");
         }
         write(fleet.path(), 1, &format!(r#"{{"format":1,"number":1,{EMPTY}"#));
-        assert!(reader.next().unwrap().is_some());
+        assert!(reader.read_next().unwrap().is_some());
     }
 }
