@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Width
 from tidemill.site import state as s
 from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, Usage
+
+
+class WideLoad(NamedTuple):
+    """What makes open events of payloads that span nodes alike; 0 = not told by the job."""
+
+    width: Width
+    app: str
+    event_s: float
+    timeout_s: float
 
 
 class Tally:
@@ -13,7 +25,7 @@ class Tally:
     `load`, the number of open events by application and cores of a slot (0 = the application's).
 
     Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
-    events by nodes, application and estimated seconds of an event (0 = the application's)."""
+    events alike."""
 
     def __init__(self, state: s.SiteState) -> None:
         self.state = state
@@ -23,7 +35,7 @@ class Tally:
             if job.ready:
                 self._backlog(job)[job.id] = None
         self.load: dict[tuple[str, int], int] = {}
-        self.wide_load: dict[tuple[int, str, float], int] = {}
+        self.wide_load: dict[WideLoad, int] = {}
         for job in state.jobs.values():
             self._weigh(job, len(job.open))
 
@@ -42,7 +54,7 @@ class Tally:
             key = (job.spec.app or "", asked.cores or 0)
             self.load[key] = self.load.get(key, 0) + events
         else:
-            wide = (width.nodes, job.spec.app or "", asked.event_s or 0.0)
+            wide = WideLoad(width, job.spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
             self.wide_load[wide] = self.wide_load.get(wide, 0) + events
 
     def _backlog(self, job: s.Job) -> dict[int, None]:
