@@ -1,0 +1,228 @@
+"""Which nodes are bad: those on which start after start fails fast while others work. Pure.
+
+Only a start that fails soon and before any work was done counts; preemption, walltime, yields and cancellations never
+do. Where more nodes fail than work, it is the application, the file system or the network, not the nodes: then starts
+get rarer instead, with a bound, and it is said. A node comes back after a time, on trial: one more failure suffices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+TRAIL_MAX = 1000
+"""Entries of the audit trail that are kept, the newest."""
+
+EVIDENCE_MAX = 5
+"""Failures that are kept as evidence for one node, the newest."""
+
+EVIDENCE_CHARS_MAX = 300
+
+FAILED_ENDINGS = frozenset({"failed", "launch"})
+"""Those of `batch.contract.Ending` that are failures of a start."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """As `config.site.Harvest` and the site's back-off have them."""
+
+    starts: int = 3  #: so many fast failures one after the other put a node into quarantine
+    quarantine_s: float = 86400.0
+    fast_failure_s: float = 120.0
+    backoff_s: float = 2.0
+    backoff_max_s: float = 600.0
+
+
+class Outcome(StrEnum):
+    """What an ended allocation says of its nodes."""
+
+    WORKED = "worked"
+    FAILED_FAST = "failed_fast"
+    NOTHING = "nothing"  #: it neither worked nor failed by the node's fault
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How an allocation ended. `ending`: the value of `batch.contract.Ending`; `ordered`: we ended it."""
+
+    ending: str
+    lived_s: float
+    did_work: bool  #: a range of it ran
+    payloads_failed: int = 0  #: payloads that failed there
+    ordered: bool = False
+    evidence: str = ""  #: the last line that it printed, or the batch system's reason
+
+
+class Sentence(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the audit trail: why a node is not used, from when until when."""
+
+    node: str
+    since_s: float
+    until_s: float
+    why: str
+    evidence: list[str]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows now. `exclude`: nodes in quarantine, for the next submissions; `new`: those since the last verdict.
+
+    `pause_s`: wait so long before the next start, 0 = no need; then `tries` starts at most. `why` tells it to people.
+    """
+
+    exclude: tuple[str, ...] = ()
+    new: list[Sentence] = []
+    pause_s: float = 0.0
+    tries: int | None = None
+    why: str = ""
+
+
+class NodeRecord(msgspec.Struct, kw_only=True):
+    """What is remembered of a node. `on_trial`: it was in quarantine and has not worked since."""
+
+    failures: int = 0  #: fast, one after the other
+    failed_s: float = 0.0
+    longest_s: float = 0.0  #: that a failing start of the row has lived
+    worked_s: float = 0.0
+    running_s: float = 0.0  #: start of the allocation that runs there, 0 = none
+    until_s: float = 0.0
+    on_trial: bool = False
+    evidence: list[str] = []
+
+
+class State(msgspec.Struct, kw_only=True):
+    """All that is remembered; can be written as JSON and taken up by the next agent."""
+
+    nodes: dict[str, NodeRecord] = {}
+    trail: list[Sentence] = []
+    failures: int = 0  #: fast ones anywhere, since anything worked
+    failed_s: float = 0.0
+
+
+def outcome_of(end: End, settings: Settings) -> Outcome:
+    """Whether an allocation's end tells for or against its nodes."""
+    if end.did_work:
+        return Outcome.WORKED
+    if end.ordered or end.lived_s > settings.fast_failure_s:
+        return Outcome.NOTHING
+    if end.ending in FAILED_ENDINGS or (end.ending == "done" and end.payloads_failed):
+        return Outcome.FAILED_FAST
+    return Outcome.NOTHING
+
+
+class Quarantine:
+    """Takes starts and ends of allocations, gives verdicts."""
+
+    def __init__(self, settings: Settings, state: State | None = None) -> None:
+        self._settings = settings
+        self.state = state or State()
+        self._new: list[Sentence] = []
+
+    def started(self, nodes: Iterable[str], at_s: float) -> None:
+        """An allocation runs on these nodes."""
+        for name in nodes:
+            self._record(name).running_s = at_s
+
+    def worked(self, nodes: Iterable[str], at_s: float) -> None:
+        """Work was done on these nodes: whatever failed there before is forgiven."""
+        for name in nodes:
+            record = self._record(name)
+            record.failures, record.evidence, record.on_trial = 0, [], False
+            record.longest_s = 0.0
+            record.worked_s = at_s
+        self.state.failures = 0
+
+    def ended(self, nodes: Iterable[str], end: End, at_s: float) -> Outcome:
+        """An allocation has ended on these nodes. What it tells."""
+        names = list(nodes)
+        outcome = outcome_of(end, self._settings)
+        for name in names:
+            self._record(name).running_s = 0.0
+        if outcome is Outcome.WORKED:
+            self.worked(names, at_s)
+        elif outcome is Outcome.FAILED_FAST:
+            self.state.failures += 1
+            self.state.failed_s = at_s
+            for name in names:
+                self._failed(self._record(name), end, at_s)
+        return outcome
+
+    def judge(self, now_s: float) -> Verdict:
+        """What follows from all that was seen so far."""
+        self._release(now_s)
+        fresh = now_s - self._settings.quarantine_s
+        records = self.state.nodes.items()
+        failing = {name: r for name, r in records if r.until_s > now_s or (r.failures and r.failed_s > fresh)}
+        slowest_s = max((record.longest_s for record in failing.values()), default=0.0)
+        healthy = [
+            name
+            for name, r in records
+            if name not in failing and (r.worked_s > fresh or 0 < r.running_s < now_s - slowest_s)
+        ]
+        # Nodes that fail are bad only as long as most others do work.
+        if len(failing) <= len(healthy):
+            for name, record in failing.items():
+                if record.until_s <= now_s and record.failures >= self._allowed(record):
+                    self._sentence(name, record, now_s, healthy=len(healthy))
+        exclude = tuple(sorted(name for name, record in records if record.until_s > now_s))
+        new, self._new = self._new, []
+        pause_s = self._pause_s(now_s)
+        if len(failing) <= len(healthy) or not self.state.failures:
+            return Verdict(exclude=exclude, new=new)
+        why = (
+            f"starts fail on {len(failing)} nodes and work on {len(healthy)}: no fault of single nodes; "
+            f"{self.state.failures} failures since anything worked, {_last(failing.values())}"
+        )
+        return Verdict(exclude=exclude, new=new, pause_s=pause_s, tries=1, why=why)
+
+    def pardon(self, node: str) -> None:
+        """Use a node again, for an operator has repaired it."""
+        self.state.nodes.pop(node, None)
+
+    def _record(self, name: str) -> NodeRecord:
+        return self.state.nodes.setdefault(name, NodeRecord())
+
+    def _allowed(self, record: NodeRecord) -> int:
+        return 1 if record.on_trial else self._settings.starts
+
+    def _failed(self, record: NodeRecord, end: End, at_s: float) -> None:
+        record.failures += 1
+        record.failed_s = at_s
+        record.longest_s = max(record.longest_s, end.lived_s)
+        text = end.evidence.strip()[:EVIDENCE_CHARS_MAX] or end.ending
+        record.evidence = [*record.evidence, f"after {end.lived_s:.1f} s: {text}"][-EVIDENCE_MAX:]
+
+    def _sentence(self, name: str, record: NodeRecord, now_s: float, *, healthy: int) -> None:
+        times = "once more after its quarantine" if record.on_trial else f"{record.failures} times in a row"
+        sentence = Sentence(
+            node=name,
+            since_s=now_s,
+            until_s=now_s + self._settings.quarantine_s,
+            why=f"starts failed fast {times} while {healthy} other nodes worked",
+            evidence=list(record.evidence),
+        )
+        record.until_s = sentence.until_s
+        self._new.append(sentence)
+        self.state.trail = [*self.state.trail, sentence][-TRAIL_MAX:]
+
+    def _release(self, now_s: float) -> None:
+        """End quarantines whose time is over; forget nodes of which nothing bad is known any more."""
+        fresh = now_s - self._settings.quarantine_s
+        for name, record in list(self.state.nodes.items()):
+            if 0 < record.until_s <= now_s:
+                record.until_s, record.failures, record.on_trial = 0.0, 0, True
+            old = max(record.failed_s, record.worked_s, record.running_s) <= fresh
+            if old and not record.until_s and not record.on_trial and not record.running_s:
+                del self.state.nodes[name]
+
+    def _pause_s(self, now_s: float) -> float:
+        """Seconds still to wait after failures everywhere: doubled with each, bounded."""
+        if not self.state.failures:
+            return 0.0
+        doublings = min(self.state.failures - 1, 30)
+        whole_s = min(self._settings.backoff_s * 2.0**doublings, self._settings.backoff_max_s)
+        return max(0.0, self.state.failed_s + whole_s - now_s)
+
+
+def _last(records: Iterable[NodeRecord]) -> str:
+    newest = max(records, key=lambda record: record.failed_s)
+    return f"the last {newest.evidence[-1]}" if newest.evidence else "no evidence left"

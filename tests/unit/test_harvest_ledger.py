@@ -1,0 +1,84 @@
+"""Grants of a centre: sums computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.config.site import Account
+from tidemill.harvest.ledger import UNBOUNDED_S, Bounds, Living, Standing, balance
+
+NOW = 100_000.0
+FREE = Bounds()
+FIRST = Account(name="phy123", node_hours=100, used_node_hours=40, units_per_node_hour=64, unit="core-hours")
+SECOND = Account(name="hep7", node_hours=10)
+
+
+def test_a_grant_is_settled_in_flight_and_committed() -> None:
+    living = [
+        Living(account="phy123", nodes=4, walltime_s=7200, started_s=NOW - 1800, ends_s=NOW + 5400),
+        Living(account="phy123", nodes=2, walltime_s=3600),
+        Living(account="hep7", nodes=1, walltime_s=3600, started_s=NOW - 600, ends_s=NOW + 600),
+    ]
+    ledger = balance([FIRST, SECOND], {"phy123": 20 * 3600.0}, living, now_s=NOW, bounds=FREE)
+
+    # 40 before, 20 settled, 4 x 0.5 h in flight, 4 x 1.5 h + 2 x 1 h committed: 30 below the stop line at 98
+    line = ledger.lines[0]
+    assert (line.before_s, line.settled_s) == (40 * 3600, 20 * 3600)
+    assert (line.in_flight_s, line.committed_s) == (2 * 3600, 8 * 3600)
+    assert line.left_s == pytest.approx(28 * 3600)
+    assert line.units(line.used_s) == 62 * 64
+    assert line.standing is Standing.OPEN
+    assert (ledger.account, ledger.notes) == ("phy123", [])
+    assert ledger.node_s_left == pytest.approx(28 * 3600)
+    assert ledger.lines[1].in_flight_s == 600
+
+
+def test_the_next_account_follows_at_the_stop_line() -> None:
+    ledger = balance([FIRST, SECOND], {"phy123": 58 * 3600.0}, [], now_s=NOW, bounds=FREE)
+    assert ledger.account == "hep7"
+    assert ledger.node_s_left == pytest.approx(9.8 * 3600)
+    assert ledger.notes == [
+        "account `phy123`: 6,272.0 of 6,400.0 core-hours are used, 0.0 committed: nothing more is asked for there"
+    ]
+
+
+def test_what_is_committed_and_not_used_comes_back() -> None:
+    waiting = [Living(account="hep7", nodes=10, walltime_s=3600)]
+    assert balance([SECOND], {}, waiting, now_s=NOW, bounds=FREE).account is None
+    early = balance([SECOND], {"hep7": 360.0}, [], now_s=NOW, bounds=FREE)
+    assert early.account == "hep7"
+    assert early.node_s_left == pytest.approx(9.8 * 3600 - 360)
+
+
+def test_the_warning_line_is_told_before_the_stop_line() -> None:
+    ledger = balance([SECOND], {"hep7": 9 * 3600.0}, [], now_s=NOW, bounds=FREE)
+    assert ledger.lines[0].standing is Standing.WARN
+    assert ledger.account == "hep7"
+    assert ledger.notes == ["account `hep7`: 9.0 of 10.0 node-hours are used"]
+
+
+def test_without_an_account_left_the_site_drains() -> None:
+    ledger = balance([SECOND], {"hep7": 9.8 * 3600}, [], now_s=NOW, bounds=FREE)
+    assert (ledger.account, ledger.node_s_left) == (None, 0.0)
+    assert ledger.notes[-1] == "no account is left: what runs may finish, nothing new is asked for"
+
+
+def test_a_bound_of_our_own_counts_all_accounts_and_what_none_pays() -> None:
+    bounds = Bounds(node_hours_max=100)
+    ledger = balance([], {"": 50 * 3600.0, "old": 20 * 3600.0}, [], now_s=NOW, bounds=bounds)
+    assert (ledger.account, ledger.node_s_left) == ("", 30 * 3600)
+
+    spent = balance([FIRST], {"": 100 * 3600.0}, [], now_s=NOW, bounds=bounds)
+    assert spent.account is None
+    assert spent.notes == ["`harvest.node_hours_max` = 100 is reached"]
+
+
+def test_without_accounts_and_bounds_nothing_is_counted() -> None:
+    ledger = balance([], {"": 1e9}, [], now_s=NOW, bounds=FREE)
+    assert (ledger.account, ledger.node_s_left, ledger.lines) == ("", UNBOUNDED_S, [])
+
+
+def test_an_allocation_past_its_limit_commits_nothing_more() -> None:
+    late = Living(account="hep7", nodes=2, walltime_s=60, started_s=NOW - 90, ends_s=NOW - 30)
+    line = balance([SECOND], {}, [late], now_s=NOW, bounds=FREE).lines[0]
+    assert (line.in_flight_s, line.committed_s) == (180, 0)
