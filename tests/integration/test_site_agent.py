@@ -11,6 +11,7 @@ from tests.fault.processes import send
 from tests.fault.world import World, world
 
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, Resources
+from tidemill.site.drain import drained, request_resume
 from tidemill.wire.api import JobDetail
 
 FAST = Resources(event_s=0.05)
@@ -75,13 +76,18 @@ def test_log_of_a_failed_event_can_be_fetched(it: World) -> None:
     assert (log.stdout, log.stderr) == ("out 0\n", "err 0\n")
 
 
-def test_stop_file_drains_the_site_and_its_removal_lets_it_work_again(it: World) -> None:
-    stop = it.home / "site" / "STOP"
-    stop.write_text("maintenance\n")
+def test_stop_file_drains_the_site_until_somebody_resumes_it(it: World) -> None:
+    site = it.home / "site"
+    (site / "STOP").write_text("maintenance\n")
     it.wait_for(lambda: not it.processes("pilot"), "the pilots leave")
+    it.wait_for(lambda: (site / "drained.json").exists(), "the stop is noted")
     (job,) = it.submit("stopped", JobSpec(command=["/bin/true"], resources=FAST))
-    stop.unlink()
+    (site / "STOP").unlink()
+    it.restart("agent")
+    assert "maintenance" in (drained(site) or "")
+    request_resume(site, "it is over")
     it.wait_campaign("stopped")
+    assert drained(site) is None
     assert it.client.job(job).row.state == "COMPLETED"
 
 

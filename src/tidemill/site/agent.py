@@ -13,25 +13,29 @@ from tidemill import __version__, clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.demand import Demand
 from tidemill.log import Log
-from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.state import AllocationState
 from tidemill.node.binary import find_binary
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations
 from tidemill.site.applications import Applications
-from tidemill.site.capacity import Ahead, event_s, wanted
+from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.deliveries import Deliveries
-from tidemill.site.fleets import Fleets, OpenFleet, is_over
+from tidemill.site.errands import Errands
+from tidemill.site.fleets import Fleets, OpenFleet, is_over, orders_of
 from tidemill.site.granting import Granting
+from tidemill.site.guest import Guest
+from tidemill.site.harvesting import Harvesting
 from tidemill.site.identity import Identity, SupersededError
 from tidemill.site.log import SiteLog, restore
+from tidemill.site.machine import Machine
 from tidemill.site.outputs import Deliverer
-from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.site.planning import Demand
+from tidemill.site.prepare import Preparer
 from tidemill.site.rate import Throughput
 from tidemill.site.staging import Stage
 from tidemill.site.sync import Sync
+from tidemill.site.workload import Workload
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
 from tidemill.wire.node import Started
 
@@ -39,6 +43,7 @@ HELPERS = 2
 APPLICATIONS_S = 2.0
 CLEAN_S = 5.0
 STOP_PILOTS_S = 30.0
+STOP_LOOK_S = 3.0
 JOBS_CLEANED_PER_TICK = 500
 FLEET_RECORDS_MAX = 2_000_000
 """New work gets a new fleet after so many records: about 700 MB of journal."""
@@ -61,7 +66,9 @@ def _tell_isolation(record: Started) -> None:
 class Agent:
     """One agent's epoch."""
 
-    def __init__(self, config: SiteConfig, site_dir: Path, *, identity: Identity, batch: BatchSystem) -> None:
+    def __init__(
+        self, config: SiteConfig, site_dir: Path, *, identity: Identity, batch: BatchSystem, machine: Machine
+    ) -> None:
         self.config = config
         self.site_dir = site_dir
         self.identity = identity
@@ -80,10 +87,15 @@ class Agent:
         self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
         self.applications = Applications(site_dir / "apps")
         self.applications.refresh()
-        self.allocations = Allocations(self.log, batch, config, binary=binary)
-        self.allocations.fleets_directory = site_dir / "fleets"
-        machine = self.allocations.machine
-        self.shape = NodeShape(machine.cores_per_node, machine.memory_mb_per_node, machine.devices_per_node)
+        self.allocations = Allocations(self.log, config, binary=binary, fleets=site_dir / "fleets")
+        self.machine = machine
+        self.errands = Errands(batch, identity.check, inline=machine.is_local)
+        self.harvesting = Harvesting(
+            self.log, self.allocations, config=config, errands=self.errands, machine=machine
+        )
+        self.guest = Guest(self.log, config, site_dir=site_dir, hands=self.hands)
+        self.workload = Workload(self.log, self.applications)
+        self.shape = machine.shape
         self.preparer = Preparer(config, self.applications, self.shape)
         base = config.output_dir or site_dir / "out"
         roots = [*config.data_roots, base]
@@ -99,6 +111,7 @@ class Agent:
         self.throughput = Throughput()
         self.standing: OpenFleet | None = None
         self._offers_told = False
+        self._drained: set[str] = set()
         self._next_applications_s = 0.0
         self._next_clean_s = 0.0
         self._asked = False
@@ -111,7 +124,8 @@ class Agent:
         self.identity.beat()
         changed = self._take_reply()
         changed |= self._read_fleets()
-        changed |= self.allocations.poll()
+        changed |= self.harvesting.poll(wants=self._wants_nodes)
+        changed |= self.guest.look(self.allocations.held)
         changed |= self.deliveries.step()
         changed |= self._grant()
         self.log.commit()
@@ -125,13 +139,17 @@ class Agent:
 
     @property
     def is_drained(self) -> bool:
-        """Whether no new work is taken: told by the server or by a STOP file."""
-        return self.log.pool.state.drained is not None or self.is_stopped
+        """Whether no new work is taken: told by the server, or stopped."""
+        return self.log.pool.state.drained is not None or self.guest.is_stopped
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether staff have put a STOP file into the site directory: then nothing new starts at all."""
-        return (self.site_dir / "STOP").exists()
+    def demand(self) -> Demand:
+        """What is open here."""
+        return self.workload.demand(cores=self.machine.shape.cores, more=self.sync.more)
+
+    @property
+    def _wants_nodes(self) -> bool:
+        return self.demand.events > 0 or self.guest.is_stopped or self.config.mode == "observe"
 
     def _take_reply(self) -> bool:
         reply = self.sync.take()
@@ -150,6 +168,7 @@ class Agent:
                 continue
             for entry in self._read_fleet(opened):
                 self.log.apply(entry)
+                self.machine.costs.heard(entry.records, self.log.pool.state.allocations)
                 changed = True
                 started = [record for record in entry.records if type(record) is Started]
                 if started:
@@ -166,17 +185,25 @@ class Agent:
             return []
 
     def _grant(self) -> bool:
-        if self.is_stopped:
-            if self.standing is not None:  # its lead hands out nothing more; work to come gets another fleet
-                _log.warning("site.stopped", file=str(self.site_dir / "STOP"))
-                self.granting.drain(self.standing)
-                self.standing = None
-            return False
+        if self.guest.is_stopped:
+            return self._drain_fleets()
+        self._drained.clear()
         if not self.log.pool.tally.backlog or self.granting.unwritten:
             return False
         if self.standing is not None and self.standing.record.records > FLEET_RECORDS_MAX:
             self.standing = None  # it ends when its work is done; journals and bundles do not grow for ever
         return self.granting.plan(self._standing_fleet())
+
+    def _drain_fleets(self) -> bool:
+        """The site is stopped: leads hand out nothing more, pilots leave; work to come gets another fleet."""
+        self.standing = None
+        told = False
+        for opened in self.fleets.open.values():
+            if opened.record.finished_us is None and opened.record.name not in self._drained:
+                self._drained.add(opened.record.name)
+                self.granting.drain(opened)
+                told = True
+        return told
 
     def _standing_fleet(self) -> OpenFleet:
         """The fleet of this epoch for new work, made when it is first needed."""
@@ -199,36 +226,8 @@ class Agent:
                 _log.error("work.unwritten", reason=error.message, hint=error.hint)
 
     def _harvest(self) -> bool:
-        if self.config.mode != "run":
-            return False
-        if self.is_stopped:
-            return self.allocations.step("", Demand(events=0, core_s=0.0, slot_cores=1), self.identity)
-        if self.standing is None:
-            return False
-        return self.allocations.step(self.standing.record.name, self._demand(), self.identity)
-
-    def _demand(self) -> Demand:
-        """What is open here. Old fleets' pilots are at some of it, which makes this an upper bound."""
-        events, core_s, widest = 0, 0.0, 1
-        for (app, asked), count in self.log.pool.tally.load.items():
-            if count:
-                cores = asked or self._app_cores(app)
-                events += count
-                core_s += count * self._event_s(app) * cores
-                widest = max(widest, cores)
-        return Demand(events=events, core_s=core_s, slot_cores=widest)
-
-    def _event_s(self, app: str) -> float:
-        rate = self.log.pool.state.rates.get(app)
-        measured = event_s(rate.wall_s, rate.events) if rate else None
-        if measured is not None:
-            return measured
-        approved = self.applications.by_name.get(app)
-        return (approved.app.resources.event_s if approved else None) or DEFAULT_EVENT_S
-
-    def _app_cores(self, app: str) -> int:
-        approved = self.applications.by_name.get(app)
-        return (approved.app.resources.cores if approved else None) or 1
+        """The broker's step. Where the site only observes there is no fleet, and nothing is submitted."""
+        return self.harvesting.step(self.standing.record.name if self.standing else None, self.demand)
 
     # ---- fleets ----
 
@@ -238,6 +237,7 @@ class Agent:
         for opened in list(self.fleets.open.values()):
             if opened.record.finished_us is not None:
                 continue
+            opened.fleet.beat(self.identity.epoch)
             changed |= self._tend(opened)
         return changed
 
@@ -245,11 +245,9 @@ class Agent:
         state, name = self.log.pool.state, opened.record.name
         is_standing = opened is self.standing
         over = is_over(state, name)
-        ended = [
-            a.name for a in state.allocations.values() if a.fleet == name and a.ended_us and not a.told_lead
-        ]
         close = not is_standing and (opened.record.open == 0 or over)
-        told = self.granting.orders(opened, ended=ended, close=close)
+        ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
+        told = self.granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self.log.commit()
             self._act()
@@ -309,11 +307,11 @@ class Agent:
     def _wanted(self) -> tuple[float, int]:
         if self.config.mode != "run" or self.is_drained:
             return 0.0, 0
-        done = self._demand()
+        done = self.demand
         rate = self.throughput.update(done.core_s, clock.monotonic_s())
         return wanted(
             Ahead(
-                cores=self.allocations.cores,
+                cores=self.machine.cores,
                 open_core_s=done.core_s,
                 open_ranges=self.log.pool.state.leases_open,
                 rate_core_s=rate,
@@ -333,15 +331,11 @@ class Agent:
             slot_cores_max=self.shape.cores,
             slot_memory_mb_max=self.shape.memory_mb,
             devices=self.shape.devices,
-            event_s=self._measured(),
-            nodes=min(self.config.nodes_max, self.allocations.machine.nodes),
+            event_s=self.workload.measured(),
+            nodes=min(self.config.nodes_max, self.machine.nodes),
             busy_cores=sum(a.cores * a.nodes for a in active) if rates or active else 0,
             adhoc=self.config.allow_adhoc,
         )
-
-    def _measured(self) -> dict[str, float]:
-        measured = {app: event_s(r.wall_s, r.events) for app, r in self.log.pool.state.rates.items()}
-        return {app: seconds for app, seconds in measured.items() if seconds is not None}
 
     def _offers(self) -> list[AppOffer]:
         return self.applications.offers({})
@@ -403,12 +397,16 @@ class Agent:
 
     def stop_pilots(self) -> None:
         """Give all allocations back and wait, bounded, for what they have done until then."""
-        names = [a.name for a in self.allocations.living]
-        if names:
-            self.allocations.cancel(names, self.identity)
+        is_asked, next_look_s = False, 0.0
         deadline = clock.monotonic_s() + STOP_PILOTS_S
         while self.allocations.living and clock.monotonic_s() < deadline:
-            self.allocations.poll()
+            self.harvesting.poll(wants=False)
+            names = [a.name for a in self.allocations.living]
+            if not is_asked:
+                is_asked = self.harvesting.cancel(names, why="the agent ends and takes its pilots with it")
+            elif clock.monotonic_s() > next_look_s:
+                next_look_s = clock.monotonic_s() + STOP_LOOK_S
+                self.harvesting.hurry()
             self._read_fleets()
             self.log.commit()
             clock.sleep_s(self.config.tick_s)
@@ -428,4 +426,6 @@ class Agent:
         """Let go of threads and files."""
         self.hands.shutdown(wait=False, cancel_futures=True)
         self.sync.close()
+        self.errands.close()
+        self.harvesting.planlog.close()
         self.log.close()

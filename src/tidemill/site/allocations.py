@@ -14,6 +14,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, Ending, Status, Submission
 from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site import state as s
@@ -117,8 +118,9 @@ class Allocations:
             "--allocation",
             element,
         ]
-        command += ["--cores", str(ask.cores), "--memory-mb", str(ask.memory_mb)]
-        command += ["--wall-s", str(int(ask.walltime_s))]
+        command += ["--cores", str(ask.cores), "--wall-s", str(int(ask.walltime_s))]
+        if ask.memory_mb:
+            command += ["--memory-mb", str(ask.memory_mb)]
         start_by_s = None
         if not self._is_local:
             start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
@@ -148,22 +150,9 @@ class Allocations:
             elements = [a for a in allocations.values() if a.submission == submission.name]
             batch_id = acted.submitted.get(submission.name)
             if batch_id is not None:
-                for allocation in elements:
-                    if allocation.state is AllocationState.INTENDED:
-                        self._note(allocation, AllocationState.QUEUED, batch_id, "")
-                _log.info(
-                    "allocation.submitted",
-                    name=submission.name,
-                    batch_id=batch_id,
-                    count=submission.count,
-                    walltime_s=submission.walltime_s,
-                )
-                continue
-            error = acted.refused[submission.name]
-            if not getattr(error, "transient", False):
-                for allocation in elements:
-                    self._note(allocation, AllocationState.FAILED, "", error.message)
-            self._failed_start(submission.name, error.message)
+                self._submitted(submission, elements, batch_id)
+            elif submission.name in acted.refused:
+                self._refused(submission, elements, acted.refused[submission.name])
         for name, end_s in acted.ends_s.items():
             if name in allocations:
                 self._shortened(allocations[name], end_s)
@@ -171,6 +160,25 @@ class Allocations:
             _log.info("allocation.canceled", names=acted.acts.cancel)
         for error in acted.errors:
             _log.warning("batch.refused", reason=error.message, hint=error.hint)
+
+    def _submitted(self, submission: Submission, elements: list[s.Allocation], batch_id: str) -> None:
+        for allocation in elements:
+            if allocation.state is AllocationState.INTENDED:
+                self._note(allocation, AllocationState.QUEUED, batch_id, "")
+        count, walltime_s = submission.count, submission.walltime_s
+        _log.info(
+            "allocation.submitted",
+            name=submission.name,
+            batch_id=batch_id,
+            count=count,
+            walltime_s=walltime_s,
+        )
+
+    def _refused(self, submission: Submission, elements: list[s.Allocation], error: TidemillError) -> None:
+        if not (isinstance(error, SiteError) and error.transient):
+            for allocation in elements:
+                self._note(allocation, AllocationState.FAILED, "", error.message)
+        self._failed_start(submission.name, error.message)
 
     def _shortened(self, allocation: s.Allocation, end_s: float) -> None:
         """Note the end that the batch system has set; its fleet is told from that."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, SiteError
 from tidemill.log import Log
-from tidemill.model.state import ALLOCATION_FINAL
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState
 from tidemill.site import state as s
 from tidemill.site.lead import Lead
 from tidemill.site.masks import masked_paths
-from tidemill.wire.node import FORMAT, Grant, JobDef, Manifest, Program, Settings
+from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Settings
 
 BATCH_COMMANDS = [
     *("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sacct"),
@@ -29,6 +29,12 @@ BATCH_COMMANDS = [
 
 SCRATCH = "scratch"
 """In the directory of a fleet for payloads that span nodes: their work directories, which all nodes see."""
+
+LOST_TOLD_US = 600_000_000
+"""A lead is told so late that a lost allocation has ended: once told, it gives that one's pilots nothing more."""
+
+END_TOLD_US = 1_500_000
+"""Batch systems tell ends to the second."""
 
 RECORDS_PER_READ = 5000
 """Records in one line of the site's log, at most."""
@@ -171,3 +177,24 @@ def make_private(directory: Path) -> None:
 def is_over(state: s.SiteState, fleet: str) -> bool:
     """Whether every allocation of the fleet has ended."""
     return all(a.state in ALLOCATION_FINAL for a in state.allocations.values() if a.fleet == fleet)
+
+
+def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str], list[End], list[str]]:
+    """What the fleet's lead must still be told of its allocations: those that ended, those that end earlier than they
+    were told, those that are to leave. One that was lost may come back: it is told of later."""
+    ended: list[str] = []
+    ends: list[End] = []
+    leave: list[str] = []
+    for a in state.allocations.values():
+        if a.fleet != fleet:
+            continue
+        if a.ended_us:
+            is_back_soon = a.state is AllocationState.LOST and now_us - a.ended_us < LOST_TOLD_US
+            if not a.told_lead and not is_back_soon:
+                ended.append(a.name)
+            continue
+        if a.shortened_us and a.ends_us and abs(a.ends_us - a.told_end_us) > END_TOLD_US:
+            ends.append(End(allocation=a.name, at_us=a.ends_us))
+        if a.leaves and not a.told_leave:
+            leave.append(a.name)
+    return ended, ends, leave

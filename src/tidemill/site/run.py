@@ -8,16 +8,22 @@ from types import FrameType
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
-from tidemill.batch.local import LocalBatchSystem
+from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
-from tidemill.site.identity import SupersededError, claim
+from tidemill.site.costs import Costs
+from tidemill.site.identity import Identity, SupersededError, claim
+from tidemill.site.machine import Machine
 from tidemill.wire.http import ConflictError
 
 ONCE_S = 20.0
 """`--once` ends after so long, or earlier when nothing is under way."""
+
+AWAY_FIRST_S = 2.0
+AWAY_MAX_S = 60.0
+"""Pauses between tries at the start, while the batch system does not answer."""
 
 _log = Log("agent")
 
@@ -32,11 +38,6 @@ class _Signals:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.is_asked = True
-
-
-def open_batch(config: SiteConfig, site_dir: Path) -> BatchSystem:
-    """The site's batch system."""
-    return LocalBatchSystem(site_dir / "batch", config.local)
 
 
 def run_agent(
@@ -59,7 +60,12 @@ def run_agent(
         site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
     )
     signals = _Signals()
-    agent = Agent(config, site_dir, identity=identity, batch=open_batch(config, site_dir))
+    batch = open_batch(config, site_dir)
+    machine = _first_look(config, site_dir, batch=batch, identity=identity, signals=None if once else signals)
+    if machine is None:
+        identity.leave()
+        return 0
+    agent = Agent(config, site_dir, identity=identity, batch=batch, machine=machine)
     _log.info("agent.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
     try:
         _loop(agent, signals, once=once)
@@ -71,6 +77,32 @@ def run_agent(
     agent.leave()
     _log.info("agent.ended", site=config.name, epoch=identity.epoch)
     return 0
+
+
+def _first_look(
+    config: SiteConfig, site_dir: Path, *, batch: BatchSystem, identity: Identity, signals: _Signals | None
+) -> Machine | None:
+    """The machine, asked again and again while its batch system is away; None when told to end before that.
+
+    Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
+    """
+    pause_s = AWAY_FIRST_S
+    while True:
+        identity.check()
+        identity.beat()
+        try:
+            return Machine(config, site_dir, batch, Costs(config.harvest.startup_s))
+        except SiteError as error:
+            if signals is None or not error.transient:
+                raise
+            _log.warning("batch.away", reason=error.message, hint=error.hint, next_try_s=pause_s)
+        until_s = clock.monotonic_s() + pause_s
+        pause_s = min(2 * pause_s, AWAY_MAX_S)
+        while clock.monotonic_s() < until_s:
+            if signals.is_asked:
+                return None
+            identity.beat()
+            clock.sleep_s(config.tick_s)
 
 
 def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:

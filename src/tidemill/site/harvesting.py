@@ -1,0 +1,285 @@
+"""The broker's thin loop: look, decide, note, act. One look per poll, whatever is held; never in bursts.
+
+Decisions are `planning` and `harvest.plan.decide`, calls are `errands`, what is known is in `allocations` and the
+site's log. An intent is durable before its act: after a crash at any point the successor finds each allocation by its
+name, or sees that it never came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.harvest import records as r
+from tidemill.harvest.plan import Policy
+from tidemill.log import Log
+from tidemill.site import state as s
+from tidemill.site.allocations import Allocations, Ask
+from tidemill.site.errands import Acted, Acts, Away, Errands, Look
+from tidemill.site.log import SiteLog
+from tidemill.site.machine import Machine
+from tidemill.site.manners import retreat
+from tidemill.site.planlog import PlanLog
+from tidemill.site.planning import Demand, Named, Starts, policy_of, poll_s_of
+
+IDLE_FACTOR = 10
+"""Where nothing is held and nothing waits, the machine is looked at so many times more rarely."""
+
+RETREAT_AGAIN_S = 10.0
+"""A stopped site tells allocations that are still there to end again after so long."""
+
+HOUR_US = 3_600_000_000
+_log = Log("harvest")
+
+
+class Figures(msgspec.Struct):
+    """Counted since the agent started, for metrics."""
+
+    plans: int = 0
+    plan_seconds: float = 0.0
+    starts: int = 0
+    cancels: int = 0
+    shortens: int = 0
+    foreign_cancels: int = 0
+    harm_s: float = 0.0
+
+
+class Harvesting:
+    """When to look at the machine, and what follows from it."""
+
+    def __init__(
+        self, log: SiteLog, book: Allocations, *, config: SiteConfig, errands: Errands, machine: Machine
+    ) -> None:
+        self._log = log
+        self._book = book
+        self._config = config
+        self._errands = errands
+        self._machine = machine
+        self._policy = policy_of(config)
+        self._interval_s = poll_s_of(config)
+        self._last_look_s: float | None = None
+        self._hurries = False
+        self._is_fresh = False
+        self._away = ""
+        self._plans = 0
+        self._told: dict[str, tuple[object, ...]] = {}
+        self._shortened_by: dict[str, str] = {}
+        self.planlog = PlanLog(machine.site_dir / "harvest")
+        self.figures = Figures()
+        self.waits_for: str | None = None
+
+    # ---- looking ----
+
+    def poll(self, *, wants: bool) -> bool:
+        """Take answers that have come, look at the machine when it is time. `wants`: there is work for nodes. Whether
+        anything changed."""
+        changed = self._take()
+        if self._is_due(wants=wants) and not self._errands.is_busy:
+            self._last_look_s = clock.monotonic_s()
+            self._hurries = False
+            names = [a.name for a in self._book.watched(clock.now_us())]
+            self._errands.look(names, machine=self._machine.reads_snapshots)
+            changed |= self._take()
+        return changed
+
+    def hurry(self) -> None:
+        """Look again as soon as may be."""
+        self._hurries = True
+
+    def _is_due(self, *, wants: bool) -> bool:
+        if self._last_look_s is None or self._hurries:
+            return not self._machine.is_local or bool(self._book.living)
+        calls = self._errands.batch.calls
+        pause_s = self._interval_s * calls.interval_factor
+        if not wants and not self._book.living:
+            if self._machine.is_local:
+                return False
+            pause_s *= IDLE_FACTOR
+        return clock.monotonic_s() >= self._last_look_s + pause_s
+
+    def _take(self) -> bool:
+        answer = self._errands.take()
+        if answer is None:
+            return False
+        if isinstance(answer, Away):
+            if answer.error.message != self._away:
+                self._away = answer.error.message
+                _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
+            return False
+        if isinstance(answer, Acted):
+            self._note(answer)
+            return True
+        return self._look(answer)
+
+    def _look(self, look: Look) -> bool:
+        self._away = ""
+        foreign = len(self._log.pool.state.foreign_us)
+        changed = self._book.take(look.statuses)
+        self.figures.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
+        if look.snapshot is not None:
+            self._machine.take(look.snapshot)
+            self._is_fresh = True
+        return changed
+
+    # ---- deciding ----
+
+    def step(self, fleet: str | None, demand: Demand) -> bool:
+        """Decide, note and act, when there is something new to decide on. Whether anything was done.
+
+        `fleet` is where new pilots work; None = nothing is submitted.
+        """
+        if self._errands.is_busy or not (self._is_fresh or self._policy is Policy.DEMAND):
+            return False
+        stop = self._log.pool.state.stop
+        if stop is not None:
+            return self._retreat(stop)
+        self._is_fresh = False
+        began_s = clock.monotonic_s()
+        plans = self._machine.plans(self._log.pool.state, demand, self._starts(), self._policy)
+        self.figures.plans += 1
+        self.figures.plan_seconds += clock.monotonic_s() - began_s
+        self._tell([plan.waits_for for plan in plans])
+        return self._carry_out(plans, fleet)
+
+    def _retreat(self, stop: s.Stop) -> bool:
+        """The site is stopped: everything goes."""
+        now_us = clock.now_us()
+        allocations = self._book.living
+        order = retreat(stop, allocations, self._config.yielding, now_us=now_us, again_s=RETREAT_AGAIN_S)
+        return self.cancel(order.cancel, why=order.why)
+
+    def cancel(self, names: Sequence[str], *, why: str) -> bool:
+        """End allocations because somebody says so, not a plan. Whether there was anything to end now."""
+        if not names or self._errands.is_busy:
+            return False
+        self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=list(names), why=why))
+        self._log.commit()
+        self._write([r.Canceled(at_s=clock.now_us() / 1e6, plan="", names=list(names), reason=why)])
+        self.figures.cancels += len(names)
+        self._errands.act(Acts(cancel=list(names)))
+        self._take()
+        return True
+
+    def _carry_out(self, plans: Sequence[Named], fleet: str | None) -> bool:
+        """Note what is decided, then have it done: cancels of all pools, then shortenings, then submissions."""
+        observes = self._config.mode == "observe"
+        cancel: list[str] = []
+        ends_s: dict[str, float] = {}
+        asks: list[tuple[str, Ask]] = []
+        records: list[r.AnyRecord] = []
+        for plan in plans:
+            name = self._record(plan, records)
+            if observes:
+                continue
+            cancel += plan.cancel
+            ends_s.update(plan.ends_s)
+            self._shortened_by.update(dict.fromkeys(plan.ends_s, name))
+            if plan.cancel:
+                records.append(r.Canceled(at_s=clock.now_us() / 1e6, plan=name, names=plan.cancel))
+            if fleet is not None:
+                asks += [(name, ask) for ask in self._machine.asks(plan, fleet)]
+        if not (cancel or ends_s or asks):
+            self._write(records)
+            return False
+        if cancel or ends_s:
+            ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
+            self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us))
+        submissions = []
+        for name, ask in asks:
+            submission = self._book.intend(ask)
+            submissions.append(submission)
+            self.figures.starts += ask.count
+            records.append(
+                r.Submitted(
+                    at_s=clock.now_us() / 1e6,
+                    plan=name,
+                    name=submission.name,
+                    count=ask.count,
+                    width=ask.nodes,
+                    walltime_s=ask.walltime_s,
+                    account=ask.account,
+                )
+            )
+        self._log.commit()
+        self.figures.cancels += len(cancel)
+        self.figures.shortens += len(ends_s)
+        self._write(records)
+        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=submissions))
+        self._take()
+        return True
+
+    def _note(self, acted: Acted) -> None:
+        self._book.note(acted)
+        if acted.ends_s:
+            by_plan: dict[str, dict[str, float]] = {}
+            for name, end_s in acted.ends_s.items():
+                by_plan.setdefault(self._shortened_by.get(name, ""), {})[name] = end_s
+            at_s = clock.now_us() / 1e6
+            self._write([r.Shortened(at_s=at_s, plan=plan, ends_s=ends) for plan, ends in by_plan.items()])
+        self._shortened_by.clear()
+        if self._machine.is_local:
+            self._hurries = True
+
+    def _starts(self) -> Starts:
+        book = self._book
+        since_us = clock.now_us() - HOUR_US
+        return Starts(
+            failed=book.starts_failed,
+            since_s=clock.monotonic_s() - book.last_failed_s,
+            why=book.why_failed,
+            hour=sum(a.intended_us >= since_us for a in self._log.pool.state.allocations.values()),
+        )
+
+    # ---- telling ----
+
+    def _tell(self, reasons: Sequence[str]) -> None:
+        waits_for = "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
+        if waits_for == self.waits_for:
+            return
+        self.waits_for = waits_for
+        if waits_for and " did not start work" in waits_for:
+            _log.warning("allocation.waits", reason=waits_for)
+
+    def _record(self, plan: Named, records: list[r.AnyRecord]) -> str:
+        """Note a plan that acts, yields or is another than the last one of its pool; its name."""
+        decision, situation = plan.decision, plan.situation
+        told = (plan.waits_for, len(plan.cancel), len(plan.ends_s), tuple(plan.submit), *decision.yields_to)
+        is_news = self._told.get(plan.shape.pool) != told
+        if not (is_news or (plan.acts and self._config.mode != "observe") or decision.yields_to):
+            return ""
+        self._told[plan.shape.pool] = told
+        self._plans += 1
+        name = r.plan_name(self._log.pool.state.epoch, self._plans)
+        held = [each for each in situation.holdings if not each.waiting]
+        records.append(
+            r.PlanMade(
+                at_s=clock.now_us() / 1e6,
+                plan=name,
+                pool=plan.shape.pool,
+                snapshot_s=situation.now_s,
+                nodes=situation.nodes,
+                idle=situation.idle,
+                busy=sum(each.width for each in situation.busy),
+                held=sum(each.width * each.count for each in held),
+                waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
+                queue=len(situation.queue),
+                yields_to=decision.yields_to,
+                cancel=len(plan.cancel),
+                shorten=len(plan.ends_s),
+                submit=sum(count for _, count, _ in plan.submit),
+                waits_for=plan.waits_for,
+                why=decision.why,
+            )
+        )
+        return name
+
+    def _write(self, records: Sequence[r.AnyRecord]) -> None:
+        """Evidence is not worth stopping for."""
+        try:
+            self.planlog.append(records)
+        except SiteError as error:
+            _log.error("planlog.unwritten", reason=error.message)

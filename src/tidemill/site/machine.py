@@ -1,0 +1,204 @@
+"""What the site knows of its machine: what its nodes are like, the last snapshot, the pools cut from it.
+
+The embedded batch system is one pool without others, for which no snapshot is needed. Everything decided on here is in
+`planning` and `harvest`; this keeps what they need between two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.harvest.holdings import Held
+from tidemill.harvest.plan import Policy, decide
+from tidemill.harvest.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.situation import Limits
+from tidemill.harvest.windows import partitions
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site import planning
+from tidemill.site.allocations import Ask
+from tidemill.site.costs import Costs
+from tidemill.site.planning import Demand, Group, Named, Shape, Starts
+from tidemill.site.prepare import NodeShape
+from tidemill.site.state import Allocation, SiteState
+
+CYCLE_S = 30.0
+"""Slurm's default bf_interval (slurm.conf(5), SchedulerParameters)."""
+
+
+class Machine:
+    """The machine of one site. Reads the batch system once, when it is made. Raises SiteError."""
+
+    def __init__(self, config: SiteConfig, site_dir: Path, batch: BatchSystem, costs: Costs) -> None:
+        self.site_dir = site_dir
+        self.is_local = config.batch == "local"
+        self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
+        self._config = config
+        self.costs = costs
+        self.snapshot: Snapshot | None = None
+        self.nodes = 0  #: that we could ever use
+        self.idle = 0  #: of them, free now
+        if self.reads_snapshots:
+            self.shape = self._look(batch.snapshot())
+        else:
+            told = batch.machine()
+            self.nodes = self.idle = told.nodes
+            self.shape = NodeShape(told.cores_per_node, told.memory_mb_per_node, told.devices_per_node)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A new look at the machine."""
+        self.shape = self._look(snapshot)
+
+    @property
+    def cores(self) -> int:
+        """Cores of the nodes that we may hold; where others run, too, of those that we hold or that are idle now."""
+        nodes = self.nodes if self.is_local else max(1, self.idle)
+        return min(self._config.nodes_max, nodes) * self.shape.cores
+
+    def _look(self, snapshot: Snapshot) -> NodeShape:
+        self.snapshot = snapshot
+        cluster = self._config.cluster
+        ours = {each.name for each in partitions(snapshot, cluster.partition)}
+        usable = [
+            node
+            for node in snapshot.nodes
+            if (not ours or not ours.isdisjoint(node.partitions))
+            and set(cluster.features) <= set(node.features)
+            and node.name not in cluster.exclude
+        ]
+        if not usable:
+            raise SiteError(
+                f"the batch system shows no node that this site may use among {len(snapshot.nodes)}",
+                hint="check `cluster.partition`, `cluster.features` and `cluster.exclude` in site.toml",
+            )
+        held = {name for job in snapshot.running if job.ours for name in job.nodes}
+        self.nodes = len(usable)
+        self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
+        largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
+        return NodeShape(
+            cluster.cores_per_node or largest.cores,
+            cluster.memory_mb_per_node or largest.memory_mb,
+            dict(largest.devices),
+        )
+
+    # ---- plans ----
+
+    def plans(self, state: SiteState, demand: Demand, starts: Starts, policy: Policy) -> list[Named]:
+        """What to do now, pool by pool."""
+        living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
+        wide = [a for a in living if _is_wide(state, a)]
+        wait = planning.why_starts_wait(starts, self._config)
+        if not self.reads_snapshots:
+            nodes = self.nodes - sum(a.nodes for a in wide)
+            others = [a for a in living if a not in wide]
+            return [self._local_plan(others, demand, nodes=max(0, nodes), starts=starts, wait=wait)]
+        assert self.snapshot is not None
+        limits = self._limits(state, starts, policy)
+        observes = self._config.mode == "observe"
+        work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
+        held = self._held([a for a in living if a not in wide or a.state is AllocationState.ACTIVE], demand)
+        pools = cut(self.snapshot, held, self._terms(state, policy), backlog=work, limits=limits)
+        plans = []
+        for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
+            groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
+            shape = self._shape_of(pool, single=len(pools) == 1)
+            plans.append(
+                planning.with_names(shape, pool.situation, decision=decision, groups=groups, starts_wait=wait)
+            )
+        return plans
+
+    def asks(self, plan: Named, fleet: str) -> list[Ask]:
+        """What a plan submits. Without arrays there is one submission for each allocation."""
+        shape = plan.shape
+        asks: list[Ask] = []
+        for nodes, count, walltime_s in plan.submit:
+            ask = Ask(
+                fleet=fleet,
+                nodes=nodes,
+                cores=shape.cores,
+                memory_mb=shape.memory_mb,
+                walltime_s=walltime_s,
+                count=1 if self.is_local else count,
+                pool=shape.pool,
+                partition=shape.partition,
+                features=shape.features,
+                exclude=tuple(self._config.cluster.exclude),
+            )
+            asks += [ask] * (count if self.is_local else 1)
+        return asks
+
+    def _local_plan(
+        self, living: Sequence[Allocation], demand: Demand, *, nodes: int, starts: Starts, wait: str
+    ) -> Named:
+        shape = Shape(pool="local", cores=self.shape.cores, memory_mb=self.shape.memory_mb)
+        groups = planning.group_by_start(living)
+        situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
+        decision = decide(situation, Policy.DEMAND)
+        return planning.with_names(shape, situation, decision=decision, groups=groups, starts_wait=wait)
+
+    def _limits(self, state: SiteState, starts: Starts, policy: Policy) -> Limits:
+        config, harvest = self._config, self._config.harvest
+        width = harvest.width or 1
+        return Limits(
+            nodes_max=min(config.nodes_max, self.nodes),
+            allocations_max=harvest.allocations_max,
+            width_min=width,
+            width_max=width,
+            walltime_max_s=config.walltime_s,
+            startup_s=self.costs.startup_s,
+            payback=harvest.payback,
+            waiting_per_idle=harvest.waiting_per_idle,
+            starts_per_node_hour=harvest.starts_per_node_hour,
+            starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
+            poll_s=planning.poll_s_of(config),
+            cycle_s=harvest.cycle_s or CYCLE_S,
+        )
+
+    def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:
+        now_us = clock.now_us()
+        return [
+            Held(
+                name=a.name,
+                width=a.nodes,
+                is_waiting=a.state is not AllocationState.ACTIVE,
+                started_s=a.started_us / 1e6,
+                ends_s=min([end for end in (a.ends_us, a.shortened_us) if end], default=0) / 1e6,
+                walltime_s=a.walltime_s,
+                loss_s=self.costs.loss_s(a, now_us, demand.range_s),
+                pool=a.pool,
+            )
+            for a in living
+        ]
+
+    def _terms(self, state: SiteState, policy: Policy) -> Terms:
+        cluster = self._config.cluster
+        return Terms(
+            partition=cluster.partition,
+            reservation=cluster.reservation,
+            features=tuple(cluster.features),
+            exclude=frozenset(cluster.exclude),
+            wake_nodes=self._config.harvest.wake_nodes,
+            windows_only=policy is Policy.WINDOWS,
+        )
+
+    def _shape_of(self, pool: Pool, *, single: bool) -> Shape:
+        """How to ask for a pool's nodes: by its features where there are several pools."""
+        cluster = self._config.cluster
+        features = [*cluster.features] if single else list(dict.fromkeys([*cluster.features, *pool.features]))
+        return Shape(
+            pool=pool.name,
+            cores=min(pool.cores, cluster.cores_per_node or pool.cores),
+            memory_mb=cluster.memory_mb_per_node or 0,
+            features=tuple(features),
+        )
+
+
+def _is_wide(state: SiteState, allocation: Allocation) -> bool:
+    """Whether it is for one payload that spans nodes: such are asked for, and given up, by other rules."""
+    fleet = state.fleets.get(allocation.fleet)
+    return fleet is not None and fleet.width > 0

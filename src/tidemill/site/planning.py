@@ -1,0 +1,228 @@
+"""From what the site has and wants to one decision, and from the decision to names. Pure: state, limits and `now` in.
+
+The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from tidemill.config.site import SiteConfig
+from tidemill.harvest.plan import Policy
+from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
+from tidemill.model.state import AllocationState
+from tidemill.site.state import Allocation
+
+NODE_WORK_S_MIN = 30.0
+"""A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
+
+POLL_S = 30.0
+"""Pause between two looks at a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
+
+SUBMITS_MAX = 20
+"""Allocations submitted at once where there are no arrays."""
+
+EVER_S = 1e18
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
+    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
+
+    events: int
+    core_s: float
+    slot_cores: int
+    cores: int = 1
+    range_s: float = 1.0
+    more: bool = False
+
+
+class Starts(msgspec.Struct, frozen=True, kw_only=True):
+    """How starting went. `failed`: allocations in a row that did not start work, the last `since_s` ago; `why` its
+    reason. `hour`: allocations asked for in the last hour."""
+
+    failed: int = 0
+    since_s: float = 0.0
+    why: str = ""
+    hour: int = 0
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool's nodes are like, and how to ask for them."""
+
+    pool: str
+    cores: int
+    memory_mb: int
+    partition: str = ""
+    features: tuple[str, ...] = ()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A holding and the allocations in it, the one to go first in front."""
+
+    holding: Holding
+    names: list[str]
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision with names. `submit`: (nodes, count, walltime_s)."""
+
+    shape: Shape
+    situation: Situation
+    decision: Decision
+    cancel: list[str]
+    ends_s: dict[str, float]
+    submit: list[tuple[int, int, float]]
+    waits_for: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.cancel or self.ends_s or self.submit)
+
+
+def policy_of(config: SiteConfig) -> Policy:
+    """The policy that the configuration names, or the batch system's."""
+    if config.harvest.policy is not None:
+        return Policy(config.harvest.policy)
+    defaults = {"local": Policy.DEMAND, "pbs": Policy.WINDOWS}
+    return defaults.get(config.batch, Policy.YIELD)
+
+
+def poll_s_of(config: SiteConfig) -> float:
+    """The pause between two looks at the machine, while nothing is slow."""
+    return config.harvest.poll_s or (config.batch_poll_s if config.batch == "local" else POLL_S)
+
+
+def backlog_of(demand: Demand, limits: Limits) -> Backlog:
+    """The work in nodes. Whatever there is, is worth one node."""
+    if demand.events <= 0:
+        return Backlog(node_s=0.0, nodes_max=0, event_s=demand.range_s)
+    cores = max(1, demand.cores)
+    slots = max(1, cores // max(1, demand.slot_cores))
+    by_slots = math.ceil(demand.events / slots)
+    by_work = math.ceil(demand.core_s / (cores * NODE_WORK_S_MIN))
+    node_s, nodes = demand.core_s / cores, max(1, min(by_slots, by_work))
+    if demand.more:  # more is leased as soon as there are nodes for it
+        node_s, nodes = EVER_S, max(nodes, limits.nodes_max)
+    least_s = max(limits.payback * limits.startup_s, demand.range_s, 1.0)
+    return Backlog(node_s=max(node_s, least_s), nodes_max=nodes, event_s=demand.range_s)
+
+
+def anything(limits: Limits) -> Backlog:
+    """The backlog of a site that only observes: as if there were always work."""
+    return Backlog(node_s=EVER_S, nodes_max=limits.nodes_max, event_s=1.0)
+
+
+def pause_s(starts: Starts, config: SiteConfig) -> float:
+    """Seconds until the next start may be tried: doubled with each failure, bounded, so that trying never stops."""
+    if not starts.failed:
+        return 0.0
+    doublings = min(starts.failed - 1, 30)
+    longest_s = min(config.start_backoff_s * 2**doublings, config.start_backoff_max_s)
+    return float(max(0.0, longest_s - starts.since_s))
+
+
+def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
+    """How many starts the hourly bound and failed starts still allow: none, one to try, or what the hour leaves.
+
+    The hourly bound is for machines that others use: it does not hold where we queue like anybody else.
+    """
+    if pause_s(starts, config) > 0:
+        return 0
+    if starts.failed:
+        return 1
+    if policy is Policy.DEMAND:
+        return 1_000_000_000
+    return max(0, int(config.harvest.starts_per_node_hour * nodes) - starts.hour)
+
+
+def why_starts_wait(starts: Starts, config: SiteConfig) -> str:
+    """For people: why no more is started after failed starts; empty where nothing failed."""
+    pause = pause_s(starts, config)
+    if not starts.failed:
+        return ""
+    when = f"next try in {pause:.0f} s" if pause else "one is tried"
+    return f"{starts.failed} allocations in a row did not start work: {when}: {starts.why}"
+
+
+def local_situation(
+    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[Group], starts: Starts
+) -> Situation:
+    """The embedded batch system as a pool without others, at the time 0. `nodes` of as many cores as `demand` has in
+    `cores`."""
+    limits = Limits(
+        nodes_max=min(config.nodes_max, nodes),
+        allocations_max=config.harvest.allocations_max,
+        walltime_max_s=config.walltime_s,
+        walltime_min_s=1.0,
+        walltime_step_s=1.0,
+        startup_s=0.0,
+        payback=0.0,
+        waiting_per_idle=EVER_S,
+        starts_left=starts_left(starts, config, nodes=nodes, policy=Policy.DEMAND),
+        submits_max=SUBMITS_MAX,
+        poll_s=config.batch_poll_s,
+        cycle_s=0.0,
+        death_s=0.0,
+    )
+    return Situation(
+        now_s=0.0,
+        nodes=nodes,
+        idle=nodes,
+        busy=[],
+        queue=[],
+        outages=[],
+        holdings=[group.holding for group in groups],
+        backlog=backlog_of(msgspec.structs.replace(demand, more=False), limits),
+        limits=limits,
+    )
+
+
+def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
+    """Holdings at the time 0, by width: what runs, oldest first, and what waits, newest first."""
+    groups: dict[tuple[bool, int], list[Allocation]] = {}
+    for allocation in allocations:
+        waits = allocation.state is not AllocationState.ACTIVE
+        groups.setdefault((waits, allocation.nodes), []).append(allocation)
+    found = []
+    for key, ((waits, width), members) in enumerate(groups.items()):
+        holding = Holding(
+            key=key,
+            width=width,
+            count=len(members),
+            waiting=waits,
+            started_s=0.0,
+            ends_s=members[0].walltime_s,
+        )
+        names = [a.name for a in members]
+        found.append(Group(holding=holding, names=names[::-1] if waits else names))
+    return found
+
+
+def with_names(
+    shape: Shape, situation: Situation, *, decision: Decision, groups: Sequence[Group], starts_wait: str
+) -> Named:
+    """Who it is that goes or ends earlier. What was canceled is not shortened, too."""
+    names = {group.holding.key: list(group.names) for group in groups}
+    cancel: list[str] = []
+    ends_s: dict[str, float] = {}
+    for order in decision.cancel:
+        cancel += names[order.key][: order.count]
+        del names[order.key][: order.count]
+    for each in decision.shorten:
+        for _ in range(min(each.count, len(names[each.key]))):
+            ends_s[names[each.key].pop()] = each.ends_s
+    is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == "starts"
+    return Named(
+        shape=shape,
+        situation=situation,
+        decision=decision,
+        cancel=cancel,
+        ends_s=ends_s,
+        submit=[(each.width, each.count, each.walltime_s) for each in decision.submit],
+        waits_for=starts_wait if is_held_back else decision.waits_for,
+    )
