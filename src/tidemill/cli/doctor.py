@@ -180,17 +180,21 @@ def _available_bytes() -> int:
 
 
 def _home(home: Path) -> Iterator[Finding]:
+    from tidemill.cli.home_parts import check_parts, server_part
     from tidemill.server.mounts import file_system, refuse_network
 
     exists = home.exists()
+    part = server_part(home)
+    apart = "" if part == home.resolve() else f", its server in {part} on {file_system(part)}"
     try:
-        refuse_network(home)
-        yield Finding("home", "ok", f"{home} on {file_system(home) or 'a file system of unknown kind'}"
+        check_parts(home)
+        refuse_network(part)
+        yield Finding("home", "ok", f"{home} on {file_system(home) or 'a file system of unknown kind'}{apart}"
                       + ("" if exists else ", not there yet"))  # fmt: skip
-    except ConfigError:
+    except ConfigError as error:
         yield Finding(
-            "home", "fail", f"{home} is on a network file system (`{file_system(home)}`)",
-            "set $TIDEMILL_HOME to a directory on a local disk",
+            "home", "fail", error.message,
+            "`tidemill site init` puts the server's part of it on a local disk; or set $TIDEMILL_HOME",
         )  # fmt: skip
     if exists and home.stat().st_mode & 0o077:
         yield Finding("home", "fail", f"{home} is open to other users", f"chmod 0700 {home}")

@@ -242,13 +242,29 @@ def _client(args: Namespace) -> Client:
     from tidemill.client.client import Client
     from tidemill.client.home import find_server, home_dir
 
-    if find_server(args.server, secret_file=args.secret_file, home=args.home) is None:
-        home = home_dir(args.home)
+    home = home_dir(args.home)
+    found = find_server(args.server, secret_file=args.secret_file, home=args.home)
+    if found is None or found.source == str(home / "up.json"):
+        _refuse_observing(home)
+    if found is None:
         up = start_detached(home)
         say(
             f"started a server and a site for you in `{home}` (process {up.pid}); `tidemill up --stop` ends them"
         )
     return Client(args.server, secret_file=args.secret_file, home=args.home)
+
+
+def _refuse_observing(home: Path) -> None:
+    """ConfigError if your own site submits nothing: the command would wait for ever."""
+    from tidemill import config
+    from tidemill.config.site import SiteConfig
+
+    path = home / "site" / "site.toml"
+    if path.exists() and config.load(path, SiteConfig).mode == "observe":
+        raise ConfigError(
+            f'your site only observes: `{path}` has `mode = "observe"`',
+            hint="`tidemill site enable` lets it submit jobs as you; it tells the bounds",
+        )
 
 
 def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:

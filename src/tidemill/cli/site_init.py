@@ -76,6 +76,7 @@ def init(args: Namespace) -> int:
     """Find out, write, probe, write again, tell."""
     import msgspec
 
+    from tidemill.cli.home_parts import split_home
     from tidemill.cli.up import SITE_NAME
     from tidemill.client.home import home_dir, make_home
     from tidemill.site.detect import suggest
@@ -86,6 +87,7 @@ def init(args: Namespace) -> int:
     replaces = _check_free(path, home)
     if args.dir is None:
         make_home(home)
+        _tell_split(split_home(home), home)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     directory.chmod(0o700)
     wishes, facts = _look(args, home, directory)
@@ -122,6 +124,12 @@ def _check_free(path: Path, home: Path) -> bool:
     if up_runs(home):
         raise ConfigError(f"`tidemill up` runs with `{path}`", hint="stop it first: `tidemill up --stop`")
     return True
+
+
+def _tell_split(local: Path | None, home: Path) -> None:
+    if local is not None:
+        say(wrapped("", f"`{home}` is on a network file system: the site stays there, for compute nodes to see; your "
+                        f"server works in `{local}` on this host, where its database is safe"))  # fmt: skip
 
 
 def _look(args: Namespace, home: Path, directory: Path) -> tuple[Wishes, Facts | None]:

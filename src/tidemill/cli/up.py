@@ -126,7 +126,12 @@ def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     if as_json:
         show_json(up)
         return
-    say(f"tidemill is up: process {up.pid}, {up.nodes} node(s) of {up.cores} core(s)")
+    shape = (
+        f"{up.nodes} node(s) of {up.cores} core(s)"
+        if up.cores
+        else f"up to {up.nodes} node(s) of the cluster"
+    )
+    say(f"tidemill is up: process {up.pid}, {shape}")
     say(f"    address  {up.address}")
     say(f"    state    {home}")
     say("    try      tidemill run --events 20 -- echo event {event}")
@@ -222,7 +227,8 @@ def _children(home: Path) -> list[Child]:
 
 
 def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, int]:
-    """Write the site's configuration where it is missing or ours; the number of nodes and cores of each."""
+    """Write the site's configuration where it is missing or ours; the number of nodes and cores of each (0 = as the
+    batch system's nodes have)."""
     from tidemill import config
     from tidemill.config.site import SiteConfig
 
@@ -238,9 +244,12 @@ def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, i
         partial.replace(path)
     elif nodes is not None or cores is not None:
         raise ConfigError(
-            f"`{path}` is yours: --nodes and --cores do not change it", hint="edit its [local] table"
+            f"`{path}` is yours: --nodes and --cores do not change it",
+            hint="edit its [local] table, or `nodes_max` (`tidemill site enable --nodes N`)",
         )
     read = config.load(path, SiteConfig)
+    if read.batch != "local":
+        return read.nodes_max, read.cluster.cores_per_node or 0
     return read.local.nodes, read.local.cores_per_node or len(os.sched_getaffinity(0))
 
 
@@ -300,10 +309,12 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One `up` per home. flock(2) is sound here: the home is on a local disk, and its holder's death frees it."""
+    """One `up` per home. flock(2) is sound here: the file is on a local disk, and its holder's death frees it."""
+    from tidemill.cli.home_parts import check_parts, server_part
     from tidemill.server.mounts import refuse_network
 
-    refuse_network(home)
+    check_parts(home)
+    refuse_network(server_part(home))
     with (home / "up.lock").open("a+") as file:
         for attempt in range(LOCK_TRIES):  # one who only asks whether we run holds the lock for an instant
             try:
