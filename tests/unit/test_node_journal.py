@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidemill.errors import ProtocolError
 from tidemill.node.framed import frame
-from tidemill.node.journal import FleetJournal, JournalTail, read_records
+from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records
 from tidemill.wire.node import Ended, Record, Returned
 
 
@@ -163,3 +163,28 @@ def test_small_records_are_read_at_100_000_per_second(tmp_path: Path) -> None:
     duration_s = time.process_time() - start
     assert found == count
     assert duration_s < count / 100_000
+
+
+def test_the_journal_of_a_pilot_that_was_killed_is_left_alone_once_it_is_retired(tmp_path: Path) -> None:
+    append(tmp_path / "a.7.r0.i1.log", lines(returned("a.7.r0.i1", 1)))
+    append(tmp_path / "a.8.r0.i1.log", lines(returned("a.8.r0.i1", 1), ended("a.8.r0.i1", 2)))
+    journal = FleetJournal(tmp_path)
+    assert len(journal.read()) == 3
+    append(tmp_path / "a.7.r0.i1.log", lines(returned("a.7.r0.i1", 2)))
+    assert [record.s for record in journal.retire("a.7")] == [2]
+    journal = FleetJournal(tmp_path, journal.state())
+    assert journal.read() == []
+    assert journal.growing == 0
+    append(tmp_path / "a.7.r0.i2.log", lines(returned("a.7.r0.i2", 1)))
+    assert [record.p for record in journal.read()] == ["a.7.r0.i2"]
+    assert journal.growing == 1
+
+
+def test_many_journals_are_read_less_often_so_that_the_file_system_does_not_notice() -> None:
+    rates = {
+        count: (1 + 2 * count) / read_interval_s(count, operations_per_s_max=100, interval_s=2)
+        for count in (1, 10, 1_000, 8_000)
+    }
+    assert all(rate <= 100 for rate in rates.values())
+    assert read_interval_s(10, operations_per_s_max=100, interval_s=2) == 2
+    assert read_interval_s(1_000, operations_per_s_max=100, interval_s=2) == pytest.approx(20, rel=0.01)

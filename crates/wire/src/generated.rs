@@ -154,6 +154,7 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     pub allocation: String,
+    /// places in the file's `grants`, from 0: parts of one grant may be for several allocations
     pub grants: Vec<u64>,
 }
 
@@ -166,6 +167,10 @@ pub struct End {
 }
 
 /// FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
+///
+/// Without a lead each file tells all programs and jobs that its own grants need, a grant may be told again in parts,
+/// and an allocation is given something only in the file that it is started with (`--work-from`) and in files that were
+/// written after its pilot's first record was read. `ended` takes back what earlier files gave to that allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkFile {
     pub format: u64,

@@ -27,13 +27,25 @@ class JournalTail(FramedTail[Record]):
         super().__init__(path, _decode_record, offset=offset)
 
 
+OPERATIONS_PER_JOURNAL = 2
+"""Of one read on a shared file system: an open and a close. The listing counts once."""
+
+
+def read_interval_s(journals: int, *, operations_per_s_max: float, interval_s: float) -> float:
+    """How long to wait between two reads of so many growing journals: `interval_s`, or longer where the file system's
+    budget asks for it. 1,000 journals at 100 operations/s: 20 s."""
+    operations = 1 + OPERATIONS_PER_JOURNAL * journals
+    return max(interval_s, operations / operations_per_s_max)
+
+
 class MergeState(msgspec.Struct, kw_only=True):
     """Plain data to go on from: bytes read of each journal file, record numbers seen of each pilot (`1-500,502`),
-    and the last number of pilots that have ended."""
+    the last number of pilots that have ended, and pilots that will write nothing more."""
 
     offsets: dict[str, int] = {}
     seen: dict[str, str] = {}
     ended: dict[str, int] = {}
+    retired: list[str] = []
 
 
 class Merge:
@@ -89,7 +101,7 @@ class FleetJournal:
     """All journals of a fleet directory as one stream without duplicates.
 
     One `read` costs one listing of FLEET/journal and one open per journal that may still grow; a pilot's own
-    journal is left alone once all its records have come.
+    journal is left alone once all its records have come, or it is retired.
     """
 
     def __init__(self, directory: Path, state: MergeState | None = None) -> None:
@@ -97,6 +109,8 @@ class FleetJournal:
         start = state or MergeState()
         self._merge = Merge(start.seen, start.ended)
         self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
+        self._retired = set(start.retired)
+        self.growing = 0
 
     def read(self, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         """New records, each once; those of one pilot in ascending order within one call, and almost always across.
@@ -106,9 +120,9 @@ class FleetJournal:
         """
         found: list[Record] = []
         left = bytes_max
-        for name in self._names():
-            if self._merge.is_complete(name.removesuffix(".log")):
-                continue
+        names = [name for name in self._names() if not self._is_over(name)]
+        self.growing = len(names)
+        for name in names:
             tail = self._tails.get(name)
             if tail is None:
                 tail = self._tails[name] = JournalTail(self._directory / name)
@@ -122,7 +136,34 @@ class FleetJournal:
     def state(self) -> MergeState:
         """What to give to the next `FleetJournal` of this directory."""
         offsets = {name: tail.offset for name, tail in self._tails.items()}
-        return MergeState(offsets=offsets, seen=self._merge.seen(), ended=self._merge.ended())
+        return MergeState(
+            offsets=offsets,
+            seen=self._merge.seen(),
+            ended=self._merge.ended(),
+            retired=sorted(self._retired),
+        )
+
+    def retire(self, allocation: str) -> list[Record]:
+        """Read what an allocation's pilots have left behind, and leave their journals alone from now on.
+
+        For allocations that the batch system ended a while ago (a network file system may show what was written
+        last only after its cache's time, often 60 s): a pilot that was killed never tells its end, and its journal
+        would be opened for ever. One that is started later under the same name has another journal. Raises
+        SiteError, ProtocolError.
+        """
+        found: list[Record] = []
+        for name in self._names():
+            pilot = name.removesuffix(".log")
+            if allocation_of(pilot) == allocation and not self._is_over(name):
+                tail = self._tails.setdefault(name, JournalTail(self._directory / name))
+                while new := tail.read():
+                    found += new
+                self._retired.add(pilot)
+        return self._merge.take(found)
+
+    def _is_over(self, name: str) -> bool:
+        pilot = name.removesuffix(".log")
+        return self._merge.is_complete(pilot) or pilot in self._retired
 
     def is_complete(self, pilot: str) -> bool:
         """Whether the pilot has ended and every record of it has come."""
@@ -141,6 +182,11 @@ class FleetJournal:
         except OSError as error:
             raise SiteError(f"failed to list `{self._directory}`: {error.strerror}") from error
         return sorted((name for name in names if name.endswith(".log")), key=_reading_order)
+
+
+def allocation_of(pilot: str) -> str:
+    """The allocation in a name made by `pilot_id`; a lead's journal has none."""
+    return pilot.rsplit(".", 2)[0] if pilot.count(".") >= 2 else ""
 
 
 def _last(numbers: IntervalSet) -> int:

@@ -168,7 +168,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0)."""
 
     allocation: str
-    grants: list[int]
+    grants: list[int]  #: places in the file's `grants`, from 0: parts of one grant may be for several allocations
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +179,12 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them."""
+    """FLEET/work/NNNNNN.json. Programs and jobs are told once, before or with the first grant that needs them.
+
+    Without a lead each file tells all programs and jobs that its own grants need, a grant may be told again in parts,
+    and an allocation is given something only in the file that it is started with (`--work-from`) and in files that were
+    written after its pilot's first record was read. `ended` takes back what earlier files gave to that allocation.
+    """
 
     format: int
     number: int
