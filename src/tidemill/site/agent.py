@@ -87,7 +87,9 @@ class Agent:
         self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
         self.applications = Applications(site_dir / "apps")
         self.applications.refresh()
-        self.allocations = Allocations(self.log, config, binary=binary, fleets=site_dir / "fleets")
+        self.allocations = Allocations(
+            self.log, config, binary=binary, fleets=site_dir / "fleets", nodes=machine.bad
+        )
         self.machine = machine
         self.errands = Errands(batch, identity.check, inline=machine.is_local)
         self.harvesting = Harvesting(

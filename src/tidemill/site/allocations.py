@@ -6,7 +6,7 @@ in `errands`, what to ask for in `planning`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, Alloc
 from tidemill.site import state as s
 from tidemill.site.errands import Acted
 from tidemill.site.log import SiteLog
+from tidemill.site.nodes import Nodes
 
 INTENT_LOST_S = 10.0
 """An intent that the local batch system does not know so long after our submit call ended has come to nothing; with
@@ -50,18 +51,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation that has just ended, for the quarantine of nodes. `pilots`: starts of pilots it had seen."""
-
-    allocation: s.Allocation
-    ending: Ending
-    pilots: int
-
-
 class Allocations:
     """What we hold in the batch system."""
 
-    def __init__(self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path) -> None:
+    def __init__(self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path, nodes: Nodes) -> None:
         self._log = log
         self._config = config
         self._binary = binary
@@ -72,7 +65,7 @@ class Allocations:
         self.last_failed_s = 0.0
         self.why_failed = ""
         self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
-        self.on_end: Callable[[Ended], None] = lambda _: None
+        self.nodes = nodes
 
     @property
     def living(self) -> list[s.Allocation]:
@@ -255,6 +248,7 @@ class Allocations:
             self._ended(allocation, status.ending, reason)
         elif status.state is AllocationState.ACTIVE and before is not status.state:
             _log.info("allocation.active", name=allocation.name, nodes=list(status.nodes))
+            self.nodes.started(allocation)
         return True
 
     def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
@@ -268,11 +262,13 @@ class Allocations:
         )
         if self._is_failed_start(allocation, ending):
             self._failed_start(allocation.name, reason)
-        self.on_end(Ended(allocation=allocation, ending=ending, pilots=allocation.pilots))
+        self.nodes.ended(allocation)
 
     def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
         if allocation.pilots or allocation.canceled_us or allocation.leaves:
             return False
+        if allocation.hosts and not self._is_local:
+            return False  # it had a node: the quarantine knows whether it is the node or everything
         if ending in (
             Ending.NONE,
             Ending.DONE,

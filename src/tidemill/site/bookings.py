@@ -1,4 +1,4 @@
-"""How entries about allocations, the site's stop and its bad nodes change the state. Pure.
+"""How entries about allocations and the site's stop change the state. Pure.
 
 What an allocation used is booked to its account when it ends: node-seconds between the start and the end that the batch
 system tells, and for one that was lost up to its limit, since nobody knows better; one that comes back is booked anew.
@@ -89,13 +89,6 @@ class Bookings:
         """An operator lets it work again."""
         self._state.stop = None
         self._state.foreign_us = []
-
-    def quarantined(self, entry: s.Quarantined) -> None:
-        """A node is bad, or good again."""
-        if entry.until_us > entry.at_us:
-            self._state.quarantine[entry.node] = entry
-        else:
-            self._state.quarantine.pop(entry.node, None)
 
     def told(self, entry: s.Granted) -> None:
         """A fleet is told what has ended, what ends earlier and what is to leave."""

@@ -28,6 +28,8 @@ class _Pilot(msgspec.Struct):
 
     started_us: int
     first_done_us: int = 0
+    done: int = 0
+    failed: int = 0
     slots: dict[int, int] = {}
 
 
@@ -45,15 +47,17 @@ class Costs:
         """Take records of a fleet; `allocations` by name tell when each began for the batch system."""
         for record in records:
             if type(record) is Started:
-                self._pilots[record.allocation] = _Pilot(record.at_us)
+                if record.rank == 0 or record.allocation not in self._pilots:
+                    self._pilots[record.allocation] = _Pilot(record.at_us)
             elif type(record) is Done:
                 self._worked(record, allocations)
             elif type(record) is Failed:
                 self._told(record.p, record.slot, record.at_us)
-            elif type(record) is Ended:
-                self._pilots.pop(_allocation(record.p), None)
+                pilot = self._pilots.get(_allocation(record.p))
+                if pilot is not None:
+                    pilot.failed += 1
             else:
-                assert type(record) is Returned
+                assert type(record) in (Returned, Ended)
 
     def loss_s(self, allocation: Allocation, now_us: int, range_s: float) -> float:
         """Node-seconds lost by ending it now: work in flight, and the start-up that has not paid back yet."""
@@ -69,6 +73,11 @@ class Costs:
         unpaid_s = max(0.0, self.startup_s - (now_us - began_us) / 1e6)
         return allocation.nodes * (flying_s + unpaid_s)
 
+    def tally(self, name: str) -> tuple[int, int]:
+        """How many records of the allocation tell of work that was done, and of work that failed."""
+        pilot = self._pilots.get(name)
+        return (pilot.done, pilot.failed) if pilot is not None else (0, 0)
+
     def forget(self, name: str) -> None:
         """The allocation has ended."""
         self._pilots.pop(name, None)
@@ -77,7 +86,10 @@ class Costs:
         self._told(record.p, record.slot, record.ended_us)
         name = _allocation(record.p)
         pilot = self._pilots.get(name)
-        if pilot is None or pilot.first_done_us:
+        if pilot is None:
+            return
+        pilot.done += 1
+        if pilot.first_done_us:
             return
         pilot.first_done_us = max(record.ended_us, 1)
         allocation = allocations.get(name)

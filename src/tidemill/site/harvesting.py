@@ -15,6 +15,7 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest import records as r
+from tidemill.harvest.harm import Tracker, Yielded
 from tidemill.harvest.plan import Policy
 from tidemill.log import Log
 from tidemill.site import state as s
@@ -24,7 +25,7 @@ from tidemill.site.log import SiteLog
 from tidemill.site.machine import Machine
 from tidemill.site.manners import retreat
 from tidemill.site.planlog import PlanLog
-from tidemill.site.planning import Demand, Named, Starts, policy_of, poll_s_of
+from tidemill.site.planning import Demand, Named, Starts, pause_s_of, policy_of, poll_s_of
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the machine is looked at so many times more rarely."""
@@ -45,7 +46,6 @@ class Figures(msgspec.Struct):
     cancels: int = 0
     shortens: int = 0
     foreign_cancels: int = 0
-    harm_s: float = 0.0
 
 
 class Harvesting:
@@ -69,6 +69,9 @@ class Harvesting:
         self._told: dict[str, tuple[object, ...]] = {}
         self._shortened_by: dict[str, str] = {}
         self.planlog = PlanLog(machine.site_dir / "harvest")
+        self.harm = Tracker(self._interval_s)
+        if machine.reads_snapshots:
+            self.harm.restore(self.planlog.recent())
         self.figures = Figures()
         self.waits_for: str | None = None
 
@@ -171,8 +174,10 @@ class Harvesting:
         ends_s: dict[str, float] = {}
         asks: list[tuple[str, Ask]] = []
         records: list[r.AnyRecord] = []
+        yielded: list[Yielded] = []
         for plan in plans:
             name = self._record(plan, records)
+            yielded.append(Yielded(name, plan.situation, plan.decision))
             if observes:
                 continue
             cancel += plan.cancel
@@ -182,6 +187,8 @@ class Harvesting:
                 records.append(r.Canceled(at_s=clock.now_us() / 1e6, plan=name, names=plan.cancel))
             if fleet is not None:
                 asks += [(name, ask) for ask in self._machine.asks(plan, fleet)]
+        if self._machine.snapshot is not None:
+            records += self.harm.look(self._machine.snapshot, yielded)
         if not (cancel or ends_s or asks):
             self._write(records)
             return False
@@ -225,14 +232,18 @@ class Harvesting:
             self._hurries = True
 
     def _starts(self) -> Starts:
-        book = self._book
+        """How starting went: submissions that were refused, and pilots that failed wherever they started."""
+        book, verdict = self._book, self._machine.bad.judge(clock.now_us() / 1e6)
         since_us = clock.now_us() - HOUR_US
-        return Starts(
-            failed=book.starts_failed,
-            since_s=clock.monotonic_s() - book.last_failed_s,
-            why=book.why_failed,
-            hour=sum(a.intended_us >= since_us for a in self._log.pool.state.allocations.values()),
+        hour = sum(a.intended_us >= since_us for a in self._log.pool.state.allocations.values())
+        pause_s = pause_s_of(
+            book.starts_failed, clock.monotonic_s() - book.last_failed_s, config=self._config
         )
+        if not book.starts_failed:
+            return Starts(pause_s=verdict.pause_s, tries=verdict.tries, why=verdict.why, hour=hour)
+        when = f"next try in {pause_s:.0f} s" if pause_s else "one is tried"
+        why = f"{book.starts_failed} allocations in a row did not start work: {when}: {book.why_failed}"
+        return Starts(pause_s=max(pause_s, verdict.pause_s), tries=1, why=why, hour=hour)
 
     # ---- telling ----
 
@@ -241,7 +252,7 @@ class Harvesting:
         if waits_for == self.waits_for:
             return
         self.waits_for = waits_for
-        if waits_for and " did not start work" in waits_for:
+        if self._book.starts_failed or self._machine.bad.verdict.pause_s:
             _log.warning("allocation.waits", reason=waits_for)
 
     def _record(self, plan: Named, records: list[r.AnyRecord]) -> str:

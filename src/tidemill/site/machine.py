@@ -14,6 +14,7 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.holdings import Held
+from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.situation import Limits
@@ -23,9 +24,13 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import planning
 from tidemill.site.allocations import Ask
 from tidemill.site.costs import Costs
+from tidemill.site.nodes import Nodes
 from tidemill.site.planning import Demand, Group, Named, Shape, Starts
 from tidemill.site.prepare import NodeShape
 from tidemill.site.state import Allocation, SiteState
+
+WALLTIME_MIN_S = 60.0
+"""A shorter limit than a minute there is not: Slurm, PBS and Grid Engine plan in minutes, or round up to them."""
 
 CYCLE_S = 30.0
 """Slurm's default bf_interval (slurm.conf(5), SchedulerParameters)."""
@@ -40,6 +45,8 @@ class Machine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self.costs = costs
+        self.bad = Nodes(site_dir / "quarantine.json", config, costs)
+        self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
@@ -92,17 +99,18 @@ class Machine:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
-        wait = planning.why_starts_wait(starts, self._config)
+        wait = starts.why
         if not self.reads_snapshots:
             nodes = self.nodes - sum(a.nodes for a in wide)
             others = [a for a in living if a not in wide]
             return [self._local_plan(others, demand, nodes=max(0, nodes), starts=starts, wait=wait)]
         assert self.snapshot is not None
-        limits = self._limits(state, starts, policy)
+        self.ledger = self._balance(state, living)
+        limits = self._limits(starts, policy)
         observes = self._config.mode == "observe"
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
         held = self._held([a for a in living if a not in wide or a.state is AllocationState.ACTIVE], demand)
-        pools = cut(self.snapshot, held, self._terms(state, policy), backlog=work, limits=limits)
+        pools = cut(self.snapshot, held, self._terms(policy), backlog=work, limits=limits)
         plans = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
@@ -127,7 +135,8 @@ class Machine:
                 pool=shape.pool,
                 partition=shape.partition,
                 features=shape.features,
-                exclude=tuple(self._config.cluster.exclude),
+                account=self.ledger.account or "",
+                exclude=tuple(sorted(self._excluded())),
             )
             asks += [ask] * (count if self.is_local else 1)
         return asks
@@ -141,7 +150,32 @@ class Machine:
         decision = decide(situation, Policy.DEMAND)
         return planning.with_names(shape, situation, decision=decision, groups=groups, starts_wait=wait)
 
-    def _limits(self, state: SiteState, starts: Starts, policy: Policy) -> Limits:
+    def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
+        """The grants now, with what is in flight and committed."""
+        return balance(
+            self._config.accounts,
+            state.used_node_s,
+            [
+                Living(
+                    account=a.account,
+                    nodes=a.nodes,
+                    walltime_s=a.walltime_s,
+                    started_s=a.started_us / 1e6 if a.started_us else None,
+                    ends_s=_end_us(a) / 1e6,
+                )
+                for a in living
+            ],
+            now_s=clock.now_us() / 1e6,
+            bounds=Bounds(
+                node_hours_max=self._config.harvest.node_hours_max,
+                least_node_s=WALLTIME_MIN_S * (self._config.harvest.width or 1),
+            ),
+        )
+
+    def _excluded(self) -> set[str]:
+        return {*self._config.cluster.exclude, *self.bad.verdict.exclude}
+
+    def _limits(self, starts: Starts, policy: Policy) -> Limits:
         config, harvest = self._config, self._config.harvest
         width = harvest.width or 1
         return Limits(
@@ -157,6 +191,8 @@ class Machine:
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
             cycle_s=harvest.cycle_s or CYCLE_S,
+            walltime_min_s=WALLTIME_MIN_S,
+            node_s_left=self.ledger.node_s_left,
         )
 
     def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:
@@ -167,7 +203,7 @@ class Machine:
                 width=a.nodes,
                 is_waiting=a.state is not AllocationState.ACTIVE,
                 started_s=a.started_us / 1e6,
-                ends_s=min([end for end in (a.ends_us, a.shortened_us) if end], default=0) / 1e6,
+                ends_s=_end_us(a) / 1e6,
                 walltime_s=a.walltime_s,
                 loss_s=self.costs.loss_s(a, now_us, demand.range_s),
                 pool=a.pool,
@@ -175,13 +211,13 @@ class Machine:
             for a in living
         ]
 
-    def _terms(self, state: SiteState, policy: Policy) -> Terms:
+    def _terms(self, policy: Policy) -> Terms:
         cluster = self._config.cluster
         return Terms(
             partition=cluster.partition,
             reservation=cluster.reservation,
             features=tuple(cluster.features),
-            exclude=frozenset(cluster.exclude),
+            exclude=frozenset(self._excluded()),
             wake_nodes=self._config.harvest.wake_nodes,
             windows_only=policy is Policy.WINDOWS,
         )
@@ -202,3 +238,8 @@ def _is_wide(state: SiteState, allocation: Allocation) -> bool:
     """Whether it is for one payload that spans nodes: such are asked for, and given up, by other rules."""
     fleet = state.fleets.get(allocation.fleet)
     return fleet is not None and fleet.width > 0
+
+
+def _end_us(allocation: Allocation) -> int:
+    """The end that we ordered or were told, whichever comes first; 0 = neither."""
+    return min([end_us for end_us in (allocation.ends_us, allocation.shortened_us) if end_us], default=0)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tidemill.errors import SiteError
-from tidemill.harvest.records import AnyRecord, encode, file_name
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.harvest.records import AnyRecord, decode, encode, file_name
 
 DAYS_KEPT = 400
+RECENT_BYTES_MAX = 32 << 20
 _NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
 
 
@@ -36,6 +37,23 @@ class PlanLog:
             except OSError as error:
                 raise SiteError(f"failed to write `{self._directory / name}`: {error.strerror}") from error
 
+    def recent(self) -> Iterator[AnyRecord]:
+        """The records of the last two days, oldest first; at most the last `RECENT_BYTES_MAX` of each. A line that was
+        torn by a crash is passed over. Raises SiteError."""
+        for name in self._days()[-2:]:
+            try:
+                with (self._directory / name).open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(max(0, size - RECENT_BYTES_MAX))
+                    lines = file.read().split(b"\n")
+            except OSError as error:
+                raise SiteError(f"failed to read `{self._directory / name}`: {error.strerror}") from error
+            for line in lines:
+                try:
+                    yield decode(line)
+                except ProtocolError:
+                    continue
+
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:
@@ -48,6 +66,10 @@ class PlanLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._directory / name, flags, 0o600)
         self._name = name
-        days = sorted(each.name for each in self._directory.iterdir() if _NAME.fullmatch(each.name))
-        for old in days[:-DAYS_KEPT]:
+        for old in self._days()[:-DAYS_KEPT]:
             (self._directory / old).unlink(missing_ok=True)
+
+    def _days(self) -> list[str]:
+        if not self._directory.is_dir():
+            return []
+        return sorted(each.name for each in self._directory.iterdir() if _NAME.fullmatch(each.name))

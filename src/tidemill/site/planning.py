@@ -26,6 +26,7 @@ SUBMITS_MAX = 20
 """Allocations submitted at once where there are no arrays."""
 
 EVER_S = 1e18
+NO_BOUND = 1_000_000_000
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +42,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):
-    """How starting went. `failed`: allocations in a row that did not start work, the last `since_s` ago; `why` its
-    reason. `hour`: allocations asked for in the last hour."""
+    """How starting went. `pause_s`: none is tried for so long; `tries`: then so many, None = no bound; `why` tells it
+    to people. `hour`: allocations asked for in the last hour."""
 
-    failed: int = 0
-    since_s: float = 0.0
+    pause_s: float = 0.0
+    tries: int | None = None
     why: str = ""
     hour: int = 0
 
@@ -117,36 +118,26 @@ def anything(limits: Limits) -> Backlog:
     return Backlog(node_s=EVER_S, nodes_max=limits.nodes_max, event_s=1.0)
 
 
-def pause_s(starts: Starts, config: SiteConfig) -> float:
-    """Seconds until the next start may be tried: doubled with each failure, bounded, so that trying never stops."""
-    if not starts.failed:
+def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
+    """Seconds until the next start may be tried after so many failed ones, the last `since_s` ago: doubled with each,
+    bounded, so that trying never stops."""
+    if not failed:
         return 0.0
-    doublings = min(starts.failed - 1, 30)
-    longest_s = min(config.start_backoff_s * 2**doublings, config.start_backoff_max_s)
-    return float(max(0.0, longest_s - starts.since_s))
+    longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
+    return float(max(0.0, longest_s - since_s))
 
 
 def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
-    """How many starts the hourly bound and failed starts still allow: none, one to try, or what the hour leaves.
+    """How many starts the hourly bound and failed starts still allow: none, a few to try, or what the hour leaves.
 
     The hourly bound is for machines that others use: it does not hold where we queue like anybody else.
     """
-    if pause_s(starts, config) > 0:
+    if starts.pause_s > 0:
         return 0
-    if starts.failed:
-        return 1
+    tries = NO_BOUND if starts.tries is None else starts.tries
     if policy is Policy.DEMAND:
-        return 1_000_000_000
-    return max(0, int(config.harvest.starts_per_node_hour * nodes) - starts.hour)
-
-
-def why_starts_wait(starts: Starts, config: SiteConfig) -> str:
-    """For people: why no more is started after failed starts; empty where nothing failed."""
-    pause = pause_s(starts, config)
-    if not starts.failed:
-        return ""
-    when = f"next try in {pause:.0f} s" if pause else "one is tried"
-    return f"{starts.failed} allocations in a row did not start work: {when}: {starts.why}"
+        return tries
+    return max(0, min(tries, int(config.harvest.starts_per_node_hour * nodes) - starts.hour))
 
 
 def local_situation(

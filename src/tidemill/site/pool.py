@@ -41,7 +41,6 @@ class Pool:
             s.Observed: bookings.observed,
             s.Stopped: bookings.stopped,
             s.Resumed: bookings.resumed,
-            s.Quarantined: bookings.quarantined,
             s.FleetFinished: self._fleet_finished,
             s.FleetRemoved: self._fleet_removed,
             s.StepAdded: self._step_added,

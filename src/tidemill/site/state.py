@@ -169,7 +169,6 @@ class SiteState(msgspec.Struct, kw_only=True):
         int
     ] = []  #: when allocations were canceled that we had not canceled, since the last resume
     used_node_s: dict[str, float] = {}  #: account -> node-seconds of allocations that have ended
-    quarantine: dict[str, Quarantined] = {}
 
 
 # ---- entries of the log: the only way in which the state changes ------------------------------------------------
@@ -284,15 +283,6 @@ class Resumed(msgspec.Struct, tag_field="e", tag="resumed", kw_only=True):
     at_us: int
 
 
-class Quarantined(msgspec.Struct, tag_field="e", tag="quarantined", frozen=True, kw_only=True):
-    """A node is not used until then. `until_us` not after `at_us` = it is used again."""
-
-    node: str
-    until_us: int
-    reason: str
-    at_us: int
-
-
 class FleetFinished(msgspec.Struct, tag_field="e", tag="finished", kw_only=True):
     """All of a fleet's records are read and nothing works there: what it did not do is undone again."""
 
@@ -358,7 +348,6 @@ Entry = (
     | Observed
     | Stopped
     | Resumed
-    | Quarantined
     | FleetFinished
     | FleetRemoved
     | StepAdded

@@ -1,0 +1,89 @@
+"""Which nodes are bad, kept across restarts: `harvest/quarantine.py` decides, this feeds it and keeps its memory.
+
+SITE/quarantine.json      quarantine.State, written when something is worth remembering
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.harvest.quarantine import End, Outcome, Quarantine, Settings, State, Verdict
+from tidemill.log import Log
+from tidemill.node.files import read_bounded, write_durable
+from tidemill.site.costs import Costs
+from tidemill.site.state import Allocation
+
+STATE_BYTES_MAX = 64 << 20
+_log = Log("quarantine")
+
+
+class Nodes:
+    """The quarantine of one site."""
+
+    def __init__(self, path: Path, config: SiteConfig, costs: Costs) -> None:
+        self._path = path
+        self._costs = costs
+        harvest = config.harvest
+        settings = Settings(
+            starts=harvest.quarantine_starts,
+            quarantine_s=harvest.quarantine_s,
+            fast_failure_s=harvest.fast_failure_s,
+            backoff_s=config.start_backoff_s,
+            backoff_max_s=config.start_backoff_max_s,
+        )
+        self._quarantine = Quarantine(settings, _read(path))
+        self._is_news = False
+        self.verdict = Verdict()
+
+    def started(self, allocation: Allocation) -> None:
+        """It runs."""
+        self._quarantine.started(allocation.hosts, allocation.started_us / 1e6)
+
+    def ended(self, allocation: Allocation) -> None:
+        """It has ended, as its record says."""
+        done, failed = self._costs.tally(allocation.name)
+        self._costs.forget(allocation.name)
+        if not allocation.hosts:
+            return
+        lived_us = allocation.ended_us - (allocation.started_us or allocation.ended_us)
+        end = End(
+            ending=allocation.ending,
+            lived_s=max(0, lived_us) / 1e6,
+            did_work=done > 0,
+            payloads_failed=failed,
+            ordered=bool(allocation.canceled_us or allocation.leaves),
+            evidence=allocation.reason,
+        )
+        outcome = self._quarantine.ended(allocation.hosts, end, allocation.ended_us / 1e6)
+        self._is_news |= outcome is Outcome.FAILED_FAST
+
+    def judge(self, now_s: float) -> Verdict:
+        """What follows now."""
+        self.verdict = self._quarantine.judge(now_s)
+        for each in self.verdict.new:
+            _log.warning(
+                "node.quarantined", node=each.node, until_s=each.until_s, why=each.why, evidence=each.evidence
+            )
+        if self._is_news or self.verdict.new:
+            self._is_news = False
+            try:
+                write_durable(self._path, msgspec.json.encode(self._quarantine.state))
+            except SiteError as error:
+                _log.error("quarantine.unwritten", reason=error.message)
+        return self.verdict
+
+
+def _read(path: Path) -> State | None:
+    """What an earlier agent remembered. A file that cannot be read costs some failed starts, no more."""
+    content = read_bounded(path, STATE_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=State)
+    except msgspec.DecodeError as error:
+        _log.error("quarantine.unreadable", path=str(path), reason=str(error))
+        return None
