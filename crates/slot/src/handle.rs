@@ -70,7 +70,7 @@ fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<PathBuf> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     let name = format!(
-        "tidemill-slot-{host}-{}-{index}-{}",
+        "tidemill-slot-{}-{index}-{}-{host}",
         process::id(),
         time::monotonic_us()
     );

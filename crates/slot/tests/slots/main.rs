@@ -10,6 +10,7 @@ mod limits;
 mod range;
 mod stop;
 mod support;
+mod wide;
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -30,6 +31,7 @@ fn main() {
         range::TESTS,
         stop::TESTS,
         bench_like::TESTS,
+        wide::TESTS,
     ];
     let chosen = groups.concat().into_iter().filter(|(name, _)| {
         filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
