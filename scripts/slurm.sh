@@ -12,6 +12,7 @@
 #   --nodes N (4)  --cores N (2)  --memory MB (4000)  --port BASE (free ones)  --accounting none|filetxt (none)
 #   --preempt off|cancel|requeue (off)  --grace S (0)  --kill-wait S (3)  --bf-interval S (1)  --min-job-age S (300)
 #   --line KEY=VALUE   replaces or adds a line of slurm.conf; may be repeated
+#   --reach PATH       jobs see this folder although it lies below one that is closed to them, such as an interpreter in /root
 #
 # Partitions, each of all nodes: `batch` (default, whole nodes), `preempt` (lower tier, whole nodes, preempted by the others as told), `shared`
 # (cores). Features: `left` on the first half of the nodes, `right` on the second; names are n1, n2 ... with leading zeros.
@@ -19,7 +20,7 @@
 set -eu
 
 usage() {
-    sed -n '2,20p' "$0" >&2
+    sed -n '2,21p' "$0" >&2
     exit 2
 }
 
@@ -77,6 +78,7 @@ names() { # of nodes FROM to TO, as Slurm and as seq write them
 configure() {
     nodes=4 cores=2 memory=4000 port= accounting=none preempt=off grace=0 kill_wait=3 bf_interval=1 min_job_age=300
     : >"$dir/etc/lines"
+    : >"$dir/etc/reach"
     while [ $# -ge 2 ]; do
         case $1 in
             --nodes) nodes=$2 ;;
@@ -90,6 +92,7 @@ configure() {
             --bf-interval) bf_interval=$2 ;;
             --min-job-age) min_job_age=$2 ;;
             --line) echo "$2" >>"$dir/etc/lines" ;;
+            --reach) echo "$2" >>"$dir/etc/reach" ;;
             *) usage ;;
         esac
         shift 2
@@ -176,7 +179,27 @@ END
     seq -f "n%0${width}.0f" 1 "$nodes" >"$dir/etc/nodes"
 }
 
+closed_above() { # PATH: the highest folder above it that others may not enter
+    below=$1 found=
+    while [ "$below" != / ]; do
+        below=$(dirname "$below")
+        case $(stat -c %A "$below") in *x | *t) ;; *) found=$below ;; esac
+    done
+    [ -z "$found" ] || echo "$found"
+}
+
+reach() { # PATH: in this mount namespace, the folder at its path and nothing else below the closed one
+    closed=$(closed_above "$1")
+    [ -n "$closed" ] || return 0
+    mkdir -p "$dir/run/reach"
+    mount --bind "$1" "$dir/run/reach"
+    mount -t tmpfs -o mode=0755 tidemill "$closed"
+    mkdir -p "$1"
+    mount --bind "$dir/run/reach" "$1"
+}
+
 daemons() { # runs as the first process of the namespace
+    while read -r path; do reach "$path"; done <"$dir/etc/reach"
     munged --force --key-file="$dir/munge/key" --socket="$dir/run/munge/sock" --pid-file="$dir/run/munged.pid" \
         --log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" --num-threads=4
     slurmctld
