@@ -40,7 +40,7 @@ def test_a_sentence_tells_why_since_and_until_when() -> None:
         bad.ended(["n00"], CRASH, at_s)
     (sentence,) = bad.judge(131).new
     assert (sentence.node, sentence.since_s, sentence.until_s) == ("n00", 131, 1131)
-    assert sentence.why == "starts failed fast 3 times in a row while 1 other nodes worked"
+    assert sentence.why == "starts failed fast 3 times in a row while others worked (1)"
     assert sentence.evidence == ["after 2.0 s: no such file: /opt/lib.so"] * 3
     assert bad.judge(132).new == []
     assert bad.state.trail == [sentence]
@@ -138,7 +138,7 @@ def test_after_its_time_a_node_is_tried_again_with_one_start() -> None:
     verdict = bad.judge(1110)
     assert verdict.exclude == ("n00",)
     assert (
-        verdict.new[0].why == "starts failed fast once more after its quarantine while 1 other nodes worked"
+        verdict.new[0].why == "starts failed fast once more after its quarantine while others worked (1)"
     )
 
 

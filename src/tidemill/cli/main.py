@@ -61,6 +61,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "site status": ("site_status", "what a site does"),
         "site drain": ("site", "stop a site: nothing new starts, nodes are given back"),
         "site resume": ("site", "let a stopped site work again"),
+        "site harm": ("harm", "how long others' jobs waited because of us, with the evidence"),
+        "windows": ("windows", "idle nodes, and until when nobody needs them"),
         "clean": ("clean", "remove what ended jobs and old starts have left"),
     },
 }

@@ -197,7 +197,7 @@ class Quarantine:
             node=name,
             since_s=now_s,
             until_s=now_s + self._settings.quarantine_s,
-            why=f"starts failed fast {times} while {healthy} other nodes worked",
+            why=f"starts failed fast {times} while others worked ({healthy})",
             evidence=list(record.evidence),
         )
         record.until_s = sentence.until_s

@@ -1,0 +1,118 @@
+"""`tidemill site harm`: how long regular jobs waited because of us, by our own records, with the evidence."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser, moment
+from tidemill.cli.site_edit import site_directory
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.report.tables import count_text, duration_text
+
+if TYPE_CHECKING:
+    from tidemill.report.harm import Act, Delay, Harm
+
+NAMES_MAX = 5
+
+
+def define(parser: Parser) -> None:
+    """Options of `site harm`."""
+    parser.add_argument(
+        "job",
+        nargs="?",
+        metavar="JOBID",
+        help="a regular job, by its number in the batch system (default: all that we delayed)",
+    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the site's directory (default: HOME/site)")
+    parser.add_argument(
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="jobs that started since then, or an age such as `2d` (default: all that is kept)",
+    )
+
+
+def run(args: Namespace) -> int:
+    """Print regular jobs that started, our share in their wait, and the totals."""
+    from tidemill.report.harm import harm, read_records
+
+    since_s = None if args.since is None else args.since / 1e6
+    # A job may have waited for long: to show one, everything is read.
+    records, unreadable = read_records(
+        site_directory(args) / "harvest", since_s=None if args.job is not None else since_s
+    )
+    found = harm(records, unreadable=unreadable, since_s=since_s or 0.0, job=args.job)
+    if args.json:
+        show_json(found)
+        return 0
+    delayed = [each for each in found.jobs if each.evidence or args.job is not None]
+    if delayed:
+        show_table(
+            ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "OURS", "+-", "STATE"],
+            [_row(each) for each in delayed],
+            right=(2, 4, 5, 6),
+        )
+    if args.job is not None:
+        for each in delayed:
+            _tell_evidence(each)
+        if not delayed:
+            say(f"nothing is known of job {args.job}: it has not started while the site's agent looked")
+    _tell_totals(found)
+    return 0
+
+
+def _row(each: Delay) -> list[str]:
+    return [
+        each.id,
+        each.user or "-",
+        count_text(each.width) if each.width else "-",
+        "-" if each.submitted_s is None else _at(each.submitted_s),
+        duration_text(each.wait_s),
+        duration_text(each.share_s),
+        duration_text(each.uncertainty_s),
+        each.state,
+    ]
+
+
+def _tell_evidence(each: Delay) -> None:
+    if each.could_start_s is None:
+        show(f"job {each.id} never stood behind us: no plan had to yield to it")
+        return
+    show(f"job {each.id} could have started without us at {_at(each.could_start_s)}")
+    for act in each.evidence:
+        _tell_act(act)
+    if each.started_s is not None:
+        show(f"    {_at(each.started_s)}  started")
+
+
+def _tell_act(act: Act) -> None:
+    when = _at(act.at_s) if act.at_s else "-".ljust(20)
+    show(f"    {when}  plan {act.plan}: {act.why or 'its record is gone'}")
+    if act.canceled_s is not None:
+        more = len(act.canceled) - NAMES_MAX
+        names = ", ".join(act.canceled[:NAMES_MAX]) + (f" and {count_text(more)} more" if more > 0 else "")
+        show(f"    {_at(act.canceled_s)}  canceled {names}")
+
+
+def _tell_totals(found: Harm) -> None:
+    totals = found.totals
+    show(
+        f"{count_text(totals.jobs)} regular jobs started, {count_text(totals.delayed)} of them later because of us: "
+        f"{duration_text(totals.share_s)} in all"
+        + (f", job {totals.worst_id} the most: {duration_text(totals.worst_s)}" if totals.delayed else "")
+    )
+    waiting = sum(each.state == "waiting" for each in found.jobs)
+    if waiting:
+        show(f"{count_text(waiting)} more wait that could start without us, by the last records")
+    if found.unreadable:
+        say(f"{count_text(found.unreadable)} unreadable lines, such as a crash may leave")
+
+
+def _at(at_s: float) -> str:
+    return clock.utc_text(int(at_s * 1e6))
+
+
+COMMANDS = {"site harm": Command(define, run, "tidemill site harm --since 1d", talks=False)}

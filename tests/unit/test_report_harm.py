@@ -1,0 +1,131 @@
+"""`site harm`: each regular job's wait, our share and the evidence, from the lines that the agent writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.cli.main import main
+from tidemill.harvest.harm import Totals
+from tidemill.harvest.records import AnyRecord, Canceled, PlanMade, RegularStarted, encode, file_name
+from tidemill.report.harm import harm, read_records
+
+DAY_S = 20_000 * 86400.0  #: midnight of 2024-10-04
+
+
+def plan(name: str, at_s: float, *yields_to: str) -> PlanMade:
+    return PlanMade(
+        at_s=at_s,
+        plan=name,
+        pool="batch/64c",
+        snapshot_s=at_s,
+        nodes=16,
+        idle=0,
+        busy=12,
+        held=4,
+        waiting=0,
+        queue=2,
+        yields_to=list(yields_to),
+        cancel=2,
+        why="2 nodes for job 7",
+    )
+
+
+def began(job: str, at_s: float, *plans: str, **fields: Any) -> RegularStarted:
+    told: dict[str, Any] = {"user": "ann", "width": 2, "submitted_s": at_s - 100, "uncertainty_s": 30}
+    if plans:
+        told |= {"could_start_s": at_s - 12, "share_s": 12}
+    else:
+        told |= {"could_start_s": None, "share_s": 0}
+    return RegularStarted(at_s=at_s + 1, id=job, plans=list(plans), **{**told, "started_s": at_s, **fields})
+
+
+RECORDS: list[AnyRecord] = [
+    began("5", DAY_S + 100),
+    plan("e1-1", DAY_S + 200, "7", "9"),
+    Canceled(at_s=DAY_S + 201, plan="e1-1", names=["tm-a-e1-3.0", "tm-a-e1-3.1"]),
+    began("7", DAY_S + 210, "e1-1"),
+    plan("e1-2", DAY_S + 86400, "8"),
+    began("8", DAY_S + 86500, "e1-2", started_s=None, share_s=40),
+]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    (tmp_path / "harvest").mkdir()
+    (tmp_path / "site.toml").write_text('name = "a"\nserver = "unix:/nowhere"\n')
+    for record in RECORDS:
+        with (tmp_path / "harvest" / file_name(record.at_s)).open("ab") as file:
+            file.write(encode(record))
+    with (tmp_path / "harvest" / "2024-10-05.jsonl").open("ab") as file:
+        file.write(b'{"kind":"plan","at_s":17')
+    return tmp_path
+
+
+def test_each_job_has_its_wait_our_share_and_the_plans_and_cancels() -> None:
+    found = harm(RECORDS)
+    five, seven, eight, nine = found.jobs
+
+    assert (five.state, five.wait_s, five.share_s, five.evidence) == ("started", 100, 0, [])
+    assert (seven.state, seven.wait_s, seven.share_s, seven.uncertainty_s) == ("started", 100, 12, 30)
+    (act,) = seven.evidence
+    assert (act.plan, act.at_s, act.canceled_s) == ("e1-1", DAY_S + 200, DAY_S + 201)
+    assert act.canceled == ["tm-a-e1-3.0", "tm-a-e1-3.1"]
+    assert (eight.state, eight.share_s, eight.evidence[0].canceled) == ("left", 40, [])
+    assert (nine.id, nine.state, nine.could_start_s) == ("9", "waiting", DAY_S + 200)
+    assert found.totals == Totals(jobs=3, delayed=2, share_s=52, worst_s=40, worst_id="8")
+
+
+def test_one_job_or_a_time_can_be_asked_for() -> None:
+    assert [each.id for each in harm(RECORDS, job="7").jobs] == ["7"]
+    late = harm(RECORDS, since_s=DAY_S + 86400)
+    assert ([each.id for each in late.jobs], late.totals.jobs) == (["8"], 1)
+
+
+def test_torn_lines_are_counted_and_old_days_passed_over(site: Path) -> None:
+    records, unreadable = read_records(site / "harvest")
+    assert (records, unreadable) == (RECORDS, 1)
+    assert len(read_records(site / "harvest", since_s=DAY_S + 2 * 86400)[0]) == 2
+    assert read_records(site / "none") == ([], 0)
+
+
+def test_the_verb_prints_delayed_jobs_and_totals(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "harm", "--dir", str(site)]) == 0
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[0].split() == ["JOB", "USER", "NODES", "SUBMITTED", "WAITED", "OURS", "+-", "STATE"]
+    assert [line.split()[0] for line in lines[1:4]] == ["7", "8", "9"]
+    assert lines[4].startswith(
+        "3 regular jobs started, 2 of them later because of us: 52 s in all, job 8 the most"
+    )
+    assert lines[5] == "1 more wait that could start without us, by the last records"
+    assert "1 unreadable lines" in told.err
+
+
+def test_the_verb_shows_the_evidence_of_one_job(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "harm", "7", "--dir", str(site)]) == 0
+    told = capsys.readouterr().out
+    assert "could have started without us at 2024-10-04T00:03:18Z" in told
+    assert "2024-10-04T00:03:20Z  plan e1-1: 2 nodes for job 7" in told
+    assert "2024-10-04T00:03:21Z  canceled tm-a-e1-3.0, tm-a-e1-3.1" in told
+
+    assert main(["site", "harm", "5", "--dir", str(site)]) == 0
+    assert "job 5 never stood behind us" in capsys.readouterr().out
+    assert main(["site", "harm", "99", "--dir", str(site)]) == 0
+    assert "nothing is known of job 99" in capsys.readouterr().err
+
+
+def test_the_verb_gives_all_of_it_as_json(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "harm", "--since", "2024-10-05T00:00Z", "--dir", str(site), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in told["jobs"]] == ["8"]
+    assert told["totals"] == {"jobs": 1, "delayed": 1, "share_s": 40.0, "worst_s": 40.0, "worst_id": "8"}
+
+
+def test_a_site_without_records_has_harmed_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "site.toml").write_text('name = "a"\nserver = "unix:/nowhere"\n')
+    assert main(["site", "harm", "--dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "0 regular jobs started, 0 of them later because of us: 0.0 s in all\n"
