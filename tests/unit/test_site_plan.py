@@ -4,49 +4,116 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.harvest.demand import Demand, Held, Limits, plan
+from tidemill.config.site import Harvest, SiteConfig
+from tidemill.harvest.plan import Policy, decide
+from tidemill.harvest.situation import Limits
 from tidemill.model.failure import FailureClass
+from tidemill.model.state import AllocationState
 from tidemill.site.capacity import Ahead, wanted
-from tidemill.site.retry import decide
-from tidemill.site.state import Piece
-
-LIMITS = Limits(
-    nodes_max=10,
-    machine_nodes=8,
-    cores_per_node=4,
-    starts_failed=0,
-    last_failed_s=0,
-    backoff_s=2,
-    backoff_max_s=60,
+from tidemill.site.planning import (
+    Demand,
+    Named,
+    Shape,
+    Starts,
+    anything,
+    backlog_of,
+    group_by_start,
+    local_situation,
+    pause_s_of,
+    policy_of,
+    poll_s_of,
+    starts_left,
+    with_names,
 )
-NONE = Held(active=0, waiting=[])
+from tidemill.site.retry import decide as decide_retry
+from tidemill.site.state import Allocation, Piece
+
+CONFIG = SiteConfig(name="s", server="unix:/s", nodes_max=10, start_backoff_s=2, start_backoff_max_s=60)
+CLUSTER = msgspec.structs.replace(CONFIG, batch="slurm")
 
 
 def demand(events: int, core_s: float) -> Demand:
-    return Demand(events=events, core_s=core_s, slot_cores=1)
+    return Demand(events=events, core_s=core_s, slot_cores=1, cores=4)
+
+
+def held(*states: AllocationState) -> list[Allocation]:
+    return [
+        Allocation(name=f"a{n}", fleet="f", nodes=1, cores=4, state=state, intended_us=n, walltime_s=3600)
+        for n, state in enumerate(states)
+    ]
+
+
+def local(work: Demand, allocations: list[Allocation], starts: Starts | None = None) -> Named:
+    starts = starts or Starts()
+    groups = group_by_start(allocations)
+    situation = local_situation(CONFIG, work, nodes=8, groups=groups, starts=starts)
+    shape = Shape(pool="local", cores=4, memory_mb=100)
+    decision = decide(situation, Policy.DEMAND)
+    return with_names(shape, situation, decision=decision, groups=groups, starts_wait=starts.why)
+
+
+def asked(plan: Named) -> int:
+    return sum(count for _, count, _ in plan.submit)
 
 
 def test_nodes_are_asked_for_as_the_backlog_fills_them() -> None:
-    assert plan(demand(0, 0), NONE, LIMITS, now_s=0).submit == 0
-    assert plan(demand(1, 1), NONE, LIMITS, now_s=0).submit == 1
-    assert plan(demand(100_000, 20), NONE, LIMITS, now_s=0).submit == 1  # many short events fit on one node
-    assert plan(demand(12, 12 * 3600), NONE, LIMITS, now_s=0).submit == 3
-    assert plan(demand(1000, 1e6), NONE, LIMITS, now_s=0).submit == 8
-    assert plan(demand(1000, 1e6), Held(active=5, waiting=["a"]), LIMITS, now_s=0).submit == 2
+    assert asked(local(demand(0, 0), [])) == 0
+    assert asked(local(demand(1, 0.05), [])) == 1
+    assert asked(local(demand(100_000, 20), [])) == 1  # many short events fit on one node
+    assert asked(local(demand(12, 12 * 3600), [])) == 3
+    assert asked(local(demand(1000, 1e6), [])) == 8
+    some = held(*[AllocationState.ACTIVE] * 5, AllocationState.QUEUED)
+    assert asked(local(demand(1000, 1e6), some)) == 2
 
 
-def test_waiting_allocations_that_nothing_would_fill_are_given_up() -> None:
-    held = Held(active=1, waiting=["new", "old"])
-    assert plan(demand(0, 0), held, LIMITS, now_s=0).cancel == ["new", "old"]
-    assert plan(demand(8, 8 * 3600), held, LIMITS, now_s=0).cancel == ["new"]
+def test_a_laptop_asks_for_its_whole_walltime() -> None:
+    assert local(demand(1, 1), []).submit == [(1, 1, CONFIG.walltime_s)]
 
 
-def test_failed_starts_slow_it_down_with_a_reason() -> None:
-    limits = msgspec.structs.replace(LIMITS, starts_failed=3, last_failed_s=100.0)
-    waiting = plan(demand(1000, 1e6), NONE, limits, now_s=105.0)
-    assert waiting.submit == 0
-    assert "3 allocations in a row" in (waiting.waits_for or "")
-    assert plan(demand(1000, 1e6), NONE, limits, now_s=108.5).submit == 1
+def test_waiting_allocations_that_nothing_would_fill_are_given_up_newest_first() -> None:
+    waiting = held(AllocationState.ACTIVE, AllocationState.QUEUED, AllocationState.QUEUED)
+    assert local(demand(0, 0), waiting).cancel == ["a2", "a1"]
+
+
+def test_failed_starts_slow_it_down_with_a_reason_and_then_one_is_tried() -> None:
+    pausing = local(demand(1000, 1e6), [], Starts(pause_s=3, tries=1, why="3 did not start"))
+    assert (asked(pausing), pausing.waits_for) == (0, "3 did not start")
+    assert asked(local(demand(1000, 1e6), [], Starts(tries=1, why="3 did not start"))) == 1
+
+
+def test_pauses_double_up_to_their_bound_and_never_become_for_ever() -> None:
+    assert pause_s_of(0, 0, config=CONFIG) == 0
+    assert pause_s_of(1, 0, config=CONFIG) == 2
+    assert pause_s_of(3, 5, config=CONFIG) == 3
+    assert pause_s_of(10_000, 0, config=CONFIG) == 60
+    assert pause_s_of(10_000, 60, config=CONFIG) == 0
+
+
+def test_starts_in_an_hour_are_bounded_where_others_use_the_machine() -> None:
+    assert starts_left(Starts(hour=10), CLUSTER, nodes=16, policy=Policy.YIELD) == 6 * 16 - 10
+    assert starts_left(Starts(hour=1000), CLUSTER, nodes=16, policy=Policy.YIELD) == 0
+    assert starts_left(Starts(hour=1000), CONFIG, nodes=1, policy=Policy.DEMAND) > 1e6
+
+
+def test_each_batch_system_has_its_policy_and_its_pause() -> None:
+    policies = {
+        batch: policy_of(msgspec.structs.replace(CONFIG, batch=batch)) for batch in ("local", "slurm", "pbs")
+    }
+    assert policies == {"local": Policy.DEMAND, "slurm": Policy.YIELD, "pbs": Policy.WINDOWS}
+    told = msgspec.structs.replace(CLUSTER, harvest=Harvest(policy="capped", poll_s=7))
+    assert (policy_of(told), poll_s_of(told)) == (Policy.CAPPED, 7)
+    assert (poll_s_of(CONFIG), poll_s_of(CLUSTER)) == (CONFIG.batch_poll_s, 30)
+
+
+def test_a_little_work_is_worth_one_node_and_more_at_the_server_fills_all() -> None:
+    limits = Limits(nodes_max=16, allocations_max=100, startup_s=10, payback=3)
+    little = backlog_of(demand(1, 0.1), limits)
+    assert (little.nodes_max, little.node_s) == (1, 30)
+    assert backlog_of(demand(0, 0), limits).nodes_max == 0
+    more = backlog_of(msgspec.structs.replace(demand(4, 4), more=True), limits)
+    assert more.nodes_max == 16
+    assert more.node_s > 1e9
+    assert anything(limits).nodes_max == 16
 
 
 AHEAD = Ahead(
@@ -73,14 +140,14 @@ def test_what_three_syncs_eat_is_kept_ahead_where_that_is_more() -> None:
 
 
 def test_named_culprit_takes_the_blame_alone() -> None:
-    verdict = decide(FailureClass.PAYLOAD, [(0, 10)], culprit=4, failures={}, retries=1)
+    verdict = decide_retry(FailureClass.PAYLOAD, [(0, 10)], culprit=4, failures={}, retries=1)
     assert verdict.again == [Piece(0, 4), Piece(5, 5), Piece(4, 1, 1)]
     assert (verdict.counted, verdict.failed) == ([4], [])
-    assert decide(FailureClass.PAYLOAD, [(4, 5)], culprit=4, failures={4: 1}, retries=1).failed == [4]
+    assert decide_retry(FailureClass.PAYLOAD, [(4, 5)], culprit=4, failures={4: 1}, retries=1).failed == [4]
 
 
 def test_range_is_halved_and_uncounted_failures_are_not() -> None:
-    halves = decide(FailureClass.MEMORY, [(0, 5)], culprit=None, failures={}, retries=0)
+    halves = decide_retry(FailureClass.MEMORY, [(0, 5)], culprit=None, failures={}, retries=0)
     assert halves.again == [Piece(0, 3, 3), Piece(3, 2, 2)]
-    whole = decide(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
+    whole = decide_retry(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
     assert (whole.again, whole.counted) == ([Piece(0, 5)], [])

@@ -29,12 +29,15 @@ from tidemill.site.harvesting import Harvesting
 from tidemill.site.identity import Identity, SupersededError
 from tidemill.site.log import SiteLog, restore
 from tidemill.site.machine import Machine
+from tidemill.site.metrics import MetricsFile
 from tidemill.site.outputs import Deliverer
 from tidemill.site.planning import Demand
 from tidemill.site.prepare import Preparer
+from tidemill.site.ranks import Launching, find_launcher
 from tidemill.site.rate import Throughput
 from tidemill.site.staging import Stage
 from tidemill.site.sync import Sync
+from tidemill.site.wide import Wide
 from tidemill.site.workload import Workload
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
 from tidemill.wire.node import Started
@@ -105,6 +108,11 @@ class Agent:
         self.fleets = Fleets(site_dir / "fleets", config, binary=binary)
         self.fleets.adopt(self.log.pool.state)
         self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
+        self.wide = self.harvesting.wide = Wide(
+            self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
+        )
+        self.launcher = find_launcher(config)
+        self._set_launching()
         deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)
         self.deliveries = Deliveries(
             self.log, self.preparer, deliverer, fleets=site_dir / "fleets", hands=self.hands
@@ -112,6 +120,7 @@ class Agent:
         self.sync = Sync(config)
         self.throughput = Throughput()
         self.standing: OpenFleet | None = None
+        self.metrics = MetricsFile(site_dir / "metrics.prom")
         self._offers_told = False
         self._drained: set[str] = set()
         self._next_applications_s = 0.0
@@ -137,6 +146,7 @@ class Agent:
         self.log.commit()
         self._start_sync()
         self._clean()
+        self.metrics.write(self.log.pool.state, self.harvesting, self.machine, calls=self.errands.batch.calls)
         return changed
 
     @property
@@ -151,7 +161,12 @@ class Agent:
 
     @property
     def _wants_nodes(self) -> bool:
-        return self.demand.events > 0 or self.guest.is_stopped or self.config.mode == "observe"
+        is_needed = self.demand.events > 0 or bool(self.wide.needs())
+        return is_needed or self.guest.is_stopped or self.config.mode == "observe"
+
+    def _set_launching(self) -> None:
+        """Tell those that make programs what payloads that span nodes have here."""
+        self.preparer.launching = Launching(self.launcher, self.machine.wide_nodes_max)
 
     def _take_reply(self) -> bool:
         reply = self.sync.take()
@@ -190,15 +205,20 @@ class Agent:
         if self.guest.is_stopped:
             return self._drain_fleets()
         self._drained.clear()
-        if not self.log.pool.tally.backlog or self.granting.unwritten:
+        if self.granting.unwritten:
             return False
+        self._set_launching()
+        changed = self.wide.grant(self.identity.check)
+        if not self.log.pool.tally.backlog:
+            return changed
         if self.standing is not None and self.standing.record.records > FLEET_RECORDS_MAX:
             self.standing = None  # it ends when its work is done; journals and bundles do not grow for ever
-        return self.granting.plan(self._standing_fleet())
+        return self.granting.plan(self._standing_fleet()) or changed
 
     def _drain_fleets(self) -> bool:
         """The site is stopped: leads hand out nothing more, pilots leave; work to come gets another fleet."""
         self.standing = None
+        self.wide.forget_fleets()
         told = False
         for opened in self.fleets.open.values():
             if opened.record.finished_us is None and opened.record.name not in self._drained:
@@ -245,7 +265,7 @@ class Agent:
 
     def _tend(self, opened: OpenFleet) -> bool:
         state, name = self.log.pool.state, opened.record.name
-        is_standing = opened is self.standing
+        is_standing = opened is self.standing or self.wide.owns(opened)
         over = is_over(state, name)
         close = not is_standing and (opened.record.open == 0 or over)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
@@ -284,14 +304,15 @@ class Agent:
 
     def _start_sync(self) -> None:
         state = self.log.pool.state
-        want_core_s, want_ranges = self._wanted()
-        presses = bool(state.reports) or (want_core_s > 0 and (self.sync.more or not self._asked))
+        capacity = self._capacity(*self._wanted())
+        wants = capacity.want_core_s > 0 or capacity.wide_core_s > 0
+        presses = bool(state.reports) or (wants and (self.sync.more or not self._asked))
         if not self.sync.is_due(presses=presses and not self.sync.is_under_way):
             return
         self.identity.check()
         offers = None if self._offers_told and not self.sync.failures else self._offers()
         self._offers_told = True
-        self._asked = want_core_s > 0
+        self._asked = wants
         self.sync.start(
             SyncRequest(
                 site=self.config.name,
@@ -301,7 +322,7 @@ class Agent:
                 reports=state.reports[:REPORTS_MAX],
                 have=state.have,
                 offers=offers,
-                capacity=self._capacity(want_core_s, want_ranges),
+                capacity=capacity,
                 allocations=self._allocation_states(),
             )
         )
@@ -324,8 +345,17 @@ class Agent:
             )
         )
 
+    def _wide_core_s(self) -> float:
+        if self.config.mode != "run" or self.is_drained or not self.launcher:
+            return 0.0
+        return self.wide.wanted_core_s(
+            nodes=self.machine.wide_nodes_max, cores=self.shape.cores, walltime_s=self.config.walltime_s
+        )
+
     def _capacity(self, want_core_s: float, want_ranges: int) -> Capacity:
-        rates = self.log.pool.state.rates
+        rates, wide_core_s = self.log.pool.state.rates, self._wide_core_s()
+        if wide_core_s > 0:
+            want_ranges = max(0, self.config.lease_ranges_max - self.log.pool.state.leases_open)
         active = [a for a in self.allocations.living if a.state is AllocationState.ACTIVE]
         return Capacity(
             want_core_s=want_core_s,
@@ -337,6 +367,9 @@ class Agent:
             nodes=min(self.config.nodes_max, self.machine.nodes),
             busy_cores=sum(a.cores * a.nodes for a in active) if rates or active else 0,
             adhoc=self.config.allow_adhoc,
+            wide_core_s=wide_core_s,
+            wide_nodes_max=self.machine.wide_nodes_max if self.launcher else 0,
+            launcher=self.launcher,
         )
 
     def _offers(self) -> list[AppOffer]:
