@@ -49,6 +49,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     account: str = ""
     exclude: tuple[str, ...] = ()
+    wide: bool = False  #: for payloads that span its nodes: one pilot with one slot, which may wait long
 
 
 class Allocations:
@@ -111,11 +112,11 @@ class Allocations:
             "--allocation",
             element,
         ]
-        command += ["--cores", str(ask.cores), "--wall-s", str(int(ask.walltime_s))]
+        command += ["--cores", "1" if ask.wide else str(ask.cores), "--wall-s", str(int(ask.walltime_s))]
         if ask.memory_mb:
             command += ["--memory-mb", str(ask.memory_mb)]
         start_by_s = None
-        if not self._is_local:
+        if not self._is_local and not ask.wide:
             start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
             command += ["--start-by", str(int(start_by_s))]
         contact = self._config.contact
@@ -133,6 +134,7 @@ class Allocations:
             features=ask.features,
             partition=ask.partition,
             account=ask.account,
+            ranks=not ask.wide,
         )
 
     def note(self, acted: Acted) -> None:

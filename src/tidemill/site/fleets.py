@@ -107,7 +107,7 @@ class Fleets:
                 stop_files=[str(config.stop_file)] if config.stop_file else [],
                 pilot_grace_s=config.pilot_grace_s,
                 isolation="required" if config.shared and not config.allow_unisolated else "preferred",
-                affinity=config.affinity,
+                affinity="none" if record.width else config.affinity,
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
                 bundle_bytes_max=config.bundle_bytes_max,

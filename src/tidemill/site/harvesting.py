@@ -26,6 +26,7 @@ from tidemill.site.machine import Machine
 from tidemill.site.manners import retreat
 from tidemill.site.planlog import PlanLog
 from tidemill.site.planning import Demand, Named, Starts, pause_s_of, policy_of, poll_s_of
+from tidemill.site.wide import Wide, WidePlan, plan_wide
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the machine is looked at so many times more rarely."""
@@ -73,6 +74,7 @@ class Harvesting:
         if machine.reads_snapshots:
             self.harm.restore(self.planlog.recent())
         self.figures = Figures()
+        self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
         self.waits_for: str | None = None
 
     # ---- looking ----
@@ -145,8 +147,24 @@ class Harvesting:
         plans = self._machine.plans(self._log.pool.state, demand, self._starts(), self._policy)
         self.figures.plans += 1
         self.figures.plan_seconds += clock.monotonic_s() - began_s
-        self._tell([plan.waits_for for plan in plans])
-        return self._carry_out(plans, fleet)
+        wide = self._wide_plan()
+        self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
+        return self._carry_out(plans, fleet, wide)
+
+    def _wide_plan(self) -> WidePlan:
+        if self.wide is None or self._config.mode == "observe":
+            return WidePlan(cancel=[], submit=[])
+        held = self.wide.held(self._book.living)
+        return plan_wide(self.wide.needs(), held, self._machine.wide_bounds(self._starts()))
+
+    def _wide_asks(self, plan: WidePlan) -> list[tuple[str, Ask]]:
+        if self.wide is None:
+            return []
+        return [
+            ("", self._machine.wide_ask(self.wide.fleet_of(each.nodes), each))
+            for each in plan.submit
+            for _ in range(each.count)
+        ]
 
     def _retreat(self, stop: s.Stop) -> bool:
         """The site is stopped: everything goes."""
@@ -167,13 +185,17 @@ class Harvesting:
         self._take()
         return True
 
-    def _carry_out(self, plans: Sequence[Named], fleet: str | None) -> bool:
+    def _carry_out(self, plans: Sequence[Named], fleet: str | None, wide: WidePlan) -> bool:
         """Note what is decided, then have it done: cancels of all pools, then shortenings, then submissions."""
         observes = self._config.mode == "observe"
-        cancel: list[str] = []
+        cancel: list[str] = [*wide.cancel]
         ends_s: dict[str, float] = {}
-        asks: list[tuple[str, Ask]] = []
+        asks = self._wide_asks(wide)
         records: list[r.AnyRecord] = []
+        if wide.cancel:
+            why = "no work of its width is left"
+            at_s = clock.now_us() / 1e6
+            records.append(r.Canceled(at_s=at_s, plan="", names=wide.cancel, reason=why))
         yielded: list[Yielded] = []
         for plan in plans:
             name = self._record(plan, records)

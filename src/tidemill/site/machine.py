@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
@@ -28,6 +30,7 @@ from tidemill.site.nodes import Nodes
 from tidemill.site.planning import Demand, Group, Named, Shape, Starts
 from tidemill.site.prepare import NodeShape
 from tidemill.site.state import Allocation, SiteState
+from tidemill.site.wide import WideAsk, WideBounds, as_regular, room_for
 
 WALLTIME_MIN_S = 60.0
 """A shorter limit than a minute there is not: Slurm, PBS and Grid Engine plan in minutes, or round up to them."""
@@ -99,18 +102,25 @@ class Machine:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
+        others = [a for a in living if not _is_wide(state, a)]
+        taken = sum(a.nodes for a in wide)
         wait = starts.why
         if not self.reads_snapshots:
-            nodes = self.nodes - sum(a.nodes for a in wide)
-            others = [a for a in living if a not in wide]
-            return [self._local_plan(others, demand, nodes=max(0, nodes), starts=starts, wait=wait)]
+            nodes = max(0, self.nodes - taken)
+            plan = self._local_plan(others, demand, nodes=nodes, starts=starts, wait=wait)
+            used = sum(a.nodes for a in living if a.state is AllocationState.ACTIVE)
+            waiting = [a for a in wide if a.state is not AllocationState.ACTIVE]
+            room = room_for(waiting, others, self.nodes - used)
+            return [msgspec.structs.replace(plan, cancel=list(dict.fromkeys([*plan.cancel, *room])))]
         assert self.snapshot is not None
         self.ledger = self._balance(state, living)
         limits = self._limits(starts, policy)
         observes = self._config.mode == "observe"
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
-        held = self._held([a for a in living if a not in wide or a.state is AllocationState.ACTIVE], demand)
-        pools = cut(self.snapshot, held, self._terms(policy), backlog=work, limits=limits)
+        limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
+        held = self._held(others, demand)
+        snapshot = as_regular(self.snapshot, {a.name for a in wide})
+        pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
         plans = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
@@ -140,6 +150,35 @@ class Machine:
             )
             asks += [ask] * (count if self.is_local else 1)
         return asks
+
+    def wide_bounds(self, starts: Starts) -> WideBounds:
+        """What allocations for payloads that span nodes may be."""
+        return WideBounds(
+            nodes_max=self.wide_nodes_max,
+            walltime_max_s=self._config.walltime_s,
+            starts=planning.starts_left(starts, self._config, nodes=self.nodes, policy=Policy.DEMAND),
+            node_s_left=self.ledger.node_s_left,
+        )
+
+    def wide_ask(self, fleet: str, wanted: WideAsk) -> Ask:
+        """How to ask for one allocation of exact width."""
+        cluster = self._config.cluster
+        return Ask(
+            fleet=fleet,
+            nodes=wanted.nodes,
+            cores=self.shape.cores,
+            memory_mb=self.shape.memory_mb if self.is_local else cluster.memory_mb_per_node or 0,
+            walltime_s=wanted.walltime_s,
+            features=tuple(cluster.features),
+            account=self.ledger.account or "",
+            exclude=tuple(sorted(self._excluded())),
+            wide=True,
+        )
+
+    @property
+    def wide_nodes_max(self) -> int:
+        """Nodes that we may hold at once."""
+        return min(self._config.nodes_max, self.nodes)
 
     def _local_plan(
         self, living: Sequence[Allocation], demand: Demand, *, nodes: int, starts: Starts, wait: str

@@ -8,13 +8,14 @@ and leaves when no work of its width is left. `plan_wide` is pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
 from tidemill import clock
 from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.job import rate_key
+from tidemill.model.machine import Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site import state as s
 from tidemill.site.capacity import event_s
@@ -53,11 +54,12 @@ class HeldWide(msgspec.Struct, frozen=True, kw_only=True):
 
 class WideBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What we may hold. `nodes_max`: nodes of all our wide allocations together; `starts`: allocations that may be
-    asked for now."""
+    asked for now; `node_s_left`: node-seconds that the grant still allows."""
 
     nodes_max: int
     walltime_max_s: float
     starts: int
+    node_s_left: float = math.inf
 
 
 class WideAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +92,55 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         mine[each.nodes] = count + each.is_useful
         used += each.nodes
     submit: list[WideAsk] = []
-    starts, waits_for = bounds.starts, ""
+    starts, left_s, waits_for = bounds.starts, bounds.node_s_left, ""
     for need in needs:
         missing = wanted.get(need.nodes, 0) - mine.get(need.nodes, 0)
+        if missing <= 0:
+            continue
         room = max(0, bounds.nodes_max - used) // need.nodes
-        count = max(0, min(missing, room, starts))
+        walltime_s = _walltime_s(need, bounds)
+        affordable = missing if left_s == math.inf else int(left_s // (need.nodes * walltime_s))
+        count = max(0, min(missing, room, starts, affordable))
         if missing > room and not mine.get(need.nodes) and not count:
             waits_for = f"{need.nodes} nodes at once: {used} of {bounds.nodes_max} that we may hold are taken"
+        if missing > affordable and not count:
+            waits_for = f"{need.nodes} nodes for {walltime_s:.0f} s: the grant does not allow that any more"
         if count:
-            submit.append(WideAsk(nodes=need.nodes, count=count, walltime_s=_walltime_s(need, bounds)))
+            submit.append(WideAsk(nodes=need.nodes, count=count, walltime_s=walltime_s))
+            left_s -= count * need.nodes * walltime_s
             used += count * need.nodes
             starts -= count
     return WidePlan(cancel=cancel, submit=submit, waits_for=waits_for)
+
+
+def room_for(waiting: Sequence[s.Allocation], others: Sequence[s.Allocation], free: int) -> list[str]:
+    """On the embedded batch system, which knows no priorities: the ordinary allocations to give up so that the first
+    wide one that waits can start. Those that wait stand before it; of the others the newest go."""
+    if not waiting:
+        return []
+    cancel = [a.name for a in others if a.state is not AllocationState.ACTIVE and not a.canceled_us]
+    active = [a for a in others if a.state is AllocationState.ACTIVE]
+    missing = waiting[0].nodes - free - sum(a.nodes for a in active if a.canceled_us)
+    for each in reversed([a for a in active if not a.canceled_us]):
+        if missing <= 0:
+            break
+        cancel.append(each.name)
+        missing -= each.nodes
+    return cancel
+
+
+def as_regular(snapshot: Snapshot, names: Container[str]) -> Snapshot:
+    """The machine with these allocations of ours as jobs like any other: nodes are not taken from them, and are given
+    to them."""
+
+    def regular(job: Running | Queued) -> Running | Queued:
+        return msgspec.structs.replace(job, ours=False) if job.ours and job.name in names else job
+
+    return msgspec.structs.replace(
+        snapshot,
+        running=[regular(job) for job in snapshot.running],
+        queued=[regular(job) for job in snapshot.queued],
+    )
 
 
 def _filled(need: Need, bounds: WideBounds) -> int:
@@ -150,10 +189,8 @@ class Wide:
                 changed |= self._granting.plan(self._fleet(nodes, check))
         return changed
 
-    def drain(self) -> None:
-        """The site is stopped: the fleets hand out nothing more; work to come gets others."""
-        for fleet in self._standing.values():
-            self._granting.drain(fleet)
+    def forget_fleets(self) -> None:
+        """The site is stopped and drains its fleets: work to come gets others."""
         self._standing.clear()
 
     def needs(self) -> list[Need]:
@@ -173,14 +210,12 @@ class Wide:
             )
         return list(needs.values())
 
-    def open_core_s(self, cores_per_node: int) -> float:
-        """Core-seconds of everything that is open."""
+    def wanted_core_s(self, *, nodes: int, cores: int, walltime_s: float) -> float:
+        """How much more to lease: what so many nodes of so many cores can do in one allocation's time."""
         load = self._log.pool.tally.wide_load.items()
-        return sum(
-            events * self._event_s(key) * key.width.nodes * cores_per_node
-            for key, events in load
-            if events > 0
-        )
+        open_s = sum(events * self._event_s(key) * key.width.nodes for key, events in load if events > 0)
+        missing_s = nodes * walltime_s - open_s
+        return missing_s * cores if missing_s > nodes * walltime_s / 8 else 0.0
 
     def held(self, living: Sequence[s.Allocation]) -> list[HeldWide]:
         """Our wide allocations among those that have not ended."""

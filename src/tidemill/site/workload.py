@@ -40,6 +40,11 @@ class Workload:
             more=more,
         )
 
+    def estimate_s(self, app: str) -> float | None:
+        """Seconds of an event by what the application says."""
+        approved = self._applications.by_name.get(app)
+        return approved.app.resources.event_s if approved else None
+
     def measured(self) -> dict[str, float]:
         """Seconds of an event, of the applications that have run here."""
         rates = self._log.pool.state.rates.items()
