@@ -114,7 +114,7 @@ def test_allocations_wait_for_nodes_first_in_first_out(bench: Bench) -> None:
         script = f"echo {short} >> {bench.path('order')}; sleep 0.05"
         bench.submit(short, script, nodes=bench.world.nodes, ranks=False)
     assert bench.state("b") is QUEUED
-    assert bench.batch.machine().nodes_free == 0
+    bench.until(lambda: bench.batch.machine().nodes_free == 0, "no node is free")  # Slurm tells a second late
     free()
     bench.wait_end("d")
     assert list(dict.fromkeys(bench.path("order").read_text().split())) == ["b", "c", "d"]
@@ -240,7 +240,7 @@ def test_array_is_one_submission_of_allocations_with_names_of_their_own(bench: B
     bench.batch.cancel([bench.name("a.1")])
     assert bench.wait_end("a.1").state is AllocationState.CANCELED
     assert [bench.state(f"a.{index}") for index in (0, 2)] == [AllocationState.COMPLETED] * 2
-    assert bench.batch.status([bench.name("a.3")])[bench.name("a.3")].answer is Answer.GONE
+    bench.until(lambda: bench.status("a.3").answer is Answer.GONE, "there is no fourth")
 
 
 @needs(Can.ARRAYS)

@@ -56,12 +56,14 @@ class SlurmCluster:
     @property
     def env(self) -> dict[str, str]:
         """Environment in which every client command is the ordinary user's."""
-        return {**os.environ, "PATH": f"{self.commands}:{os.environ['PATH']}", "SLURM_CONF": str(self.conf)}
+        path = f"{self.commands}:{self.env_root['PATH']}"
+        return {**self.env_root, "PATH": path}
 
     @property
     def env_root(self) -> dict[str, str]:
         """Environment of Slurm's administrator."""
-        return {**os.environ, "SLURM_CONF": str(self.conf)}
+        path = os.environ["PATH"].removeprefix(f"{self.commands}:")
+        return {**os.environ, "PATH": path, "SLURM_CONF": str(self.conf)}
 
     def make_space(self, name: str, *, uid: int = UID) -> Path:
         """A folder that belongs to the ordinary user."""
@@ -135,7 +137,8 @@ class SlurmCluster:
             if real is None:
                 continue
             text = (
-                f"#!/bin/sh\nSLURM_CONF={self.conf}; export SLURM_CONF\n"
+                f'#!/bin/sh\nexport SLURM_CONF="${{SLURM_CONF:-{self.conf}}}"\n'
+                f'[ "$(id -u)" = 0 ] || exec {real} "$@"\n'  # inside of a job
                 f'exec setpriv --reuid={uid} --regid={GID} --clear-groups {real} "$@"\n'
             )
             (folder / client).write_text(text)

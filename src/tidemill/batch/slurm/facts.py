@@ -1,0 +1,119 @@
+"""What `site init` finds out about a Slurm, as an ordinary user."""
+
+from __future__ import annotations
+
+from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.batch.launch import describe
+from tidemill.batch.polite import Budget
+from tidemill.batch.run import Reply
+from tidemill.batch.slurm import text
+from tidemill.batch.slurm.survey import Survey, array_max, can_account
+from tidemill.errors import SiteError
+from tidemill.model.machine import Node, NodeState, Partition
+
+_TELLING = (
+    "SchedulerType", "SchedulerParameters", "KillWait", "OverTimeLimit", "CompleteWait", "MinJobAge", "PreemptType",
+    "PreemptMode", "PriorityType", "SelectType", "SelectTypeParameters", "JobRequeue", "SlurmctldParameters",
+    "EnforcePartLimits", "PrologFlags", "SuspendTime",
+)  # fmt: skip
+"""Settings that matter to a guest (slurm.conf(5))."""
+
+
+def find_facts(budget: Budget, survey: Survey, user: str) -> Facts:
+    """Asks what is needed; what cannot be asked is a note. Raises SiteError when Slurm does not answer at all."""
+    notes: list[str] = []
+    settings = survey.settings()
+    nodes = survey.nodes()
+    partitions = survey.partitions()
+    granted = _associations(budget, user, notes) if can_account(settings) else None
+    accounts, qos, jobs_max, submits_max = granted or ([], [], None, None)
+    if granted is None:
+        notes.append("no accounting (slurmdbd): what left the queue is known from our own journals only")
+    private = settings.get("PrivateData", "none")
+    hidden = "jobs" in private.lower().split(",")
+    if hidden:
+        notes.append("others' jobs are hidden (PrivateData=jobs): only windows can be used")
+    preempts = settings.get("PreemptType", "preempt/none").removeprefix("preempt/")
+    return Facts(
+        system=f"Slurm {settings.get('SLURM_VERSION', '')}".strip(),
+        partitions=[_partition(each, nodes) for each in partitions],
+        accounts=accounts,
+        qos=qos,
+        array_max=array_max(settings),
+        jobs_max=jobs_max,
+        submits_max=submits_max,
+        others_hidden=hidden,
+        preempts="" if preempts == "none" else preempts,
+        architectures=_architectures(budget, notes),
+        launchers=describe(),
+        scheduler={key: settings[key] for key in _TELLING if key in settings},
+        notes=notes,
+    )
+
+
+def _partition(partition: Partition, nodes: list[Node]) -> PartitionFacts:
+    inside = [node for node in nodes if partition.name in node.partitions]
+    working = [node for node in inside if node.state is not NodeState.AWAY] or inside
+    features: set[str] = set()
+    for node in inside:
+        features.update(node.features)
+    why = "" if partition.is_up else "it is not up"
+    return PartitionFacts(
+        name=partition.name,
+        is_default=partition.is_default,
+        nodes=len(inside),
+        cores_per_node=min((node.cores for node in working), default=0),
+        memory_mb_per_node=min((node.memory_mb for node in working), default=0),
+        features=sorted(features),
+        walltime_max_s=partition.walltime_max_s,
+        is_shared=partition.is_shared,
+        tier=partition.tier,
+        preempted=partition.preempted,
+        usable=partition.is_up and bool(inside),
+        why_not=why or ("" if inside else "it has no nodes"),
+    )
+
+
+def _associations(
+    budget: Budget, user: str, notes: list[str]
+) -> tuple[list[str], list[str], int | None, int | None]:
+    """Accounts (the default first), QOS, and the user's least limits of jobs and of submissions."""
+    fields = "Account,DefaultAccount,QOS,MaxJobs,MaxSubmitJobs"
+    command = ["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", f"format={fields}"]
+    reply = _asked(budget, command, notes)
+    accounts: list[str] = []
+    qos: list[str] = []
+    limits: tuple[list[int], list[int]] = ([], [])
+    for line in reply.output.decode(errors="replace").splitlines() if reply else []:
+        row = line.split("|")
+        if len(row) != 5:
+            continue
+        accounts = [row[1], *accounts, row[0]] if row[1] else [*accounts, row[0]]
+        qos += row[2].split(",")
+        for found, word in zip(limits, row[3:], strict=True):
+            if word.isdecimal():
+                found.append(int(word))
+    return (
+        list(dict.fromkeys(filter(None, accounts))),
+        list(dict.fromkeys(filter(None, qos))),
+        min(limits[0], default=None),
+        min(limits[1], default=None),
+    )
+
+
+def _architectures(budget: Budget, notes: list[str]) -> list[str]:
+    """Of the nodes: `x86_64`, `aarch64`."""
+    reply = _asked(budget, ["scontrol", "-a", "-o", "show", "nodes"], notes)
+    lines = text.records(reply.output, "NodeName=") if reply else iter(())
+    return sorted({text.value(line, "Arch") for line in lines} - {""})
+
+
+def _asked(budget: Budget, command: list[str], notes: list[str]) -> Reply | None:
+    """A reply, or a note of why there is none."""
+    try:
+        reply = budget.query(command)
+        budget.check(reply)
+    except SiteError as error:
+        notes.append(error.message)
+        return None
+    return reply

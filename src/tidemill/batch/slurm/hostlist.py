@@ -1,0 +1,90 @@
+"""Slurm's short forms of many: `n[01-03,7],m1` for hosts, `3-5,9:2%4` for the elements of an array."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tidemill.errors import ProtocolError
+
+HOSTS_MAX = 1_000_000
+_RANGE = re.compile(r"\[([^\][]*)\]")
+_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?", re.ASCII)
+
+
+@lru_cache(maxsize=20_000)
+def expand(text: str) -> tuple[str, ...]:
+    """The hosts of a host list, in its order, interned; none for the words for none. Raises ProtocolError."""
+    if text in ("", "(null)", "None", "N/A", "None assigned"):
+        return ()
+    found: list[str] = []
+    for part in _split(text):
+        hosts = [part]
+        while "[" in hosts[0]:
+            grown: list[str] = []
+            for host in hosts:
+                match = _RANGE.search(host)
+                if match is None:
+                    raise ProtocolError(f"`{text[:200]}` is no list of hosts")
+                head, tail = host[: match.start()], host[match.end() :]
+                grown += [f"{head}{number}{tail}" for number in _padded(match.group(1), text)]
+                if len(grown) > HOSTS_MAX:
+                    raise ProtocolError(f"`{text[:200]}` stands for more than {HOSTS_MAX} hosts")
+            hosts = grown
+        found += hosts
+    return tuple(map(sys.intern, found))
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside of brackets."""
+    if "[" not in text:
+        return [part for part in text.split(",") if part]
+    parts, depth, start = [], 0, 0
+    for place, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+    if depth:
+        raise ProtocolError(f"`{text[:200]}` is no list of hosts")
+    return [part for part in [*parts, text[start:]] if part]
+
+
+def _padded(ranges: str, text: str) -> list[str]:
+    found: list[str] = []
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        if not (low.isdecimal() and (high or low).isdecimal()) or int(high or low) - int(low) > HOSTS_MAX:
+            raise ProtocolError(f"`{text[:200]}` is no list of hosts")
+        found += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+    return found
+
+
+def expand_elements(text: str, most: int) -> tuple[range, ...]:
+    """The elements of an array, as squeue shows those that wait: `0-9`, `1,3-5`, `0-8:2`, with `%4` behind.
+
+    A list that Slurm has cut (`0-3,...`, squeue(1), SLURM_BITSTR_LEN) ends there. Raises ProtocolError.
+    """
+    ranges = []
+    for part in text.partition("%")[0].split(","):
+        if part == "...":
+            break
+        match = _NUMBERS.fullmatch(part)
+        if match is None:
+            raise ProtocolError(f"`{text[:200]}` are no elements of an array")
+        low, high, step = match.groups()
+        ranges.append(range(int(low), min(int(high or low), int(low) + most) + 1, int(step or 1) or 1))
+    return tuple(ranges)
+
+
+def fold(numbers: Iterable[int]) -> str:
+    """`0-3,7` for numbers."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)

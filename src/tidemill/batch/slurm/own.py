@@ -1,0 +1,158 @@
+"""Which of our user's jobs are which of our allocations, and what is said of each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from tidemill.batch.contract import Answer, Ending, Status, split_element
+from tidemill.batch.names import carries_key, is_allocation_name
+from tidemill.batch.slurm.hostlist import expand, fold
+from tidemill.batch.slurm.text import FIELD, OwnJob
+from tidemill.batch.slurm.times import parse_time
+from tidemill.batch.slurm.words import held, job_state
+from tidemill.errors import ProtocolError
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,Comment,JobName"
+"""sacct(1), with FIELD between."""
+
+_RANK = {AllocationState.ACTIVE: 0, AllocationState.QUEUED: 1}
+
+
+class Match(NamedTuple):
+    """A job that is an allocation of ours. `surplus`: it lives, but another of the same name is the one that counts."""
+
+    job: OwnJob
+    renamed: bool
+    surplus: bool
+
+
+def match(
+    names: Collection[str], jobs: Collection[OwnJob], *, key: str, numbers: Mapping[str, str]
+) -> dict[str, list[Match]]:
+    """The jobs of each allocation, the one that counts first: what runs before what waits before what has ended.
+
+    Ours carry the key and the name; or the key and the number that we were told at submission (`numbers`, by the name
+    of the submission), under a name that is none of ours: then somebody has renamed it. A number alone says nothing.
+    """
+    singles: dict[tuple[str, int | None], list[OwnJob]] = {}
+    folded: dict[str, list[OwnJob]] = {}
+    for job in jobs:
+        if not carries_key(job.comment, key):
+            continue
+        base = job.name if is_allocation_name(job.name) else f"#{job.number}"
+        for each in {base, job.name}:
+            if job.folded:
+                folded.setdefault(each, []).append(job)
+            else:
+                singles.setdefault((each, job.element), []).append(job)
+    found: dict[str, list[Match]] = {}
+    for name in names:
+        base, index = split_element(name)
+        for label in (base, f"#{numbers.get(base, '')}"):
+            fitting = singles.get((label, index), [])
+            if index is not None:
+                fitting = fitting + [
+                    job for job in folded.get(label, []) if any(index in each for each in job.folded)
+                ]
+            if fitting:
+                found[name] = _ordered(fitting, renamed=label != base)
+                break
+    return found
+
+
+def _ordered(jobs: list[OwnJob], *, renamed: bool) -> list[Match]:
+    """The one that counts first; the newest of those that have ended, the oldest of those that live."""
+
+    def rank(job: OwnJob) -> tuple[int, int]:
+        order = _RANK.get(job_state(job.word, job.reason)[0], 2)
+        number = int(job.number) if job.number.isdecimal() else 0
+        return order, -number if order == 2 else number
+
+    ordered = sorted(jobs, key=rank)
+    return [Match(job, renamed, surplus=place > 0 and rank(job)[0] < 2) for place, job in enumerate(ordered)]
+
+
+def tell(match: Match) -> Status:
+    """The word on an allocation."""
+    job = match.job
+    state, ending = job_state(job.word, job.reason)
+    reason = "" if job.reason in ("None", "") else job.reason
+    if state in ALLOCATION_FINAL and ending is not Ending.DONE:
+        reason = reason or job.word
+    if match.renamed:
+        reason = f"renamed to `{job.name[:100]}`" + (f", {reason}" if reason else "")
+    if state is AllocationState.QUEUED:  # its times and nodes are plans
+        again = job.reason == "BeginTime" or job.word.startswith(
+            "REQUEUE"
+        )  # we never ask for a time to begin
+        return Status(
+            answer=Answer.FOUND,
+            state=state,
+            batch_id=job.id,
+            reason=reason,
+            held=held(job.reason),
+            requeued=int(again),
+        )
+    return Status(
+        answer=Answer.FOUND,
+        state=state,
+        batch_id=job.id,
+        ending=ending,
+        reason=reason,
+        nodes=expand(job.nodes),
+        started_s=job.started_s,
+        ends_s=job.ends_s,
+    )
+
+
+def ids_to_cancel(matches: Collection[tuple[str, Match]]) -> list[str]:
+    """Ids for scancel of (name, match); elements of one array folded, so that the command stays short."""
+    plain: set[str] = set()
+    elements: dict[str, set[int]] = {}
+    for name, each in matches:
+        index = split_element(name)[1]
+        if each.job.element is None and not each.job.folded:
+            plain.add(each.job.number)
+        elif index is not None:
+            elements.setdefault(each.job.number, set()).add(index)
+    return [*sorted(plain), *(f"{number}_[{fold(each)}]" for number, each in sorted(elements.items()))]
+
+
+def accounted(
+    output: bytes, names: Collection[str], *, key: str, numbers: Mapping[str, str]
+) -> dict[str, Status]:
+    """What the accounting says of these allocations, the last record of each. Its comments may be empty (they are kept
+    with AccountingStoreFlags=job_comment only): then the number that we were told must fit."""
+    wanted = set(names)
+    found: dict[str, Status] = {}
+    for line in output.decode(errors="replace").splitlines():
+        row = line.split(FIELD)
+        if len(row) != 8:
+            continue  # a comment or a name with a line break
+        number, word, code, start, end, nodes, comment, base = row
+        number, _, index = number.partition("_")
+        name = f"{base}.{index}" if index else base
+        if name not in wanted or index.startswith("["):
+            continue
+        if not (carries_key(comment, key) or (not comment and numbers.get(base) == number)):
+            continue
+        state, ending = job_state(word)
+        if state not in ALLOCATION_FINAL:
+            continue  # the queue knows better, and it did not know it
+        try:
+            where = expand(nodes)
+        except ProtocolError:
+            where = ()
+        found[name] = Status(
+            answer=Answer.FOUND,
+            state=state,
+            batch_id=f"{number}_{index}" if index else number,
+            ending=ending,
+            reason="" if ending is Ending.DONE else f"{word}, exit code {code}",
+            nodes=where,
+            started_s=parse_time(start),
+            ends_s=parse_time(end),
+        )
+    return found

@@ -1,0 +1,102 @@
+"""Words for sbatch(1) and the script that it gets. Pure; nothing of a user's reaches a shell unquoted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.batch.contract import ELEMENT, Submission
+from tidemill.batch.launch import launch_words
+from tidemill.batch.slurm.times import minutes_up
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_KEPT = ("HOME", "LOGNAME", "USER", "PATH", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS")
+_NODES = 999_999_937
+"""Stands for the number of nodes until the script knows it: that of an allocation that takes what there is."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a submission does not say itself."""
+
+    directory: Path
+    comment: str
+    account: str
+    launcher: str
+    now_s: float
+
+
+def client_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """What sbatch may see, and so the allocation: no tokens, and no variables of a job that the agent may run in."""
+    return {key: text for key, text in environ.items() if key in _KEPT or key.startswith("SBATCH_")}
+
+
+def output_path(directory: Path, name: str) -> Path:
+    """What the allocation of this name prints."""
+    return directory / "output" / name
+
+
+def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[str]:
+    """The sbatch command; the script comes on its standard input. Raises SiteError."""
+    s = submission
+    output = str(output_path(asked.directory, s.name)).replace("%", "%%") + (".%a" if s.count > 1 else "")
+    limit = minutes_up(s.walltime_s)
+    least = limit if s.walltime_min_s is None else min(limit, minutes_up(s.walltime_min_s))
+    nodes_min = s.nodes if s.nodes_min is None else min(s.nodes, s.nodes_min)
+    words = ["sbatch", "--parsable", f"--job-name={s.name}", f"--comment={asked.comment}"]
+    words += [f"--chdir={asked.directory}", f"--output={output}", "--open-mode=append", "--export=ALL"]
+    words += [f"--nodes={s.nodes}" if nodes_min == s.nodes else f"--nodes={nodes_min}-{s.nodes}"]
+    words += ["--ntasks-per-node=1", f"--cpus-per-task={s.cores}", "--exclusive", f"--time={limit}"]
+    words += ["--no-requeue"]
+    if least < limit:
+        words.append(f"--time-min={least}")
+    if s.count > 1:
+        words.append(f"--array=0-{s.count - 1}")
+    if s.memory_mb:
+        words.append(f"--mem={s.memory_mb}M")
+    if s.signal_before_s is not None:
+        words.append(f"--signal=B:USR1@{min(65535, max(1, round(s.signal_before_s)))}")
+    if s.start_by_s is not None:  # a deadline is an end: the start, and the shortest limit
+        words.append(f"--deadline=now+{max(1, round(s.start_by_s + least * 60 - asked.now_s))}seconds")
+    named = {
+        "partition": s.partition or config.partition,
+        "account": s.account or asked.account,
+        "qos": config.qos,
+        "reservation": config.reservation,
+        "constraint": "&".join([*config.features, *s.features]),
+        "exclude": ",".join([*config.exclude, *s.exclude]),
+        "nice": str(config.nice) if config.nice else "",
+    }
+    words += [f"--{key}={text}" for key, text in named.items() if text]
+    return [*words, *config.directives]
+
+
+def script_text(submission: Submission, launcher: str) -> bytes:
+    """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError."""
+    name = shlex.quote(submission.name) + ('."$SLURM_ARRAY_TASK_ID"' if submission.count > 1 else "")
+    lines = ["#!/bin/sh", "unset LC_ALL TZ", f"TIDEMILL_ALLOCATION={name}", "export TIDEMILL_ALLOCATION"]
+    for key, text in sorted(submission.environment.items()):
+        if not _VARIABLE.fullmatch(key):
+            raise SiteError(f"`{key[:100]}` is no name of a variable", transient=False)
+        lines.append(f"export {key}={shlex.quote(text)}")
+    command = submission.command
+    ranged = submission.nodes_min is not None and submission.nodes_min < submission.nodes
+    if submission.ranks and (submission.nodes > 1 or ranged):
+        command = launch_words(launcher, _NODES if ranged else submission.nodes, command)
+    lines.append("exec " + " ".join(map(_quote, command)))
+    text = "\n".join(lines) + "\n"
+    if "\0" in text:
+        raise SiteError(f"a word of `{submission.name}` holds a NUL byte", transient=False)
+    return text.encode()
+
+
+def _quote(word: str) -> str:
+    """A word for the shell, in which the allocation's name and its number of nodes are filled in by the shell."""
+    parts = [shlex.quote(part) if part else "" for part in word.split(ELEMENT)]
+    quoted = '"$TIDEMILL_ALLOCATION"'.join(parts) or "''"
+    return quoted.replace(str(_NODES), '"$SLURM_JOB_NUM_NODES"')

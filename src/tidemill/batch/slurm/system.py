@@ -1,0 +1,349 @@
+"""The client of Slurm: one squeue for all of ours, one scancel, one scontrol for limits that are lowered alike.
+
+DIR/scripts/NAME.sh   what was submitted; there before sbatch runs, so that a name is never submitted twice unseen
+DIR/scripts/NAME.id   the number that sbatch told
+DIR/output/NAME       what an allocation prints; NAME.INDEX for an element of an array
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import (
+    FAR_FUTURE_S,
+    Answer,
+    Ending,
+    Facts,
+    Machine,
+    Status,
+    Submission,
+    split_element,
+)
+from tidemill.batch.launch import detect
+from tidemill.batch.names import carries_key, check_name, compose_comment, is_allocation_name
+from tidemill.batch.polite import Budget
+from tidemill.batch.run import Refusal, Reply
+from tidemill.batch.slurm import own, text
+from tidemill.batch.slurm.facts import find_facts
+from tidemill.batch.slurm.script import Asked, client_environ, output_path, script_text, submit_words
+from tidemill.batch.slurm.survey import Survey, can_account
+from tidemill.batch.slurm.times import minutes_up, time_text
+from tidemill.batch.slurm.words import REFUSALS
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+from tidemill.log import Log
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+ENDED_MAX = 100_000
+"""Allocations whose end is remembered after Slurm has forgotten it."""
+
+ACCOUNTED_NAMES_MAX = 500
+ACCOUNTED_DAYS = 14
+USED_MARGIN_S = 60.0
+"""A limit is never set below the time used and this: a limit in the past kills at once, one in minutes rounds."""
+
+TAIL_BYTES = 2000
+TAIL_CHARS = 500
+_log = Log("slurm")
+
+
+class SlurmBatchSystem:
+    """See `batch/contract.py`. `key`: of the site directory, in the comment of each job."""
+
+    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
+        self._directory = directory
+        self._config = config
+        self._key = key
+        self._account = account
+        self._budget = Budget(config, REFUSALS)
+        self.calls = self._budget.calls
+        self._survey = Survey(self._budget, config)
+        self._launcher = detect(config.launcher, own="srun")
+        self._user = pwd.getpwuid(os.geteuid()).pw_name
+        self._numbers: dict[str, str] = {}  # of submissions, by name
+        self._ended: dict[str, Status] = {}
+        self._missing_since: dict[str, float] = {}
+        try:
+            for name in ("scripts", "output"):
+                (directory / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to make `{directory}/{name}`: {error.strerror}") from error
+
+    def submit(self, submission: Submission) -> str:
+        """See the contract."""
+        name = check_name(submission.name)
+        script = script_text(submission, self._launcher)
+        asked = Asked(
+            directory=self._directory,
+            comment=compose_comment(self._key, submission.comment),
+            account=self._account,
+            launcher=self._launcher,
+            now_s=clock.now_us() / 1e6,
+        )
+        words = submit_words(submission, self._config, asked)
+        if self._is_submitted(name):
+            known = self._number(name) or self._find_number(name)
+            if known:
+                return known
+        _write(self._script(name), script)
+        reply = self._budget.act(words, stdin=script, environ=client_environ(os.environ))
+        number = reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""]
+        number[0] = number[0].partition(";")[0]  # `id;cluster`
+        if reply.status != 0 or not number[0].isdecimal():
+            raise self._not_submitted(name, reply)
+        self._note_number(name, number[0])
+        return number[0]
+
+    def status(self, names: Collection[str]) -> dict[str, Status]:
+        """See the contract. A name that was submitted from here and that Slurm does not know is unclear for
+        `unknown_s`, then gone. Of one that runs twice, because Slurm took what it had not confirmed, one goes on."""
+        if not names:
+            return {}
+        matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
+        answers = {name: self._told(name, own.tell(found[0])) for name, found in matches.items()}
+        missing = [name for name in names if name not in answers]
+        answers |= {name: self._ended[name] for name in missing if name in self._ended}
+        missing = [name for name in missing if name not in answers]
+        left = [name for name in missing if self._is_submitted(split_element(name)[0])]
+        if left and can_account(self._survey.settings()):
+            answers |= self._accounted(left[:ACCOUNTED_NAMES_MAX])
+        for name in answers:
+            self._missing_since.pop(name, None)
+        answers |= {name: self._vanished(name) for name in missing if name not in answers}
+        self._cancel_surplus(matches)
+        return answers
+
+    def cancel(self, names: Collection[str]) -> None:
+        """See the contract."""
+        if not names:
+            return
+        matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
+        living = [
+            (name, each)
+            for name, found in matches.items()
+            for each in found
+            if own.tell(each).state not in ALLOCATION_FINAL
+        ]
+        self._scancel(own.ids_to_cancel(living))
+
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        """See the contract. By EndTime, to the second; where that is refused by TimeLimit, to the minute."""
+        if not ends_s:
+            return {}
+        found = self._running(ends_s)
+        now_s = clock.now_s()
+        groups: dict[str, list[str]] = {}
+        done: dict[str, float] = {}
+        for name, status in found.items():
+            end_s = max(ends_s[name], now_s + 1)
+            if status.ends_s is not None and status.ends_s <= end_s:
+                done[name] = status.ends_s  # it ends before that, and only operators may raise a limit
+            else:
+                groups.setdefault(time_text(end_s), []).append(name)
+        refused = []
+        for end, group in sorted(groups.items()):
+            ids = ",".join(found[name].batch_id for name in group)
+            if not self._update(ids, f"EndTime={end}"):
+                refused += group
+        if refused:
+            self._limit(refused, ends_s)
+        if groups:
+            after = self._running(ends_s)
+            done |= {name: status.ends_s for name, status in after.items() if status.ends_s is not None}
+        return done
+
+    def machine(self) -> Machine:
+        """See the contract: of the configured partition."""
+        nodes = self._survey.nodes()
+        partitions = self._survey.partitions()
+        wanted = [
+            each
+            for each in partitions
+            if (each.name == self._config.partition if self._config.partition else each.is_default)
+        ]
+        inside = {name for each in wanted for name in each.nodes}
+        ours = [node for node in nodes if node.name in inside] if wanted else nodes
+        free = sum(node.state is NodeState.IDLE for node in ours)
+        return Machine(
+            nodes=len(ours),
+            nodes_free=free,
+            cores_per_node=self._config.cores_per_node or min((node.cores for node in ours), default=1),
+            memory_mb_per_node=self._config.memory_mb_per_node
+            or min((node.memory_mb for node in ours), default=1),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """See the contract."""
+        return self._survey.snapshot(self._is_ours)
+
+    def facts(self) -> Facts:
+        """See the contract."""
+        return find_facts(self._budget, self._survey, self._user)
+
+    def output(self, name: str) -> Path:
+        """See the contract."""
+        return output_path(self._directory, name)
+
+    def _own_jobs(self) -> list[text.OwnJob]:
+        """All jobs of our user, by one query."""
+        command = ["squeue", "--me", "-h", "-t", "all", "-o", text.OWN_FORMAT]
+        jobs = text.own_jobs(self._budget.check(self._budget.query(command, kind="own")))
+        for job in jobs[:1]:
+            self._user = job.user
+        return jobs
+
+    def _is_ours(self, user: str, name: str, comment: str) -> bool:
+        return user == self._user and is_allocation_name(name) and carries_key(comment, self._key)
+
+    def _told(self, name: str, status: Status) -> Status:
+        """The word, with the last lines of what failed; an end is remembered."""
+        if status.state not in ALLOCATION_FINAL:
+            self._ended.pop(name, None)
+            return status
+        if name in self._ended and self._ended[name].batch_id == status.batch_id:
+            return self._ended[name]
+        return self._remember(name, status)
+
+    def _remember(self, name: str, status: Status) -> Status:
+        if status.ending in (Ending.FAILED, Ending.LAUNCH):
+            status = _with_tail(status, self.output(name))
+        while len(self._ended) >= ENDED_MAX:
+            self._ended.pop(next(iter(self._ended)))
+        self._ended[name] = status
+        return status
+
+    def _vanished(self, name: str) -> Status:
+        """Neither queue nor accounting know it."""
+        if not self._is_submitted(split_element(name)[0]):
+            return Status(answer=Answer.GONE, reason="it was never submitted from here")
+        now_s = clock.monotonic_s()
+        since_s = self._missing_since.setdefault(name, now_s)
+        if now_s - since_s < self._config.unknown_s:
+            return Status(answer=Answer.UNCLEAR, reason="Slurm does not know it; it may yet appear")
+        return Status(answer=Answer.GONE, reason=f"Slurm has not known it for {self._config.unknown_s:g} s")
+
+    def _accounted(self, names: list[str]) -> dict[str, Status]:
+        bases = sorted({split_element(name)[0] for name in names})
+        command = ["sacct", "-n", "-P", "-X", f"--delimiter={text.FIELD}", "-o", own.RECORD_FORMAT]
+        command += ["-S", f"now-{ACCOUNTED_DAYS}days", f"--name={','.join(bases)}"]
+        reply = self._budget.query(command)
+        if reply.status != 0 and self._budget.refusal(reply) is Refusal.UNKNOWN:
+            return {}
+        output = self._budget.check(reply)
+        found = own.accounted(output, names, key=self._key, numbers=self._read_numbers(names))
+        return {name: self._remember(name, status) for name, status in found.items()}
+
+    def _cancel_surplus(self, matches: Mapping[str, list[own.Match]]) -> None:
+        surplus = [(name, each) for name, found in matches.items() for each in found[1:] if each.surplus]
+        if surplus:
+            _log.warning("slurm.submitted_twice", ids=[each.job.id for _, each in surplus])
+            self._scancel(own.ids_to_cancel(surplus))
+
+    def _scancel(self, ids: list[str]) -> None:
+        if not ids:
+            return
+        reply = self._budget.act(["scancel", *ids])
+        refusal = self._budget.refusal(reply) if reply.status or reply.errors else Refusal.UNKNOWN
+        if refusal is not Refusal.UNKNOWN:  # unknown or ended: as good as done
+            self.calls.failures += 1
+            raise reply.error(transient=refusal is not Refusal.DENIED)
+
+    def _running(self, names: Collection[str]) -> dict[str, Status]:
+        matches = own.match(names, self._own_jobs(), key=self._key, numbers=self._read_numbers(names))
+        told = {name: own.tell(found[0]) for name, found in matches.items()}
+        return {name: status for name, status in told.items() if status.state is AllocationState.ACTIVE}
+
+    def _limit(self, names: list[str], ends_s: Mapping[str, float]) -> None:
+        """Lower limits in whole minutes, those that come out alike by one call."""
+        now_s = clock.now_s()
+        groups: dict[int, list[str]] = {}
+        for name, status in self._running(names).items():
+            started_s = status.started_s or now_s
+            minutes = minutes_up(max(ends_s[name], now_s + USED_MARGIN_S) - started_s)
+            if started_s + minutes * 60 < (status.ends_s or FAR_FUTURE_S):
+                groups.setdefault(minutes, []).append(status.batch_id)
+        for minutes, ids in sorted(groups.items()):
+            self._update(",".join(ids), f"TimeLimit={minutes}")
+
+    def _update(self, ids: str, change: str) -> bool:
+        """Whether Slurm did it for all. Raises SiteError when it could not be asked."""
+        reply = self._budget.act(["scontrol", "update", f"JobId={ids}", change])
+        if reply.status == 0:
+            return True
+        if self._budget.refusal(reply) in (Refusal.AWAY, Refusal.BUSY):
+            self.calls.failures += 1
+            raise reply.error()
+        _log.info("slurm.not_shortened", ids=ids, change=change, reason=reply.last_words)
+        return False
+
+    def _script(self, name: str) -> Path:
+        return self._directory / "scripts" / f"{name}.sh"
+
+    def _is_submitted(self, name: str) -> bool:
+        return name in self._numbers or self._script(name).exists()
+
+    def _not_submitted(self, name: str, reply: Reply) -> SiteError:
+        """What to raise. Only what Slurm clearly refused is forgotten: anything else may have become a job."""
+        self.calls.failures += 1
+        refusal = self._budget.refusal(reply)
+        if refusal in (Refusal.DENIED, Refusal.LIMIT):
+            self._script(name).unlink(missing_ok=True)
+        hint = "a limit of jobs; it passes" if refusal is Refusal.LIMIT else None
+        return reply.error(transient=refusal is not Refusal.DENIED, hint=hint)
+
+    def _find_number(self, name: str) -> str:
+        """The number of a job that an unconfirmed submission has become; empty where there is none."""
+        for job in self._own_jobs():
+            if job.name == name and carries_key(job.comment, self._key):
+                self._note_number(name, job.number)
+                return job.number
+        return ""
+
+    def _note_number(self, name: str, number: str) -> None:
+        self._numbers[name] = number
+        _write(self._script(name).with_suffix(".id"), number.encode())
+
+    def _number(self, name: str) -> str:
+        """What sbatch told of a submission, by an agent before us perhaps; empty where that is not known."""
+        if name not in self._numbers:
+            try:
+                self._numbers[name] = self._script(name).with_suffix(".id").read_text().strip()
+            except OSError:
+                return ""
+        return self._numbers[name]
+
+    def _read_numbers(self, names: Collection[str]) -> dict[str, str]:
+        bases = {split_element(name)[0] for name in names}
+        return {base: number for base in bases if (number := self._number(base))}
+
+
+def _with_tail(status: Status, path: Path) -> Status:
+    """The word, with the last lines of the output."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            tail = file.read().decode(errors="replace").strip()
+    except OSError:
+        return status
+    return msgspec.structs.replace(status, output_tail=tail[-TAIL_CHARS:])
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put the content there whole and durably. Raises SiteError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error

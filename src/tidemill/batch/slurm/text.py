@@ -1,0 +1,392 @@
+"""What Slurm's commands print as text, read row by row. Pure.
+
+Jobs are asked for with separators that cannot occur (`squeue -o` prints what stands between its fields as it is), so
+that names and comments may hold anything; a row that does not fit is counted and passed over, and a reply in which
+many do not fit is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.batch.contract import FAR_FUTURE_S
+from tidemill.batch.slurm.hostlist import expand, expand_elements
+from tidemill.batch.slurm.times import parse_span, parse_time
+from tidemill.batch.slurm.words import is_eligible, node_state, node_words
+from tidemill.errors import ProtocolError
+from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running
+
+RECORD, FIELD = "\x1e", "\x1f"
+ELEMENTS_MAX = 1_000_000
+UNREADABLE_SHARE_MAX = 0.02
+
+OWN_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "iTurNSeVjk")
+"""squeue(1): id, state, user, reason, nodes, start, end, submission, name, comment."""
+
+ALL_FORMAT = RECORD + FIELD.join(f"%{letter}" for letter in "ituDNSelVPfrQYvCmhjk")
+"""Besides: node count, limit, partitions, features, priority, planned nodes, reservation, CPUs, memory, sharing."""
+
+
+class OwnJob(NamedTuple):
+    """A row of our user's. `element`: its index in its array; `folded`: those of an array that waits, in one row."""
+
+    number: str  #: of the job, or of the whole array
+    element: int | None
+    folded: tuple[range, ...]
+    word: str
+    user: str
+    reason: str
+    nodes: str
+    started_s: float | None
+    ends_s: float | None
+    submitted_s: float | None
+    name: str
+    comment: str
+
+    @property
+    def id(self) -> str:
+        """As squeue shows it, an array's row as the whole array."""
+        return self.number if self.element is None else f"{self.number}_{self.element}"
+
+
+class Everybody(NamedTuple):
+    """Rows of `ALL_FORMAT`, and how many could not be read."""
+
+    running: list[Running]
+    queued: list[Queued]
+    unreadable: int
+
+
+def rows(output: bytes, fields: int) -> Iterator[list[str] | None]:
+    """The fields of each record, None for one that has another number of them; the last may hold anything."""
+    pieces = output.decode(errors="replace").split(RECORD)
+    if pieces[0].strip():
+        raise ProtocolError(f"squeue printed `{pieces[0].strip()[:200]}` before the first job")
+    for piece in pieces[1:]:
+        parts = piece.removesuffix("\n").split(FIELD, fields - 1)
+        yield parts if len(parts) == fields else None
+
+
+def own_jobs(output: bytes) -> list[OwnJob]:
+    """Our user's jobs. Raises ProtocolError."""
+    found = []
+    for row in rows(output, 10):
+        if row is None:
+            continue  # a name with our separators: of our user, but none that we made
+        number, index, elements = _numbers(row[0])
+        found.append(
+            OwnJob(
+                number, index, elements, row[1], row[2], row[3], row[4],
+                parse_time(row[5]), parse_time(row[6]), parse_time(row[7]), row[8], row[9],
+            )
+        )  # fmt: skip
+    return found
+
+
+def _numbers(text: str) -> tuple[str, int | None, tuple[range, ...]]:
+    """`12`, `12_3`, `12_[3-5,9%2]`, `12+1` (a part of a heterogeneous job)."""
+    number, _, element = text.partition("_")
+    if not element:
+        return number, None, ()
+    if element.startswith("["):
+        return number, None, expand_elements(element.strip("[]"), ELEMENTS_MAX)
+    if not element.isdecimal():
+        raise ProtocolError(f"squeue calls a job `{text[:100]}`")
+    return number, int(element), ()
+
+
+def everybody(output: bytes, is_ours: Callable[[str, str, str], bool], *, nodes: int) -> Everybody:
+    """Everybody's jobs, those that wait by falling priority; at most `nodes` elements of an array that waits.
+
+    `is_ours`: of user, name and comment. Raises ProtocolError when too many rows cannot be read.
+    """
+    running: list[Running] = []
+    queued: list[Queued] = []
+    unreadable = total = 0
+    for row in rows(output, 20):
+        total += 1
+        if row is None:
+            unreadable += 1
+            continue
+        try:
+            if row[1] in ("PD", "RQ", "RF", "RH", "SE", "RD"):
+                queued += _queued(row, is_ours, nodes)
+            elif row[1] not in _ENDED:
+                running.append(_running(row, is_ours))
+        except (ValueError, ProtocolError):
+            unreadable += 1
+    if unreadable > max(3, total * UNREADABLE_SHARE_MAX):
+        raise ProtocolError(f"{unreadable} of {total} rows of squeue cannot be read")
+    queued.sort(key=lambda each: -each.priority)
+    return Everybody(running, queued, unreadable)
+
+
+_ENDED = frozenset({"CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RV"})
+
+
+def _running(row: list[str], is_ours: Callable[[str, str, str], bool]) -> Running:
+    (number, _, user, width, nodes, start, end, _, submitted, partition) = row[:10]
+    name, comment = row[18:]
+    number, index, _ = _numbers(number)
+    element = number if index is None else f"{number}_{index}"
+    return Running(
+        id=element,
+        name=name if index is None else f"{name}.{index}",
+        user=sys.intern(user),
+        nodes=expand(nodes),
+        width=count(width),
+        started_s=parse_time(start) or 0.0,
+        ends_s=parse_time(end) or FAR_FUTURE_S,
+        submitted_s=parse_time(submitted),
+        partition=sys.intern(partition),
+        whole=row[17] in ("NO", "EXCLUSIVE"),
+        ours=is_ours(user, name, comment),
+    )
+
+
+def _queued(row: list[str], is_ours: Callable[[str, str, str], bool], most: int) -> list[Queued]:
+    (number, _, user, width_text, _, start, _, limit, submitted, partitions) = row[:10]
+    features, reason, priority, planned, reservation, cpus, memory, sharing, name, comment = row[10:]
+    base, index, elements = _numbers(number)
+    width = count(width_text)
+    asked, exact = read_features(features)
+    planned_nodes = expand(planned)
+    begins_s = parse_time(start)
+    first = Queued(
+        id=base,
+        name=name,
+        user=sys.intern(user),
+        width=width,
+        walltime_s=parse_span(limit) or FAR_FUTURE_S,
+        cores=count(cpus),
+        memory_mb_per_node=megabytes(memory),
+        submitted_s=parse_time(submitted),
+        priority=float(priority),
+        partitions=tuple(map(sys.intern, partitions.split(","))),
+        features=asked,
+        is_feature_list_exact=exact,
+        planned_s=begins_s if planned_nodes else None,  # `--begin` sets a start, too
+        planned_nodes=planned_nodes,
+        reservation="" if reservation in ("(null)", "") else reservation,
+        eligible=is_eligible(reason, float(priority)),
+        whole=sharing in ("NO", "EXCLUSIVE"),
+        reason=sys.intern(reason),
+        ours=is_ours(user, name, comment),
+    )
+    if index is not None:
+        return [_element(first, index)]
+    if not elements:
+        return [first]
+    useful = max(1, -(-most // max(1, width)))  # more could not start at once
+    limit_text = number.partition("%")[2].rstrip("]")
+    if limit_text.isdecimal():
+        useful = min(useful, int(limit_text))
+    found: list[Queued] = []
+    for numbers in elements:
+        found += [_element(first, each) for each in numbers[: useful - len(found)]]
+    return found
+
+
+def _element(queued: Queued, index: int) -> Queued:
+    return msgspec.structs.replace(queued, id=f"{queued.id}_{index}", name=f"{queued.name}.{index}")
+
+
+_UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
+
+
+def count(text: str) -> int:
+    """`12`, `1K` (1024), `4-8` (at least 4). Raises ValueError."""
+    text = text.partition("-")[0]
+    if text.isdecimal():
+        return int(text)
+    if text[-1:] in _UNITS:
+        return int(float(text[:-1]) * _UNITS[text[-1]])
+    raise ValueError(text)
+
+
+def megabytes(text: str) -> int:
+    """`4000M`, `1.50G`, `0`; with a `c` or `n` behind it, for cores or nodes. 0 where there is no number."""
+    text = text.rstrip("cn")
+    try:
+        number = float(text[:-1]) * _UNITS[text[-1]] / 1024**2 if text[-1:] in _UNITS else float(text)
+    except ValueError:
+        return 0
+    return int(number)
+
+
+_FEATURE = re.compile(r"[A-Za-z0-9_.:=-]+(?:&[A-Za-z0-9_.:=-]+)*", re.ASCII)
+
+
+def read_features(text: str) -> tuple[tuple[str, ...], bool]:
+    """Those of which all are wanted, and whether that is all that the expression says."""
+    if text in ("(null)", ""):
+        return (), True
+    if not _FEATURE.fullmatch(text):
+        return (), False
+    return tuple(map(sys.intern, text.split("&"))), True
+
+
+def records(output: bytes, first: str) -> Iterator[str]:
+    """The lines of `scontrol -o show`, each beginning with this key."""
+    for line in output.decode(errors="replace").splitlines():
+        if line.startswith(first):
+            yield line
+
+
+def value(line: str, key: str) -> str:
+    """What stands behind ` KEY=` up to the next blank; empty where the key is missing."""
+    start = line.find(f" {key}=")
+    if start < 0:
+        return ""
+    start += len(key) + 2
+    end = line.find(" ", start)
+    return line[start:] if end < 0 else line[start:end]
+
+
+def nodes(output: bytes) -> list[Node]:
+    """The nodes of `scontrol -o show nodes`, each once. Raises ProtocolError."""
+    found: dict[str, Node] = {}
+    for line in records(output, "NodeName="):
+        name = line[9:].partition(" ")[0]
+        try:
+            total, taken = int(value(line, "CPUTot")), int(value(line, "CPUAlloc"))
+            memory = int(value(line, "RealMemory"))
+            usable = value(line, "CPUEfctv")
+            total = min(total, int(usable)) if usable else total
+        except ValueError:
+            raise ProtocolError(f"scontrol says of a node: `{line[:200]}`") from None
+        words = value(line, "State")
+        features = value(line, "ActiveFeatures") or value(line, "AvailableFeatures")
+        found[name] = make_node(
+            sys.intern(name),
+            node_state(node_words(words)),
+            cores=(total, taken),
+            memory_mb=memory,
+            rest=(_list(value(line, "Partitions")), _list(features), devices(value(line, "Gres")), words),
+        )
+    return list(found.values())
+
+
+def make_node(
+    name: str,
+    state: NodeState,
+    *,
+    cores: tuple[int, int],
+    memory_mb: int,
+    rest: tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...], str],
+) -> Node:
+    """A node with so many cores in all and in use; `rest`: partitions, features, devices, state in Slurm's word."""
+    total, taken = cores
+    free = total - taken if state in (NodeState.IDLE, NodeState.SHARED) else 0
+    partitions, features, found, word = rest
+    return Node(
+        name=name,
+        state=state,
+        cores=total,
+        memory_mb=memory_mb,
+        cores_free=max(0, free),
+        partitions=partitions,
+        features=features,
+        devices=found,
+        word=word,
+    )
+
+
+_LISTS: dict[str, tuple[str, ...]] = {}
+LISTS_MAX = 10_000
+
+
+def _list(text: str) -> tuple[str, ...]:
+    """Words between commas, shared by the many nodes that are alike."""
+    found = _LISTS.get(text)
+    if found is None:
+        found = () if text in ("", "(null)") else tuple(map(sys.intern, filter(None, text.split(","))))
+        if len(_LISTS) < LISTS_MAX:
+            _LISTS[text] = found
+    return found
+
+
+def devices(text: str) -> tuple[tuple[str, int], ...]:
+    """`gpu:a100:4(S:0-1),shard:8` as (("gpu", 4), ("shard", 8))."""
+    if text in ("", "(null)"):
+        return ()
+    counts: dict[str, int] = {}
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        words = part.split(":")
+        try:
+            counts[words[0]] = counts.get(words[0], 0) + (count(words[-1]) if len(words) > 1 else 1)
+        except ValueError:
+            counts[words[0]] = counts.get(words[0], 0) + 1  # `gpu:a100`
+    return tuple(sorted(counts.items()))
+
+
+def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
+    """The partitions of `scontrol -o show partition`; `preempts`: whether the scheduler preempts by partition."""
+    found = []
+    for line in records(output, "PartitionName="):
+        mode = value(line, "PreemptMode").lower().split(",")[-1]
+        most = value(line, "MaxNodes")
+        least = value(line, "MinNodes")
+        grace = value(line, "GraceTime")
+        tier = value(line, "PriorityTier")
+        found.append(
+            Partition(
+                name=sys.intern(line[14:].partition(" ")[0]),
+                nodes=expand(value(line, "Nodes")),
+                walltime_max_s=parse_span(value(line, "MaxTime")),
+                width_max=int(most) if most.isdecimal() else None,
+                width_min=max(1, int(least)) if least.isdecimal() else 1,
+                is_up=value(line, "State") == "UP",
+                is_default=value(line, "Default") == "YES",
+                is_shared=not value(line, "OverSubscribe").startswith("EXCLUSIVE"),
+                tier=int(tier) if tier.isdecimal() else 1,
+                preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",
+                grace_s=float(grace) if grace.isdecimal() else parse_span(grace) or 0.0,
+            )
+        )
+    return found
+
+
+def reservations(output: bytes, own: str) -> list[Reservation]:
+    """The reservations of `scontrol -o show reservation`; `own`: the one that we may run in."""
+    found = []
+    for line in records(output, "ReservationName="):
+        start_s, end_s = parse_time(value(line, "StartTime")), parse_time(value(line, "EndTime"))
+        name = line[16:].partition(" ")[0]
+        if start_s is None:
+            continue
+        found.append(
+            Reservation(
+                name=name,
+                start_s=start_s,
+                end_s=end_s or FAR_FUTURE_S,
+                nodes=expand(value(line, "Nodes")),
+                maintenance="MAINT" in value(line, "Flags").split(","),
+                usable=bool(own) and name == own,
+            )
+        )
+    return found
+
+
+_CYCLE = re.compile(r"Last cycle when:[^\n]*?\((\d+)\)")
+
+
+def plan_time(output: bytes) -> float | None:
+    """When the scheduler last planned, of sdiag; None before the first time, or where it does not backfill."""
+    match = _CYCLE.search(output.decode(errors="replace"))
+    return float(match.group(1)) or None if match else None
+
+
+def settings(output: bytes) -> dict[str, str]:
+    """`scontrol show config`."""
+    found = {}
+    for line in output.decode(errors="replace").splitlines():
+        key, equals, rest = line.partition("=")
+        if equals:
+            found[key.strip()] = rest.strip()
+    return found
