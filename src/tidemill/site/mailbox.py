@@ -1,0 +1,151 @@
+"""The work of a fleet without a lead: keeps the book of its grants and writes shares into work files.
+
+Stands where the lead stands otherwise: `grant` and `order` take what `granting` notes, `take` what the journals
+bring, `step` writes at most one work file in `top_up_s`, sooner only for orders and for allocations about to be
+submitted. Who gets what is decided in `handout` (pure).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemill.log import Log
+from tidemill.model.intervals import IntervalSet
+from tidemill.node.fleet import Fleet, WorkOrder
+from tidemill.node.journal import FleetJournal
+from tidemill.site.handout import Book, Given, Seat, plan, shares_of
+from tidemill.wire.node import End, Ended, Grant, JobDef, Program, Record, Share, Started
+
+_log = Log("mailbox")
+
+
+class Mailbox:
+    """One fleet without a lead."""
+
+    def __init__(self, fleet: Fleet, book: Book | None = None) -> None:
+        self.fleet = fleet
+        self.book = book or Book()
+        self._top_up_s = fleet.manifest.settings.top_up_s
+        self._next_s = 0.0
+        self._cancels: list[int] = []
+        self._ended: list[str] = []
+        self._leave: list[str] = []
+        self._ends: dict[str, int] = {}
+        self._drain = False
+        self._close = False
+        self._told_over = False
+        #: pilots whose first record has come: they read every work file that is written from now on
+        self._listening: set[str] = set()
+
+    def grant(self, grants: Iterable[Grant], programs: Iterable[Program], jobs: Iterable[JobDef]) -> None:
+        """Work for this fleet; it goes out with the next shares."""
+        self.book.define(programs, jobs)
+        for grant in grants:
+            self.book.add(grant)
+
+    def order(self, order: WorkOrder) -> None:
+        """Orders of the agent; they go out at the next step, those for a pilot once it listens."""
+        self.book.cancel(order.cancel_jobs)
+        self._cancels += order.cancel_jobs
+        self._leave += [name for name in order.leave if name not in self._leave]
+        self._ends.update((end.allocation, end.at_us) for end in order.ends)
+        self._drain |= order.drain
+        self._close |= order.close
+        for allocation in order.ended:
+            self.book.take_back(allocation)
+            self._listening.discard(allocation)
+
+    def take(self, records: Iterable[Record]) -> None:
+        """What pilots have recorded, each record once."""
+        for record in records:
+            if self.book.take(record) and isinstance(record, Started):
+                self._ended.append(
+                    record.allocation
+                )  # its new start may have taken what the old one was given
+            if isinstance(record, Started):
+                self._listening.add(record.allocation)
+            elif isinstance(record, Ended):
+                self._listening.discard(record.p.rsplit(".", 2)[0])
+
+    def first_shares(self, seats: Iterable[Seat]) -> int:
+        """Give allocations that are about to be submitted their first work; the file that they start with.
+
+        Raises SiteError: nothing is given then.
+        """
+        return self._write(plan(self.book, seats, top_up_s=self._top_up_s))
+
+    def step(self, seats: Iterable[Seat], now_s: float) -> bool:
+        """Write orders, and when it is time shares of the allocations that run. Whether a file was written.
+
+        `seats` are all that the batch system calls running; those whose pilot has not been heard get nothing more
+        than their first share. Raises SiteError: it is tried again with the next step.
+        """
+        given: list[Given] = []
+        is_due = now_s >= self._next_s
+        if is_due and not self._drain:
+            listening = [seat for seat in seats if seat.allocation in self._listening]
+            given = plan(self.book, listening, top_up_s=self._top_up_s)
+        if not given and not self._has_orders():
+            return False
+        self._write(given)
+        if is_due:
+            self._next_s = now_s + self._top_up_s
+        return True
+
+    def _has_orders(self) -> bool:
+        over = (self._drain or self._close) and not self._told_over
+        told = any(name in self._listening for name in (*self._ends, *self._leave))
+        return bool(self._cancels or self._ended or over or told)
+
+    def _write(self, given: list[Given]) -> int:
+        grants, places = shares_of(given)
+        programs, jobs = self.book.needs(grants)
+        ends = {name: at_us for name, at_us in self._ends.items() if name in self._listening}
+        leave = [name for name in self._leave if name in self._listening]
+        order = WorkOrder(
+            cancel_jobs=self._cancels,
+            shares=[Share(allocation=name, grants=mine) for name, mine in places.items()],
+            ended=self._ended,
+            ends=[End(allocation=name, at_us=at_us) for name, at_us in ends.items()],
+            leave=leave,
+            drain=self._drain,  # repeated: a pilot that starts later reads the last file only
+            close=self._close,
+        )
+        number = self.fleet.write_work(programs=programs, jobs=jobs, grants=grants, order=order)
+        for each in given:
+            for piece in each.grants:
+                self.book.give(each.allocation, piece)
+        self._cancels, self._ended = [], []
+        self._leave = [name for name in self._leave if name not in leave]
+        self._ends = {name: at_us for name, at_us in self._ends.items() if name not in ends}
+        self._told_over = self._drain or self._close
+        return number
+
+
+def adopt(fleet: Fleet, open_events: Iterable[tuple[Grant, IntervalSet]]) -> Mailbox:
+    """The mailbox of a fleet of an earlier agent: what is open comes from the site's log, who holds it from the work
+    files, what was returned from the journals, each read once.
+
+    Raises SiteError, ProtocolError. Cost: all work files and journals of the fleet.
+    """
+    mailbox = Mailbox(fleet)
+    book = mailbox.book
+    known = {grant.grant: (grant, events) for grant, events in open_events}
+    for grant, events in known.values():
+        book.add(grant, list(events))
+    for number in range(1, fleet.next_number):
+        work = fleet.read_work(number)
+        book.define(work.programs, work.jobs)
+        for allocation in work.ended:
+            book.take_back(allocation)
+        for share in work.shares:
+            for place in share.grants:
+                book.move(share.allocation, work.grants[place])
+        mailbox._drain |= work.drain
+        mailbox._close |= work.close
+    journal = FleetJournal(fleet.journal)
+    while records := journal.read():
+        mailbox.take(records)
+    mailbox._told_over = mailbox._drain or mailbox._close
+    _log.info("mailbox.adopted", fleet=fleet.directory.name, open_events=book.open_events)
+    return mailbox
