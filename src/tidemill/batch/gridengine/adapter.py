@@ -1,0 +1,287 @@
+"""Grid Engine behind the contract of batch systems.
+
+Our jobs carry the key in their context (`-ac`), which `qstat -j` shows to everybody, and in the accounting string.
+`qstat -u US -r -xml` tells the states of all of them at once; their keys are asked for once. A job that has ended is
+gone from there at once, so its script notes the end (`batch/script.py`); `qacct`, which is often closed to users and
+comes seconds later, is asked only for those that could not. `qalter -l h_rt` of a running job is accepted and changes
+nothing that counts: limits cannot be shortened, pilots end themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.batch.contract import (
+    Answer,
+    Ending,
+    Facts,
+    Machine,
+    Status,
+    Submission,
+    element_name,
+    split_element,
+)
+from tidemill.batch.gridengine import command, survey
+from tidemill.batch.gridengine.replies import Row, merge, read_accounts, read_contexts, read_rows
+from tidemill.batch.launch import detect
+from tidemill.batch.names import check_name, is_allocation_name
+from tidemill.batch.polite import Budget
+from tidemill.batch.records import Records, Submitted, ended, tail_of
+from tidemill.batch.run import Refusal
+from tidemill.batch.script import Place, compose, node_text
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+from tidemill.log import Log
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import AllocationState
+
+WORDS = (
+    ("unable to send message to qmaster", Refusal.AWAY),
+    ("unable to contact qmaster", Refusal.AWAY),
+    ("commlib error", Refusal.AWAY),
+    ("can't unpack gdi", Refusal.AWAY),
+    ("gdi request", Refusal.AWAY),
+    ("does not exist", Refusal.UNKNOWN),
+    ("do not exist", Refusal.UNKNOWN),
+    ("not found", Refusal.UNKNOWN),
+    ("max_u_jobs", Refusal.LIMIT),
+    ("allowed number of jobs", Refusal.LIMIT),
+    ("only allowed to submit", Refusal.LIMIT),
+    ("job rejected", Refusal.DENIED),
+    ("unable to run job", Refusal.DENIED),
+    ("denied", Refusal.DENIED),
+)
+"""Words of the commands of 8.1.9, lower case (source and observation)."""
+
+ACCOUNTING_EVERY_S = 30.0
+ACCOUNTING_DAYS = 8
+IDS_MAX = 2000
+_log = Log("gridengine")
+
+
+class GridEngineBatchSystem:
+    """See `batch/contract.py`."""
+
+    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
+        self._config = config
+        self._key = key
+        self._account = account
+        self._records = Records(directory)
+        self._budget = Budget(config, WORDS)
+        self.calls = self._budget.calls
+        self._user = pwd.getpwuid(os.getuid()).pw_name
+        self._ours: dict[tuple[str, str], bool] = {}
+        self._missing_since_s: dict[str, float] = {}
+        self._accounts: dict[str, Status] = {}
+        self._asked_accounting_s = -ACCOUNTING_EVERY_S
+
+    # ---- contract ----
+
+    def submit(self, submission: Submission) -> str:
+        """See the contract."""
+        name = check_name(submission.name)
+        known = self._records.submitted(name)
+        if known is not None:
+            return known.batch_id
+        if self._records.was_tried(name):
+            found = [row for row in self._rows() if row.name == name]
+            if found:
+                return self._note(submission, found[0].id)
+        kind = "fork"
+        if submission.nodes > 1 and submission.ranks:
+            kind = detect(self._config.launcher)
+        place = Place(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
+        text = compose(submission, place)
+        words = command.submit_words(submission, self._config, key=self._key, account=self._account)
+        script = self._records.prepare(name, text, node_text(submission))
+        reply = self._budget.act([*words, str(script)])
+        if reply.status != 0:
+            self.calls.failures += 1
+            raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+        return self._note(submission, command.read_id(reply.output))
+
+    def status(self, names: Collection[str]) -> dict[str, Status]:
+        """See the contract."""
+        if not names:
+            return {}
+        found = {_element(row): row for row in self._rows()}
+        answers: dict[str, Status] = {}
+        for name in names:
+            row = found.get(name)
+            if row is not None:
+                self._missing_since_s.pop(name, None)
+                answers[name] = self._told(name, row)
+            else:
+                answers[name] = self._left(name)
+        unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
+        if unclear and self._ask_accounting():
+            answers.update({name: self._accounts[name] for name in unclear if name in self._accounts})
+        return answers
+
+    def cancel(self, names: Collection[str]) -> None:
+        """See the contract."""
+        wanted = {name for name in names if self._records.has(name) or self._records.submitted(name)}
+        if not wanted:
+            return
+        targets: list[str] = []
+        for row in self._rows():
+            name = _element(row)
+            if name in wanted and not row.is_deleted:
+                self._records.note_cancel(name)
+                targets.append(f"{row.id}.{row.tasks[0]}" if row.tasks else row.id)
+        self._delete(targets)
+
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        """See the contract: Grid Engine cannot."""
+        return {}
+
+    def machine(self) -> Machine:
+        """See the contract."""
+        seen = self.snapshot()
+        usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
+        return Machine(
+            nodes=len(seen.nodes),
+            nodes_free=sum(node.state is NodeState.IDLE for node in usable),
+            cores_per_node=min((node.cores for node in usable), default=0),
+            memory_mb_per_node=min((node.memory_mb for node in usable), default=0),
+            queued=len(seen.queued),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """See the contract: two queries, a third where our own keys have to be asked for."""
+        instances, waiting = survey.ask_instances(self._budget)
+        reservations = survey.ask_reservations(self._budget, self._user)
+        rows = [row for instance in instances for row in instance.rows] + waiting
+        mine = {row.id for row in self._mine(rows)}
+        return survey.compose(instances, waiting, reservations, mine=mine)
+
+    def facts(self) -> Facts:
+        """See the contract."""
+        return survey.ask_facts(self._budget, self.snapshot())
+
+    def output(self, name: str) -> Path:
+        """See the contract."""
+        return self._records.output(name)
+
+    # ---- ours ----
+
+    def _rows(self) -> list[Row]:
+        """All our jobs and tasks that have not ended. One query; a second for keys that we have not seen."""
+        reply = self._budget.query(["qstat", "-u", self._user, "-r", "-xml"], kind="status")
+        return self._mine(read_rows(self._budget.check(reply)))
+
+    def _mine(self, rows: Iterable[Row]) -> list[Row]:
+        """Those of our user, with one of our names and our key."""
+        own = [row for row in merge(list(rows)) if row.owner == self._user and is_allocation_name(row.name)]
+        unseen = sorted({(row.id, row.name) for row in own} - self._ours.keys())[:IDS_MAX]
+        if unseen:
+            listed = ",".join(number for number, _ in unseen)
+            reply = self._budget.query(["qstat", "-j", listed, "-xml"])
+            contexts = read_contexts(self._budget.check(reply))
+            for number, name in unseen:
+                if number in contexts:
+                    self._ours[number, name] = contexts[number].get(command.CONTEXT) == self._key
+        return [row for row in own if self._ours.get((row.id, row.name))]
+
+    def _note(self, submission: Submission, number: str) -> str:
+        self._records.note(
+            submission.name,
+            Submitted(
+                batch_id=number,
+                count=submission.count,
+                at_s=clock.now_s(),
+                walltime_s=submission.walltime_s,
+            ),
+        )
+        self._ours[number, submission.name] = True
+        return number
+
+    def _count(self, name: str) -> int:
+        submitted = self._records.submitted(name)
+        return submitted.count if submitted else 1
+
+    def _delete(self, targets: list[str]) -> None:
+        """One call. What has ended by then is no error."""
+        if not targets:
+            return
+        reply = self._budget.act(["qdel", *targets])
+        if reply.status != 0 and self._budget.refusal(reply) is not Refusal.UNKNOWN:
+            self.calls.failures += 1
+            raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+
+    # ---- words on one allocation ----
+
+    def _told(self, name: str, row: Row) -> Status:
+        ending = self._records.ending(name, row.id)
+        if ending is not None and row.is_deleted:
+            return ending  # its host does not answer any more: `dr` stays for ever
+        if row.is_error:
+            reason = f"Grid Engine could not start it: state {row.state}"
+            return ended(AllocationState.FAILED, Ending.LAUNCH, batch_id=row.id, reason=reason)
+        ends_s = None
+        submitted = self._records.submitted(split_element(name)[0])
+        walltime_s = row.walltime_s or (submitted.walltime_s if submitted else None)
+        if row.started_s is not None and walltime_s is not None:
+            ends_s = row.started_s + walltime_s
+        return Status(
+            answer=Answer.FOUND,
+            state=AllocationState.ACTIVE if row.runs else AllocationState.QUEUED,
+            batch_id=row.id,
+            reason=row.state,
+            held=row.state if row.is_held else "",
+            nodes=row.hosts,
+            started_s=row.started_s if row.runs else None,
+            ends_s=ends_s if row.runs else None,
+            requeued=int("R" in row.state),
+        )
+
+    def _left(self, name: str) -> Status:
+        """Not in the queue: its own file, our order, the accounting's word; else unclear for a while, then gone."""
+        submitted = self._records.submitted(split_element(name)[0])
+        number = submitted.batch_id if submitted else ""
+        status = self._records.ending(name, number)
+        if status is not None:
+            return status
+        if not self._records.has(name):
+            return Status(answer=Answer.GONE)
+        if self._records.was_canceled(name):
+            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
+        if name in self._accounts:
+            return self._accounts[name]
+        now_s = clock.monotonic_s()
+        since_s = self._missing_since_s.setdefault(name, now_s)
+        gone = now_s - since_s > self._config.unknown_s
+        return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
+
+    def _ask_accounting(self) -> bool:
+        """Ask `qacct` for all of ours that ended, rarely: it reads the whole file. Whether it was asked."""
+        now_s = clock.monotonic_s()
+        if now_s - self._asked_accounting_s < ACCOUNTING_EVERY_S:
+            return False
+        self._asked_accounting_s = now_s
+        account = command.accounting_string(self._key)
+        words = ["qacct", "-o", self._user, "-A", account, "-d", str(ACCOUNTING_DAYS), "-j", "tm-*"]
+        try:
+            reply = self._budget.query(words)
+        except SiteError as error:
+            _log.info("accounting.away", reason=error.message)
+            return False
+        for each in read_accounts(reply.output) if reply.status == 0 else []:
+            if each.owner != self._user or each.account != account:
+                continue
+            index = (each.task or 1) - 1
+            name = element_name(each.name, index, self._count(each.name))
+            reason = f"failed {each.failed} {each.failed_text}, exit status {each.exit_status}"
+            state = command.STATES[each.ending]
+            tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
+            self._accounts[name] = ended(state, each.ending, batch_id=each.id, reason=reason, tail=tail)
+        return True
+
+
+def _element(row: Row) -> str:
+    """The allocation's name. Tasks are counted from 1."""
+    return element_name(row.name, row.tasks[0] - 1, 2) if row.tasks else element_name(row.name, 0, 1)

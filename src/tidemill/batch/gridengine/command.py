@@ -1,0 +1,85 @@
+"""Command lines of Grid Engine, pure. Source: qsub(1), sge_types(1), complex(5) of 8.1.9."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tidemill.batch.contract import Ending, Submission
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+from tidemill.model.state import AllocationState
+
+CONTEXT = "tidemill"
+PRIORITY_MIN = -1023
+_ID = re.compile(rb"(?m)^(\d+)(?:\.\d+-\d+:\d+)?\s*$")
+
+STATES = {
+    Ending.DONE: AllocationState.COMPLETED,
+    Ending.WALLTIME: AllocationState.COMPLETED,
+    Ending.CANCELED: AllocationState.CANCELED,
+    Ending.FAILED: AllocationState.FAILED,
+    Ending.LAUNCH: AllocationState.FAILED,
+    Ending.NODE: AllocationState.FAILED,
+    Ending.MEMORY: AllocationState.FAILED,
+    Ending.UNKNOWN: AllocationState.FAILED,
+}
+
+
+def submit_words(submission: Submission, config: Cluster, *, key: str, account: str) -> list[str]:
+    """`qsub` without the script. Raises SiteError for what Grid Engine cannot do with these settings.
+
+    `-notify`: a signal (USR2) comes before KILL, as early as the queue's `notify` says. `-w e`: what can never run is
+    refused. Requests of a configured line of `directives` come last, and win.
+    """
+    words = ["qsub", "-terse", "-N", submission.name, "-S", "/bin/sh", "-o", "/dev/null", "-j", "y"]
+    words += ["-ac", f"{CONTEXT}={key},about={_plain(submission.comment)}", "-A", accounting_string(key)]
+    words += ["-r", "n", "-notify", "-w", "e", "-l", f"h_rt={max(1, math.ceil(submission.walltime_s))}"]
+    slots = max(1, submission.cores)
+    if config.parallel_environment:
+        least = submission.nodes_min or submission.nodes
+        wide = f"{least * slots}-{submission.nodes * slots}"
+        words += [
+            "-pe",
+            config.parallel_environment,
+            wide if least < submission.nodes else str(slots * submission.nodes),
+        ]
+    elif submission.nodes > 1 or slots > 1:
+        raise SiteError(
+            f"Grid Engine gives {submission.nodes} nodes of {slots} slots by a parallel environment only",
+            hint="set `cluster.parallel_environment`; `qconf -spl` lists them",
+            transient=False,
+        )
+    if submission.count > 1:
+        words += ["-t", f"1-{submission.count}"]
+    queue, project = submission.partition or config.partition, submission.account or account
+    words += ["-q", queue] if queue else []
+    words += ["-P", project] if project else []
+    words += ["-ar", config.reservation] if config.reservation else []
+    words += ["-p", str(max(PRIORITY_MIN, -config.nice))] if config.nice is not None else []
+    for feature in dict.fromkeys([*config.features, *submission.features]):
+        words += ["-l", f"{feature}=TRUE"]
+    exclude = sorted({*config.exclude, *submission.exclude})
+    words += ["-l", f"hostname=!({'|'.join(exclude)})"] if exclude else []
+    for line in config.directives:
+        words += line.split()
+    return words
+
+
+def accounting_string(key: str) -> str:
+    """What `qacct -A` knows our jobs by."""
+    return f"{CONTEXT}.{key}"
+
+
+def read_id(output: bytes) -> str:
+    """The number in what `qsub -terse` printed; verifiers of the site may print lines of their own. Raises SiteError."""
+    match = _ID.search(output)
+    if match is None:
+        shown = output[:200].decode(errors="replace").strip()
+        raise SiteError(f"`qsub -terse` printed `{shown}`, expected a number")
+    return match[1].decode()
+
+
+def _plain(text: str) -> str:
+    """Text that a context takes: commas part its variables."""
+    return re.sub(r"[^A-Za-z0-9 @._:/+-]", "_", text)[:400] or "-"

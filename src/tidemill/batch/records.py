@@ -1,0 +1,156 @@
+"""What we write down of our submissions beside the batch system, and what their scripts write of their end.
+
+DIR/scripts/NAME        the script; there before we submit
+DIR/scripts/NAME.node   what runs on each node
+DIR/scripts/NAME.id     Submitted: the batch system's number, once we know it
+DIR/output/NAME         what an allocation prints
+DIR/exit/NAME           `STATUS WHY HOST`, WHY one of ran, term, walltime, deadline
+DIR/canceled/NAME       we ordered its end
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
+from tidemill.errors import SiteError
+from tidemill.model.state import AllocationState
+
+TAIL_BYTES_MAX = 2000
+TAIL_CHARS_MAX = 500
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A submission that the batch system took."""
+
+    batch_id: str
+    count: int
+    at_s: float
+    walltime_s: float
+
+
+class Records:
+    """The files of one site directory's submissions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._known: dict[str, Submitted] = {}
+        try:
+            for name in ("scripts", "output", "exit", "canceled"):
+                (directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o700)
+        except OSError as error:
+            raise SiteError(f"failed to make `{directory}`: {error.strerror}", transient=False) from error
+
+    def prepare(self, name: str, text: str, node_text: str) -> Path:
+        """Write the scripts of a submission. Raises SiteError."""
+        script = self.directory / "scripts" / name
+        _write(script.with_name(f"{name}.node"), node_text)
+        _write(script, text)
+        return script
+
+    def was_tried(self, name: str) -> bool:
+        """Whether we have ever begun to submit it."""
+        return (self.directory / "scripts" / name).exists()
+
+    def note(self, name: str, submitted: Submitted) -> None:
+        """It is submitted. Raises SiteError."""
+        _write(self.directory / "scripts" / f"{name}.id", msgspec.json.encode(submitted).decode())
+        self._known[name] = submitted
+
+    def submitted(self, name: str) -> Submitted | None:
+        """What we know of a submission, None where we know no number of it."""
+        if name in self._known:
+            return self._known[name]
+        try:
+            content = (self.directory / "scripts" / f"{name}.id").read_bytes()
+            self._known[name] = msgspec.json.decode(content, type=Submitted)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return self._known[name]
+
+    def has(self, name: str) -> bool:
+        """Whether this allocation, perhaps of an array, was ever asked for, or may have been."""
+        base, index = split_element(name)
+        submitted = self.submitted(base)
+        if submitted is None:
+            return self.was_tried(base)
+        return name in {element_name(base, index or 0, submitted.count)} and (index or 0) < submitted.count
+
+    def note_cancel(self, name: str) -> None:
+        """We order its end. Raises SiteError."""
+        _write(self.directory / "canceled" / name, "")
+
+    def output(self, name: str) -> Path:
+        """What it prints."""
+        return self.directory / "output" / name
+
+    def ending(self, name: str, batch_id: str) -> Status | None:
+        """How an allocation ended by its own file, or by our order before it ran; None where neither tells."""
+        try:
+            text = (self.directory / "exit" / name).read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        status, why, host = [*text.split(), "", "", ""][:3]
+        nodes = (host,) if host else ()
+        return _told(status, why, batch_id=batch_id, nodes=nodes, output=self.output(name))
+
+    def was_canceled(self, name: str) -> bool:
+        """Whether we ordered its end."""
+        return (self.directory / "canceled" / name).exists()
+
+
+def ended(state: AllocationState, ending: Ending, *, batch_id: str, reason: str, tail: str = "") -> Status:
+    """The last word on an allocation."""
+    return Status(
+        answer=Answer.FOUND,
+        state=state,
+        ending=ending,
+        batch_id=batch_id,
+        reason=reason,
+        output_tail=tail,
+    )
+
+
+def tail_of(path: Path) -> str:
+    """The last lines of an output file, cut; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL_BYTES_MAX))
+            return file.read().decode(errors="replace").strip()[-TAIL_CHARS_MAX:]
+    except OSError:
+        return ""
+
+
+def _told(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], output: Path) -> Status:
+    endings = {
+        "term": (AllocationState.CANCELED, Ending.CANCELED, "it got TERM"),
+        "walltime": (AllocationState.COMPLETED, Ending.WALLTIME, "walltime is over"),
+        "deadline": (AllocationState.CANCELED, Ending.DEADLINE, "it could not start in time"),
+    }
+    if why in endings:
+        state, ending, reason = endings[why]
+        told = ended(state, ending, batch_id=batch_id, reason=reason)
+    elif status == "0":
+        told = ended(AllocationState.COMPLETED, Ending.DONE, batch_id=batch_id, reason="")
+    else:
+        state, reason = AllocationState.FAILED, f"exit status {status}"
+        told = ended(state, Ending.FAILED, batch_id=batch_id, reason=reason, tail=tail_of(output))
+    return msgspec.structs.replace(told, nodes=nodes)
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error

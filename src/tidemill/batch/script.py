@@ -1,0 +1,116 @@
+"""The shell script of an allocation on batch systems that tell little of how it ended: it notes that by itself.
+
+It gives TERM to the command before the limit, USR1 earlier where wanted, and turns the signal by which the batch system
+ends a job into TERM. When the command has ended, one line in a small file says how (see `batch/records.py`): many
+sites keep no history of jobs, or one that ordinary users may not read.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from tidemill.batch.contract import ELEMENT, Submission
+from tidemill.batch.launch import launch_words
+
+TERM_BEFORE_S = 5.0
+"""TERM comes so long before the limit, at which batch systems send KILL; a quarter of short limits."""
+
+_WRAPPER = """
+mkdir -p "$dir/output" "$dir/exit"
+exec </dev/null >>"$dir/output/$name" 2>&1
+note() { echo "$1 $2 $3" > "$dir/exit/.$name" && mv "$dir/exit/.$name" "$dir/exit/$name"; }
+host=$(uname -n)
+if [ @START_BY@ -gt 0 ] && [ "$(date +%s)" -gt @START_BY@ ]; then
+    note 0 deadline "$host"
+    exit 0
+fi
+why=ran
+forward() { forwarded=1; [ -z "$child" ] || kill -"$1" "$child" 2>/dev/null; }
+trap 'why=term; forward TERM' TERM USR2
+trap 'why=walltime; forward TERM' ALRM
+trap : USR1
+(trap "" USR2; exec @COMMAND@) &
+child=$!
+[ $why = ran ] || forward TERM
+(
+    trap 'kill $nap 2>/dev/null; exit 0' TERM USR2
+    trap : USR1
+    if [ @WARN@ -gt 0 ]; then
+        sleep @WARN@ & nap=$!
+        wait $nap
+        kill -USR1 $child
+    fi
+    sleep @REST@ & nap=$!
+    wait $nap
+    kill -ALRM $$
+) &
+timer=$!
+while :; do
+    forwarded=
+    wait $child
+    status=$?
+    [ "$forwarded" ] || break
+done
+kill $timer 2>/dev/null
+note $status $why "$host"
+exit $status
+"""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch system's scripts differ by."""
+
+    directory: Path  #: SITE/batch
+    index: str = "0"  #: shell expression of an element's number
+    launcher: str = "fork"
+    head: str = ""  #: lines of directives
+
+
+def compose(submission: Submission, place: Place) -> str:
+    """The script."""
+    lines = ["#!/bin/sh", place.head] if place.head else ["#!/bin/sh"]
+    lines.append(f"dir={shlex.quote(str(place.directory))}")
+    lines.append(f"name={shlex.quote(submission.name)}")
+    if submission.count > 1:
+        lines.append(f'name="$name.$(({place.index}))"')
+    lines += ["TIDEMILL_ALLOCATION=$name", "export name dir TIDEMILL_ALLOCATION"]
+    limit_s = max(1, int(submission.walltime_s))
+    term_s = max(1, round(limit_s - min(TERM_BEFORE_S, limit_s / 4)))
+    before_s = submission.signal_before_s
+    warn_s = 0 if before_s is None else min(term_s - 1, max(1, round(limit_s - before_s)))
+    text = _WRAPPER.replace("@START_BY@", str(int(submission.start_by_s or 0)))
+    text = text.replace("@WARN@", str(warn_s)).replace("@REST@", str(max(1, term_s - warn_s)))
+    command = " ".join(shlex.quote(word) for word in _launched(submission, place))
+    return "\n".join(lines) + text.replace("@COMMAND@", command)
+
+
+def node_text(submission: Submission) -> str:
+    """The script that runs on each node, started by the launcher or by the script above."""
+    lines = ["#!/bin/sh"]
+    for key, value in submission.environment.items():
+        lines.append(f"export {key}={shlex.quote(value)}")
+    lines.append("exec " + " ".join(_quote(word) for word in submission.command))
+    return "\n".join(lines) + "\n"
+
+
+def node_script(directory: Path, name: str) -> Path:
+    """Where it lies."""
+    return directory / "scripts" / f"{name}.node"
+
+
+def _launched(submission: Submission, place: Place) -> list[str]:
+    command = ["/bin/sh", str(node_script(place.directory, submission.name))]
+    if submission.nodes == 1 or not submission.ranks:
+        return command
+    # The name is not expanded here: a wide allocation is never an element of an array.
+    statuses = place.directory / "exit" / f".{submission.name}.status"
+    return launch_words(place.launcher, submission.nodes, command, status_files=statuses)
+
+
+def _quote(word: str) -> str:
+    """One word for the shell, the allocation's name put in at run time."""
+    pieces = [shlex.quote(piece) if piece else "" for piece in word.split(ELEMENT)]
+    return '"$TIDEMILL_ALLOCATION"'.join(pieces) or "''"
