@@ -91,36 +91,39 @@ def test_a_job_that_waited_before_could_start_about_half_an_interval_ago() -> No
 
 def test_waiting_on_free_nodes_is_the_schedulers() -> None:
     tracker = looked()
-    for at_s, idle in ((30, 0), (60, 4), (90, 4)):
+    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30))
+    tracker.look(now, yields("e1-1", now, "7"))
+    for at_s in (60, 90):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
-        tracker.look(now, yields(f"e1-{at_s}", now, "7", idle=idle))
+        tracker.look(now, yields("", now, idle=4))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
-    assert (record.share_s, record.plans) == (30, ["e1-30", "e1-60", "e1-90"])
+    assert (record.share_s, record.plans) == (30, ["e1-1"])
 
 
-def test_nodes_that_somebody_else_took_were_not_free() -> None:
+def test_nodes_that_others_took_afterwards_are_no_more_ours() -> None:
     tracker = looked()
-    for at_s, idle in ((30, 4), (60, 3)):
+    for at_s, blocked, idle in ((30, ["7"], 0), (60, [], 4), (90, [], 0)):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
-        tracker.look(now, yields(f"e1-{at_s}", now, "7", idle=idle))
-    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 95)), [])
-    assert record.share_s == 65
+        tracker.look(now, yields("e1-1", now, *blocked, idle=idle))
+    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+    assert record.share_s == 30
 
 
-def test_idle_nodes_are_enough_for_one_job_only_once() -> None:
+def test_standing_in_the_way_again_is_ours_again() -> None:
     tracker = looked()
-    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 30), queued("8", submitted_s=DAY_S + 30))
-    tracker.look(now, yields("e1-1", now, "7", "8", idle=7))
-    found = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 40), running("8", DAY_S + 40)), [])
-    assert {record.id: record.share_s for record in found} == {"7": 0, "8": 10}
+    for at_s, blocked, idle in ((30, ["7"], 0), (60, [], 4), (90, ["7"], 3)):
+        now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
+        tracker.look(now, yields(f"e1-{at_s}", now, *blocked, idle=idle))
+    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+    assert (record.share_s, record.plans) == (80, ["e1-30", "e1-90"])
 
 
-def test_a_job_that_found_idle_nodes_was_not_delayed() -> None:
+def test_idle_nodes_of_another_pool_are_enough() -> None:
     tracker = looked()
-    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 10))
-    tracker.look(now, yields("e1-1", now, "7", idle=4))
-    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 59)), [])
-    assert record.share_s == 0
+    now = machine(DAY_S + 30, queued("7", submitted_s=DAY_S + 20))
+    tracker.look(now, [*yields("e1-1", now, "7"), *yields("e1-2", now, idle=4)])
+    (record,) = tracker.look(machine(DAY_S + 60, running("7", DAY_S + 55)), [])
+    assert record.share_s == 10
 
 
 def test_a_job_that_leaves_unseen_is_charged_until_we_missed_it() -> None:

@@ -85,8 +85,7 @@ class Tracker:
         self._running = {job.id for job in others}
         waiting = {job.id: job for job in snapshot.queued if not job.ours} if self._is_needed(yields) else {}
         started += self._left(snapshot, waiting)
-        for each in yields:
-            self._note(each, waiting, snapshot.at_s)
+        self._note(yields, waiting, snapshot.at_s)
         while len(self._watched) > WATCHED_MAX:
             del self._watched[next(iter(self._watched))]
         self._looked_s = snapshot.at_s
@@ -160,28 +159,31 @@ class Tracker:
             )
         return records
 
-    def _note(self, each: Yielded, waiting: dict[str, Queued], now_s: float) -> None:
-        """Remember when jobs could first start, and since when they could also with us."""
-        if not each.decision.yields_to:
-            return
-        widths = {job.id: job.width for job in each.situation.queue}
-        idle = each.situation.idle
-        for name in each.decision.yields_to:
-            job = waiting.get(name)
-            if job is None:
-                continue
-            watched = self._watched.get(name)
-            free_s = now_s
-            if watched is None:
-                watched = self._watched[name] = self._first(job, now_s)
-                free_s = watched.could_start_s  # what is idle at first sight was not freed for it
-            watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
-            _add(watched.plans, each.plan)
-            idle -= widths.get(name, job.width)
-            if idle < 0:
+    def _note(self, yields: Sequence[Yielded], waiting: dict[str, Queued], now_s: float) -> None:
+        """Remember when jobs could first start, and since when they could also with us: once the idle nodes of a pool
+        suffice, their wait is no more ours, unless we stand in their way again."""
+        free: set[str] = set()
+        for each in yields:
+            for name in each.decision.yields_to:
+                job = waiting.get(name)
+                if job is None:
+                    continue
+                watched = self._watched.get(name)
+                if watched is None:
+                    watched = self._watched[name] = self._first(job, now_s)
+                watched.user, watched.width, watched.submitted_s = job.user, job.width, job.submitted_s
+                _add(watched.plans, each.plan)
+            idle, blocked = each.situation.idle, set(each.decision.yields_to)
+            if self._watched:
+                free.update(
+                    job.id for job in each.situation.queue if job.width <= idle and job.id not in blocked
+                )
+        blocked = {name for each in yields for name in each.decision.yields_to}
+        for name, watched in self._watched.items():
+            if name in free:
+                watched.free_s = now_s if watched.free_s is None else watched.free_s
+            elif name in blocked:
                 watched.free_s = None
-            elif watched.free_s is None:
-                watched.free_s = free_s
 
     def _first(self, job: Queued, now_s: float) -> _Watched:
         """It could start since some time after the last look: since its submission if that is later, else probably

@@ -1,0 +1,56 @@
+"""Which batch system a site's configuration opens, and the key by which the site knows its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tidemill.batch.local import LocalBatchSystem
+from tidemill.batch.open import open_batch, open_cluster, site_key
+from tidemill.batch.slurm import SlurmBatchSystem
+from tidemill.config.site import Account, Cluster, SiteConfig
+from tidemill.errors import ConfigError, SiteError
+
+
+def test_a_site_without_a_centre_gets_the_embedded_batch_system(tmp_path: Path) -> None:
+    config = SiteConfig(name="a", server="unix:/nowhere")
+    assert isinstance(open_batch(config, tmp_path), LocalBatchSystem)
+    assert not (tmp_path / "key").exists()
+
+
+def test_a_centres_batch_system_is_opened_with_the_sites_key(tmp_path: Path) -> None:
+    config = SiteConfig(
+        name="a", server="unix:/nowhere", batch="slurm", accounts=[Account(name="phy", node_hours=1)]
+    )
+    assert isinstance(open_batch(config, tmp_path), SlurmBatchSystem)
+    assert len((tmp_path / "key").read_text().strip()) == 16
+    assert (tmp_path / "batch").is_dir()
+
+
+def test_an_unknown_batch_system_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`lsf` is no batch system"):
+        open_cluster("lsf", tmp_path, Cluster())
+
+
+def test_the_key_is_made_once_and_private(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    key = site_key(site)
+    assert site_key(site) == key
+    assert (site / "key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in site.iterdir()] == ["key"]
+    assert site_key(tmp_path / "other") != key
+
+
+def test_two_that_make_a_key_at_a_time_get_the_same(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        keys = set(threads.map(lambda _: site_key(tmp_path / "site"), range(8)))
+    assert len(keys) == 1
+
+
+def test_a_damaged_key_is_an_error_not_a_new_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("0123")
+    with pytest.raises(SiteError, match="is no key: 4 characters, expected 16") as caught:
+        site_key(tmp_path)
+    assert "not recognised" in (caught.value.hint or "")
