@@ -1,0 +1,180 @@
+"""The broker on a real Slurm, as an ordinary user: from submission to results, yielding, staff's word, crashes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fault.processes import send
+from tests.integration.site_slurm import Site, site_on
+from tests.integration.slurm_cluster import OTHER_USER, SlurmCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+STATES = ("COMPLETED", "FAILED", "PARTIAL", "CANCELED")
+SECOND = ("/bin/sleep", "1")
+
+
+def campaign(it: Site, *command: str, events: int) -> int:
+    """Submit a command for so many events; the job."""
+    file = it.home / "me" / f"job-{events}.toml"
+    words = json.dumps(list(command))
+    file.write_text(
+        f"[[job]]\ncommand = {words}\nevents = {events}\nretries = 5\nresources = {{ event_s = 1.0 }}\n"
+    )
+    file.chmod(0o644)
+    done = it.world.run("submit", str(file), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    return int(told["jobs"][0])
+
+
+def job(it: Site, number: int) -> dict[str, object]:
+    done = it.world.run("job", "show", str(number), "--json")
+    assert done.returncode == 0, done.stderr
+    row: dict[str, object] = json.loads(done.stdout)["row"]
+    return row
+
+
+def wait_done(it: Site, number: int, timeout_s: float = 90) -> dict[str, object]:
+    it.wait(lambda: job(it, number)["state"] in STATES, f"job {number} ends", timeout_s)
+    return job(it, number)
+
+
+def hold_all(it: Site, nodes: int, events: int = 2000) -> int:
+    """Long work, and wait until we hold so many nodes."""
+    number = campaign(it, *SECOND, events=events)
+    it.wait(lambda: len(it.ours("R")) >= nodes, f"we hold {nodes} nodes")
+    return number
+
+
+def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster, idle_s=2) as it:
+        number = campaign(it, "/bin/sh", "-c", "sleep 0.2; echo $SLURMD_NODENAME", events=60)
+        row = wait_done(it, number)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 60)
+        submits = it.records("submit")
+        assert submits
+        assert {record["plan"] for record in submits} <= {record["plan"] for record in it.records("plan")}
+        comment = slurm_cluster.run("squeue", "-h", "-t", "all", "-u", "nobody", "-o", "%k").splitlines()[0]
+        key = (it.directory / "key").read_text().strip()
+        assert comment == f"tidemill {key} centre contact=operator@example.org"
+        assert (it.directory / "key").stat().st_mode & 0o777 == 0o600
+        it.wait(lambda: not it.ours(), "idle pilots leave")
+        it.wait(lambda: it.metric("tidemill_starts_total") >= 1, "metrics are written")
+        assert it.metric("tidemill_drained") == 0
+
+
+def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        number = hold_all(it, 4)
+        sent = time.monotonic()
+        theirs = slurm_cluster.run_as_user(
+            "sbatch", "--parsable", "-N3", "-t2", "-o/dev/null", "--wrap", "sleep 5", user=OTHER_USER
+        ).strip()
+        slurm_cluster.wait(
+            lambda: slurm_cluster.run("squeue", "-h", "-j", theirs, "-o", "%T").strip() == "RUNNING",
+            "the regular job starts",
+        )
+        assert time.monotonic() - sent < 10
+        it.wait(
+            lambda: any(record["id"] == theirs for record in it.records("regular")), "its wait is on record"
+        )
+        (record,) = [record for record in it.records("regular") if record["id"] == theirs]
+        assert 0 < record["share_s"] < 10
+        assert set(record["plans"]) <= {plan["plan"] for plan in it.records("plan")}
+        canceled = [name for each in it.records("cancel") for name in each["names"]]
+        assert len(canceled) >= 3
+        it.wait(lambda: len(it.ours("R")) >= 4, "we are back on its nodes", 90)
+        assert job(it, number)["events_failed"] == 0
+
+
+def test_a_stop_file_of_another_user_ends_us_until_an_operator_resumes(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        number = hold_all(it, 4)
+        stop = it.staff / "STOP"
+        slurm_cluster.run_as_user("sh", "-c", f"echo we need the machine > {stop}", user=OTHER_USER)
+        it.wait(lambda: not it.ours(), "all of ours are gone", 60)
+        done = job(it, number)["events_done"]
+        stop.unlink()
+        it.world.restart("agent")
+        it.wait(
+            lambda: "agent.started" in it.log().rpartition("site.stopped")[2], "another agent serves the site"
+        )
+        refused = it.world.run("site", "status", str(it.directory), "--json")
+        assert "we need the machine" in json.loads(refused.stdout)["drained"]
+        assert not it.ours()
+        resumed = it.world.run("site", "resume", str(it.directory), "--reason", "agreed by telephone")
+        assert resumed.returncode == 0, resumed.stderr
+        it.wait(lambda: len(it.ours("R")) >= 4, "we work again")
+        it.wait(lambda: job(it, number)["events_done"] > done, "and go on")  # type: ignore[operator]
+
+
+def test_three_cancellations_by_staff_drain_the_site(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        hold_all(it, 4)
+        for number in it.ours("R")[:3]:
+            slurm_cluster.run("scancel", number)
+        it.wait(lambda: "site.stopped" in it.log(), "the site stops")
+        it.wait(lambda: not it.ours(), "all of ours are gone", 60)
+        assert '"cause":"cancels"' in it.log()
+        it.wait(lambda: it.metric("tidemill_drained") == 1, "the metric tells", 30)
+
+
+def killing_sbatch(it_commands: Path, moment: str) -> Callable[[Path], str]:
+    """A directory with an `sbatch` that kills who called it, once, before or after the real one has done its work."""
+
+    def make(real: Path) -> str:
+        folder = it_commands / f"kill-{moment}"
+        folder.mkdir()
+        flag = folder / "done"
+        before = "kill -9 $PPID; exit 1" if moment == "before" else f'{real} "$@"; kill -9 $PPID; exit 1'
+        (folder / "sbatch").write_text(
+            f'#!/bin/sh\nif [ ! -e {flag} ]; then : > {flag}; {before}; fi\nexec {real} "$@"\n'
+        )
+        (folder / "sbatch").chmod(0o755)
+        folder.chmod(0o777)
+        return str(folder)
+
+    return make
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_agent_killed_while_it_submits_submits_nothing_twice(
+    slurm_cluster: SlurmCluster, moment: str
+) -> None:
+    path = killing_sbatch(slurm_cluster.space, moment)(Path("/usr/bin/sbatch"))
+    with site_on(slurm_cluster, first_on_path=path, idle_s=5) as it:
+        number = campaign(it, "/bin/sleep", "0.2", events=100)
+        row = wait_done(it, number)
+        assert (row["state"], row["events_done"], row["usage"]["payloads"]) == ("COMPLETED", 100, 100)  # type: ignore[index]
+        assert it.log().count("agent.started") == 2
+        jobs = slurm_cluster.run(
+            "squeue", "-h", "-r", "-t", "all", "-u", "nobody", "-o", "%j %i"
+        ).splitlines()
+        names = [line.split()[0] for line in jobs if "_" not in line.split()[1]]
+        assert len(names) == len(set(names))
+        it.wait(lambda: not it.ours(), "idle pilots leave")
+
+
+def test_a_killed_agents_successor_finds_what_runs(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        number = hold_all(it, 4, events=300)
+        before = set(it.ours())
+        it.world.restart("agent")
+        row = wait_done(it, number, 120)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 300)
+        assert before
+        assert "allocation.lost" not in it.log()
+
+
+def test_a_stopped_agents_pilots_leave_by_themselves(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        hold_all(it, 4)
+        (agent,) = it.world.processes("agent")
+        assert send(agent, signal.SIGSTOP)
+        it.wait(lambda: not it.ours("R"), "every node is given back", 60)
+        assert send(agent, signal.SIGCONT)
