@@ -203,7 +203,7 @@ def calls_made(home: Path) -> float:
     """Commands that the agent has run, from its metrics."""
     text = (home / "site" / "metrics.prom").read_text()
     found = re.findall(
-        r"^tidemill_batch_(?:queries|actions)_total(?:\{[^}]*\})? ([0-9.e+]+)$", text, re.MULTILINE
+        r"^tidemill_batch_calls_total\{[^}]*\} ([0-9.e+]+)$", text, re.MULTILINE
     )
     return sum(map(float, found))
 
