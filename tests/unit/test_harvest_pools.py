@@ -199,6 +199,20 @@ def test_what_runs_is_told_by_the_machine_and_what_waits_by_us() -> None:
     assert sum(each.count for each in found[0].situation.holdings if not each.waiting) == 2
 
 
+def test_what_we_have_canceled_goes_first_and_is_gone_when_its_node_is_cleaned_up() -> None:
+    running = [runs(k, f"n{k}", name=name, ours=True) for k, name in enumerate("abc")]
+    held = [
+        Held(name="a", width=1, is_waiting=False),
+        Held(name="b", width=1, is_waiting=False, loss_s=200, is_ending=True),
+        Held(name="c", width=1, is_waiting=False, is_ending=True),
+    ]
+    nodes = [busy("n0"), busy("n1"), node("n2", state=NodeState.ENDING)]
+    (pool,) = pools(machine(*nodes, running=running), *held)
+    assert pool.names == {0: ["b"], 1: ["a"]}
+    assert [each.loss_s for each in pool.situation.holdings] == [-1.0, 0.0]
+    assert pool.situation.busy == [Busy(1, NOW + 30)]
+
+
 def test_an_end_that_we_have_ordered_counts_before_the_batch_system_tells_it() -> None:
     snapshot = machine(busy("n0"), running=[runs(1, "n0", name="a", ours=True)])
     held = Held(name="a", width=1, is_waiting=False, ends_s=NOW + 60)

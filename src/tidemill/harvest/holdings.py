@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from tidemill.harvest.situation import Holding
-from tidemill.model.machine import Snapshot
+from tidemill.model.machine import NodeState, Snapshot
 
 LOSS_STEPS_PER_EVENT = 4
 """Allocations whose losses differ by less than a quarter of an event count as alike."""
+
+
+ENDING_LOSS_S = -1.0
+"""The loss of what ends anyway: less than that of any other."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """An allocation of ours, as the agent's log knows it.
 
     `ends_s`: the end that we ordered or were told, 0 = not known; `walltime_s`: what a waiting one asks for; `pool`:
-    what it was asked for, empty = not known; `loss_s`: node-seconds of work that ending it now throws away.
+    what it was asked for, empty = not known; `loss_s`: node-seconds of work that ending it now throws away;
+    `is_ending`: we have ordered its end: it goes before all others, so that nobody goes in its place.
     """
 
     name: str
@@ -28,6 +34,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     walltime_s: float = 0.0
     loss_s: float = 0.0
     pool: str = ""
+    is_ending: bool = False
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -41,17 +48,26 @@ def matched(snapshot: Snapshot, held: Sequence[Held]) -> list[Placed]:
     """Our allocations with what the snapshot says of them.
 
     What runs by the snapshot runs, also if the agent does not know it yet (or no more). What the agent takes for
-    running and the snapshot does not show has ended. What waits by the agent waits: it may be younger than that.
+    running and the snapshot does not show has ended, and so has what holds only nodes that are being cleaned up. What
+    waits by the agent waits: it may be younger than the snapshot.
     """
+    ending = {node.name for node in snapshot.nodes if node.state is NodeState.ENDING}
     known = {each.name: each for each in held}
     placed = []
     for job in snapshot.running:
         if not job.ours:
             continue
         mine = known.pop(job.name, None) or Held(name=job.name, width=job.width, is_waiting=False)
+        if job.nodes and ending.issuperset(job.nodes):
+            continue
         ends_s = min(job.ends_s, mine.ends_s or job.ends_s)
         running = msgspec.structs.replace(
-            mine, width=job.width, is_waiting=False, started_s=job.started_s, ends_s=ends_s
+            mine,
+            width=job.width,
+            is_waiting=False,
+            started_s=job.started_s,
+            ends_s=ends_s,
+            loss_s=ENDING_LOSS_S if mine.is_ending else mine.loss_s,
         )
         placed.append(Placed(running, job.nodes))
     for each in known.values():
@@ -69,7 +85,7 @@ def gather(ours: Iterable[Held], *, event_s: float) -> tuple[list[Holding], dict
     step_s = max(event_s, 1.0) / LOSS_STEPS_PER_EVENT
     groups: dict[tuple[bool, int, int, int], list[Held]] = {}
     for each in ours:
-        loss = 0 if each.is_waiting else int(each.loss_s / max(1, each.width) / step_s)
+        loss = 0 if each.is_waiting else math.floor(each.loss_s / max(1, each.width) / step_s)
         groups.setdefault((not each.is_waiting, loss, each.width, int(each.ends_s)), []).append(each)
     holdings: list[Holding] = []
     names: dict[int, list[str]] = {}
