@@ -26,7 +26,7 @@ def capped(situation: Situation) -> Decision:
 
 
 def preempt(situation: Situation) -> Decision:
-    """The same limits as `capped`, by the plan in which ours count as free: the scheduler takes them when it needs them."""
+    """Limits as of `capped`, but by the plan in which ours count as free: the scheduler takes them when it wants."""
     held = sum(each.width * each.count for each in situation.holdings if not each.waiting)
     profile = ahead(situation.now_s, situation.idle + held, situation.busy, situation.outages)
     needed = sum(job.width for job in play(profile, situation.queue, situation.limits.reservations).starts)

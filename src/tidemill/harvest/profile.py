@@ -20,7 +20,7 @@ OVERDUE_S = 60.0
 
 
 class Profile:
-    """`free[k]` nodes from `times[k]` to `times[k + 1]`, the last for ever. It may be negative (outages on busy nodes)."""
+    """`free[k]` nodes from `times[k]` to `times[k + 1]`, the last for ever. Negative in outages on busy nodes."""
 
     __slots__ = ("free", "times")
 

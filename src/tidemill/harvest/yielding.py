@@ -91,7 +91,7 @@ def give_back(held: Sequence[Held], nodes: int) -> list[Cancel]:
 
 
 def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten]:
-    """Shorten ours so that at no later time more of them live than nodes are free. Those that end first anyway go first."""
+    """Shorten ours so that at no later time more of them live than nodes are free; those first that end first."""
     alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
     nodes = sum(each.left * each.width for each in alive)
     shortens: list[Shorten] = []
@@ -127,7 +127,7 @@ def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death
 
 
 def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[int, int]]:
-    """Look at what waits of ours: cancel what does not fit any more; (nodes, allocations) that stay, taken off the profile."""
+    """What waits of ours and does not fit any more goes; (nodes, allocations) that stay, taken off the profile."""
     cancels: list[Cancel] = []
     nodes = allocations = 0
     begin = profile.times[0]

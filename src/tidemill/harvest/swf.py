@@ -1,0 +1,251 @@
+"""Workloads in the Standard Workload Format: 18 numbers a record, `;` before comments, gzip or plain.
+
+Format: D. Feitelson and others, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html, version 2.2. Columns used:
+2 submit, 3 wait, 4 run time, 5 processors (8, those asked for, where 5 is unknown), 9 requested time, 11 status. Where
+the header tells more processors than nodes (`MaxProcs`, `MaxNodes`), processors become nodes; without a header a
+processor is a node.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.errors import ConfigError
+
+FIELDS = 18
+FIELDS_MIN = 9  #: up to the requested time; shorter records exist in no log, but longer tails are often cut
+LINE_CHARS_MAX = 10_000
+RECORDS_MAX = 20_000_000
+EMPTY_S_MIN = 7200.0
+"""The machine was out of service where a log shows it empty for longer, while somebody waited."""
+OVERFULL_SHARE_MAX = 0.01
+"""Starts of a log are trusted unless they use more nodes than there are for more of the time."""
+PARTIAL_STATUS = {2, 3, 4}  #: parts of a job that was checkpointed; its sum has a record of its own
+
+
+class Job(NamedTuple):
+    """A regular job. `limit_s`: what it asked for, at least its run time."""
+
+    submit_s: int
+    run_s: int
+    width: int
+    limit_s: int
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload. Times count from the first submission; `outages` are (start, end) of the whole machine."""
+
+    name: str
+    nodes: int
+    nodes_from: str
+    jobs: list[Job]
+    outages: list[tuple[int, int]]
+    skipped: dict[str, int]
+    notes: list[str]
+
+
+class Raw(NamedTuple):
+    """A record as it is in the file."""
+
+    line: int
+    submit_s: int
+    wait_s: int
+    run_s: int
+    width: int
+    limit_s: int
+
+
+def read(path: Path, *, nodes: int | None = None) -> Trace:
+    """The trace of a file. `nodes` overrides the header.
+
+    Raises ConfigError, with the number of the line, for what is no SWF, is cut short, has negative times or jobs that
+    are wider than the machine, and where nothing is left. Records that say nothing about a job (no run time, no width)
+    are skipped and counted.
+    """
+    header: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+    records = list(records_of(path, header, skipped))
+    if not records:
+        raise ConfigError(
+            f"`{path}` has no job that can be replayed ({told(skipped) or 'no record at all'})",
+            hint="a trace has one line of 18 numbers for each job (Standard Workload Format)",
+        )
+    records.sort(key=lambda each: each.submit_s)
+    per_node = processors_per_node(header)
+    if per_node > 1:
+        records = [each._replace(width=-(-each.width // per_node)) for each in records]
+    size, source = machine_size(records, header, nodes, per_node)
+    for each in records:
+        if each.width > size:
+            raise ConfigError(
+                f"`{path}`, line {each.line}: a job of {each.width} nodes on a machine of {size} ({source})",
+                hint="--nodes N tells the size of the machine",
+            )
+    first = records[0].submit_s
+    outages, note = empty_spells(records, size)
+    return Trace(
+        name=path.name,
+        nodes=size,
+        nodes_from=source,
+        jobs=[Job(r.submit_s - first, r.run_s, r.width, max(r.limit_s, r.run_s)) for r in records],
+        outages=[(start - first, end - first) for start, end in outages],
+        skipped=skipped,
+        notes=[note] if note else [],
+    )
+
+
+def records_of(path: Path, header: dict[str, int], skipped: dict[str, int]) -> Iterator[Raw]:
+    """The jobs of a file; fills `header` and counts what is `skipped`."""
+    for number, line in enumerate(lines_of(path), start=1):
+        text = line.strip()
+        if not text:
+            continue
+        if text.startswith(";"):
+            if match := re.match(r";\s*(MaxNodes|MaxProcs)\s*:\s*(\d+)", text):
+                header[match[1]] = int(match[2])
+            continue
+        if number > RECORDS_MAX:
+            raise ConfigError(f"`{path}` has more than {RECORDS_MAX:,} lines")
+        record, reason = parsed(path, number, text)
+        if record is None:
+            skipped[reason] = skipped.get(reason, 0) + 1
+        else:
+            yield record
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Lines of a plain or gzip file; ConfigError if it cannot be read whole."""
+    number = 0
+    try:
+        with path.open("rb") as probe:
+            packed = probe.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            while line := file.readline(LINE_CHARS_MAX):
+                number += 1
+                yield line.decode("utf-8", "replace")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigError(
+            f"`{path}` is cut short or damaged after line {number}: {error}", hint="fetch the file again"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"failed to read `{path}`: {error.strerror or error}") from error
+
+
+def parsed(path: Path, number: int, text: str) -> tuple[Raw | None, str]:
+    """A record, or None and the reason why it is skipped."""
+    words = text.split()
+    where = f"`{path}`, line {number}"
+    try:
+        values = [int(float(word)) for word in words[:FIELDS]]
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{where} is no record of the Standard Workload Format: `{text[:80]}`",
+            hint="a record has 18 numbers; --kind availability reads lines of time and free nodes",
+        ) from None
+    if len(values) < FIELDS_MIN:
+        raise ConfigError(
+            f"{where} has {len(values)} fields instead of {FIELDS}: `{text[:80]}`",
+            hint="is the file cut short, or in another format?",
+        )
+    _, submit_s, wait_s, run_s, used, _, _, asked, limit_s = values[:FIELDS_MIN]
+    for name, value, least in (("submit", submit_s, 0), ("wait", wait_s, -1), ("run", run_s, -1)):
+        if value < least:
+            raise ConfigError(f"{where} has a negative {name} time: {value}")
+    if len(values) > 10 and values[10] in PARTIAL_STATUS:
+        return None, "part of a job"
+    if run_s <= 0:
+        return None, "no run time"
+    width = used if used > 0 else asked
+    if width <= 0:
+        return None, "no number of processors"
+    return Raw(number, submit_s, wait_s, run_s, width, limit_s), ""
+
+
+def processors_per_node(header: dict[str, int]) -> int:
+    """How many processors of the columns are one node."""
+    nodes, processors = header.get("MaxNodes", 0), header.get("MaxProcs", 0)
+    return processors // nodes if nodes > 0 and processors >= 2 * nodes else 1
+
+
+def machine_size(
+    records: list[Raw], header: dict[str, int], nodes: int | None, per_node: int
+) -> tuple[int, str]:
+    """Nodes of the machine, and where that is from: the option, the header, else the most that the log ever used."""
+    if nodes is not None:
+        return nodes, "--nodes"
+    if per_node > 1 or header.get("MaxNodes", 0) > 0:
+        return header["MaxNodes"], "MaxNodes of the header"
+    if header.get("MaxProcs", 0) > 0:
+        return header["MaxProcs"], "MaxProcs of the header"
+    widest = max(each.width for each in records)
+    used = most_used(records) if all(each.wait_s >= 0 for each in records) else 0
+    if used > widest:
+        return used, "no header: the most nodes that the log shows busy at once"
+    return widest, "no header: the widest job"
+
+
+def spells(records: list[Raw]) -> list[tuple[int, int]]:
+    """(time, change of busy nodes) by the starts of the log."""
+    changes: dict[int, int] = {}
+    for each in records:
+        start = each.submit_s + each.wait_s
+        changes[start] = changes.get(start, 0) + each.width
+        changes[start + each.run_s] = changes.get(start + each.run_s, 0) - each.width
+    return sorted(changes.items())
+
+
+def most_used(records: list[Raw]) -> int:
+    """The most nodes busy at once, by the starts of the log."""
+    busy = most = 0
+    for _, change in spells(records):
+        busy += change
+        most = max(most, busy)
+    return most
+
+
+def overfull_share(records: list[Raw], nodes: int) -> float:
+    """Share of the time in which more nodes are busy than there are, by the starts of the log."""
+    changes = spells(records)
+    busy, over_s = 0, 0
+    for (at, change), (later, _) in pairwise(changes):
+        busy += change
+        over_s += later - at if busy > nodes else 0
+    return over_s / max(1, changes[-1][0] - changes[0][0])
+
+
+def empty_spells(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]], str]:
+    """When the machine was out of service: (start, end) of spells over 2 h without any job in which somebody waited."""
+    if any(each.wait_s < 0 for each in records):
+        return [], "the log does not tell all starts: outages cannot be seen"
+    if (share := overfull_share(records, nodes)) > OVERFULL_SHARE_MAX:
+        return [], (
+            f"by its own starts the log overfills the machine in {share:.0%} of the time: they are not trusted, "
+            "outages cannot be seen"
+        )
+    found = []
+    busy, since = 0, None
+    for at, change in spells(records):
+        if busy == 0 and since is not None and at - since > EMPTY_S_MIN and waited(records, since, at):
+            found.append((since, at))
+        busy += change
+        since = at if busy == 0 else None
+    return found, ""
+
+
+def waited(records: list[Raw], since_s: int, until_s: int) -> bool:
+    """Whether a job that came in the first half of this time started only after it."""
+    middle_s = (since_s + until_s) // 2
+    return any(r.submit_s < middle_s and r.submit_s + r.wait_s >= until_s for r in records)
+
+
+def told(skipped: dict[str, int]) -> str:
+    """What was skipped, in words."""
+    return ", ".join(f"{count:,} records with {reason}" for reason, count in sorted(skipped.items()))
