@@ -32,7 +32,7 @@ FACTS = Facts(
     partitions=[BATCH, PartitionFacts(name="preempt", nodes=16, tier=1, preempted="requeue")],
     accounts=["sci", "old"],
     array_max=1001,
-    scheduler={"cluster": "lab"},
+    scheduler={"ClusterName": "lab"},
 )
 NODE = NodeFacts(
     host="n01", machine="x86_64", kernel="5.14", cores=8, memory_mb=16000, site="writable", home="writable",
@@ -115,9 +115,9 @@ def test_short_partitions_shorten_the_walltime() -> None:
 
 
 def test_without_a_usable_partition_each_one_says_why() -> None:
-    closed = msgspec.structs.replace(BATCH, usable=False, why_not="partition is down")
+    closed = msgspec.structs.replace(BATCH, usable=False, why_not="it is not up")
     finding = found(with_facts(partitions=[closed]), "partition")
-    assert (finding.state, finding.found) == ("fail", "none that you may use: batch: partition is down")
+    assert (finding.state, finding.found) == ("fail", "none that you may use: batch: it is not up")
 
 
 def test_switched_off_arrays_are_told() -> None:

@@ -167,8 +167,12 @@ def write_new(path: Path, text: str) -> None:
         raise ConfigError(f"`{path}` exists already", hint="move it away, or name another file") from None
     except OSError as error:
         raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        path.unlink()  # half of a file is worse than none
+        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
 
 
 def write_again(path: Path, text: str) -> None:

@@ -88,13 +88,11 @@ def init(args: Namespace) -> int:
     if args.dir is None:
         make_home(home)
         _tell_split(split_home(home), home)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    directory.chmod(0o700)
+    _make_private(directory)
     wishes, facts = _look(args, home, directory)
     if replaces and args.name is None:  # what the site has done so far is known by this name
         wishes = msgspec.structs.replace(wishes, name=SITE_NAME)
     login = login_facts(directory)
-    (directory / "apps").mkdir(mode=0o700, exist_ok=True)
     suggestion = suggest(wishes, login, facts)
     text = draw(suggestion)
     read = _checked(text, path)
@@ -107,6 +105,18 @@ def init(args: Namespace) -> int:
         write_again(path, draw(suggestion))
     findings = [*suggestion.findings, *([problem] if problem else [])]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
+
+
+def _make_private(directory: Path) -> None:
+    try:
+        for each in (directory, directory / "apps"):
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            each.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"failed to make `{directory}` a private directory of yours: {error.strerror}",
+            hint="name another place: `tidemill site init DIR`",
+        ) from error
 
 
 def _check_free(path: Path, home: Path) -> bool:

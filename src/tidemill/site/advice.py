@@ -19,7 +19,8 @@ _ADVICE = (
     (r"not permitted to use this partition|access.?/?permission denied|not allowed|no suitable queue|"
      r"not authorized|access to queue is denied",
      "you may not use it: name another partition (`--partition NAME`), or ask the centre's staff for access"),
-    (r"partition.*(down|inactive|drain)|required partition not available|queue is not enabled|disabled on requested",
+    (r"is not up|partition.*(down|inactive|drain)|required partition not available|queue is not enabled|"
+     r"disabled on requested",
      "the partition is closed: wait, or name another one (`--partition NAME`)"),
     (r"qos|accounting/qos|job violates|limit|exceeds",
      "a limit of the centre stands in the way: ask for less, or ask the staff"),

@@ -124,7 +124,7 @@ def _of_person(wishes: Wishes, facts: Facts | None) -> list[Choice]:
 def _name(wishes: Wishes, facts: Facts | None) -> tuple[str, str]:
     if wishes.name:
         return wishes.name, "as you said"
-    cluster = "" if facts is None else facts.scheduler.get("cluster", "")
+    cluster = "" if facts is None else facts.scheduler.get("ClusterName", "")
     if NAME.fullmatch(cluster):
         return cluster, f"the cluster's name, as {facts.system if facts else ''} tells it"
     return "local", "the default"
@@ -262,7 +262,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: Wishes) -> 
                 "ask the staff to show them to you: then we give nodes back before anybody waits, and use more",
             )
         )
-    if facts.array_max == 0:
+    if facts.array_max <= 0:
         findings.append(
             Finding(
                 "arrays", "warn", "switched off (MaxArraySize 0 or the like): one submit for each allocation"

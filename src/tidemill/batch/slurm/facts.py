@@ -12,9 +12,9 @@ from tidemill.errors import SiteError
 from tidemill.model.machine import Node, NodeState, Partition
 
 _TELLING = (
-    "SchedulerType", "SchedulerParameters", "KillWait", "OverTimeLimit", "CompleteWait", "MinJobAge", "PreemptType",
-    "PreemptMode", "PriorityType", "SelectType", "SelectTypeParameters", "JobRequeue", "SlurmctldParameters",
-    "EnforcePartLimits", "PrologFlags", "SuspendTime",
+    "ClusterName", "SchedulerType", "SchedulerParameters", "KillWait", "OverTimeLimit", "CompleteWait", "MinJobAge",
+    "PreemptType", "PreemptMode", "PriorityType", "SelectType", "SelectTypeParameters", "JobRequeue",
+    "SlurmctldParameters", "EnforcePartLimits", "PrologFlags", "SuspendTime",
 )  # fmt: skip
 """Settings that matter to a guest (slurm.conf(5))."""
 

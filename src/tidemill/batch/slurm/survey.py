@@ -166,8 +166,9 @@ def can_account(settings: dict[str, str]) -> bool:
 
 
 def array_max(settings: dict[str, str]) -> int:
-    """Elements that an array may have: indices stay below MaxArraySize. Raises SiteError where it is no number."""
+    """Elements that an array may have: indices stay below MaxArraySize; 0 = no arrays. Raises SiteError where it is no
+    number."""
     try:
-        return int(settings.get("MaxArraySize", "1001")) - 1
+        return max(0, int(settings.get("MaxArraySize", "1001")) - 1)
     except ValueError:
         raise SiteError(f"Slurm says MaxArraySize={settings['MaxArraySize']}") from None
