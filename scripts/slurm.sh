@@ -5,6 +5,7 @@
 #   scripts/slurm.sh start DIR [OPTIONS]   prints the path of slurm.conf (set SLURM_CONF to it); DIR is created, or started again
 #   scripts/slurm.sh stop DIR              ends everything at once; the state stays
 #   scripts/slurm.sh crash DIR             kills the controller with SIGKILL
+#   scripts/slurm.sh quit DIR              ends the controller in good order, so that it forgets nothing
 #   scripts/slurm.sh controller DIR        starts the controller again
 #   scripts/slurm.sh node-crash DIR NODE   kills a node's daemon with SIGKILL; its jobs run on unseen
 #   scripts/slurm.sh node DIR NODE         starts a node's daemon again
@@ -251,21 +252,22 @@ stop() {
 }
 
 kill_inside() {
-    pid=$(cat "$dir/run/$1.pid") || fail "$1 does not run in $dir"
-    inside kill -KILL "$pid" || fail "$1 does not run in $dir"
-    until_s 5 sh -c "! nsenter -t $(cat "$dir/run/init") -p -m kill -0 $pid"
+    pid=$(cat "$dir/run/$2.pid") || fail "$2 does not run in $dir"
+    inside kill "$1" "$pid" || fail "$2 does not run in $dir"
+    until_s 20 sh -c "! nsenter -t $(cat "$dir/run/init") -p -m kill -0 $pid"
 }
 
 case $verb in
     start) start "$@" ;;
     daemons) daemons ;;
     stop) stop ;;
-    crash) kill_inside slurmctld ;;
+    crash) kill_inside -KILL slurmctld ;;
+    quit) kill_inside -TERM slurmctld ;;
     controller)
         inside slurmctld 9>&-
         until_s 20 env SLURM_CONF="$conf" sinfo -h || fail "the controller does not answer: $(tail -3 "$dir/log/slurmctld.log")"
         ;;
-    node-crash) kill_inside "slurmd.${1:?node}" ;;
+    node-crash) kill_inside -KILL "slurmd.${1:?node}" ;;
     node) inside slurmd -N "${1:?node}" ;;
     *) usage ;;
 esac

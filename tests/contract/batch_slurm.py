@@ -66,7 +66,7 @@ class SlurmWorld:
     @contextmanager
     def away(self) -> Iterator[None]:
         """Clients give up after a second instead of ten."""
-        self.cluster.crash_controller()
+        self.cluster.stop_controller()
         hasty = self.cluster.directory / "hasty.conf"
         hasty.write_text(f"{self.cluster.conf.read_text()}\nMessageTimeout=1\n")
         with pytest.MonkeyPatch.context() as patch:

@@ -87,6 +87,10 @@ class SlurmCluster:
         """kill -9 of slurmctld: what it accepted in its last seconds is lost, its numbers come again."""
         _run((str(SCRIPT), "crash", str(self.directory / "c")), self.env_root)
 
+    def stop_controller(self) -> None:
+        """End slurmctld in good order: it saves its state."""
+        _run((str(SCRIPT), "quit", str(self.directory / "c")), self.env_root)
+
     def start_controller(self) -> None:
         """Start slurmctld again, and wait until it answers."""
         _run((str(SCRIPT), "controller", str(self.directory / "c")), self.env_root)

@@ -51,8 +51,8 @@ def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[
     words = ["sbatch", "--parsable", f"--job-name={s.name}", f"--comment={asked.comment}"]
     words += [f"--chdir={asked.directory}", f"--output={output}", "--open-mode=append", "--export=ALL"]
     words += [f"--nodes={s.nodes}" if nodes_min == s.nodes else f"--nodes={nodes_min}-{s.nodes}"]
-    words += ["--ntasks-per-node=1", f"--cpus-per-task={s.cores}", "--exclusive", f"--time={limit}"]
-    words += ["--no-requeue"]
+    # `--ntasks-per-node` would make one node of a range (22.05.8, tried)
+    words += [f"--mincpus={s.cores}", "--exclusive", f"--time={limit}", "--no-requeue"]
     if least < limit:
         words.append(f"--time-min={least}")
     if s.count > 1:

@@ -132,6 +132,18 @@ class SlurmBatchSystem:
             if own.tell(each).state not in ALLOCATION_FINAL
         ]
         self._scancel(own.ids_to_cancel(living))
+        for name, each in living:
+            if (
+                each.job.folded
+            ):  # Slurm keeps no record of a waiting element that was canceled (22.05.8, tried)
+                told = Status(
+                    answer=Answer.FOUND,
+                    state=AllocationState.CANCELED,
+                    batch_id=each.job.id,
+                    ending=Ending.CANCELED,
+                    reason="canceled while it waited",
+                )
+                self._remember(name, told)
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
         """See the contract. By EndTime, to the second; where that is refused by TimeLimit, to the minute."""
