@@ -35,7 +35,8 @@ walltime_s = "30m"
 [cluster]
 calls_per_min_max = 1200
 unknown_s = 4
-timeout_s = 15
+timeout_s = 5
+{cluster}
 [harvest]
 poll_s = 0.5
 cycle_s = 2
@@ -45,7 +46,6 @@ startup_s = 1
 dead_after_s = 20
 stop_s = 3
 drain_s = 5
-{tail}
 """
 
 
@@ -93,7 +93,12 @@ class Site:
 
 @contextlib.contextmanager
 def site_on(
-    cluster: SlurmCluster, *, harvest: str = "", tail: str = "", idle_s: float = 20, first_on_path: str = ""
+    cluster: SlurmCluster,
+    *,
+    harvest: str = "",
+    cluster_keys: str = "",
+    idle_s: float = 20,
+    first_on_path: str = "",
 ) -> Iterator[Site]:
     """A running world on the cluster, ended and removed afterwards. `first_on_path`: a folder of other commands."""
     parent = cluster.space
@@ -105,7 +110,7 @@ def site_on(
     options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)
-    text = SITE.format(home=home, staff=staff, harvest=harvest, tail=tail, idle_s=idle_s)
+    text = SITE.format(home=home, staff=staff, harvest=harvest, cluster=cluster_keys, idle_s=idle_s)
     (home / "site" / "site.toml").write_text(text)
     try:
         world.start()

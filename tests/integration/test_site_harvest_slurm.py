@@ -84,7 +84,8 @@ def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: Slu
             lambda: any(record["id"] == theirs for record in it.records("regular")), "its wait is on record"
         )
         (record,) = [record for record in it.records("regular") if record["id"] == theirs]
-        assert 0 < record["share_s"] < 10
+        assert 0 <= record["share_s"] < 10
+        assert record["plans"]
         assert set(record["plans"]) <= {plan["plan"] for plan in it.records("plan")}
         canceled = [name for each in it.records("cancel") for name in each["names"]]
         assert len(canceled) >= 3
@@ -150,7 +151,7 @@ def test_an_agent_killed_while_it_submits_submits_nothing_twice(
     with site_on(slurm_cluster, first_on_path=path, idle_s=5) as it:
         number = campaign(it, "/bin/sleep", "0.2", events=100)
         row = wait_done(it, number)
-        assert (row["state"], row["events_done"], row["usage"]["payloads"]) == ("COMPLETED", 100, 100)  # type: ignore[index]
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 100)
         assert it.log().count("agent.started") == 2
         jobs = slurm_cluster.run(
             "squeue", "-h", "-r", "-t", "all", "-u", "nobody", "-o", "%j %i"
@@ -178,3 +179,39 @@ def test_a_stopped_agents_pilots_leave_by_themselves(slurm_cluster: SlurmCluster
         assert send(agent, signal.SIGSTOP)
         it.wait(lambda: not it.ours("R"), "every node is given back", 60)
         assert send(agent, signal.SIGCONT)
+
+
+def test_a_preempted_and_requeued_pilot_loses_nothing_and_is_no_failure(
+    start_slurm: Callable[..., SlurmCluster],
+) -> None:
+    cluster = start_slurm("--nodes", "2", "--preempt", "requeue")
+    with site_on(cluster, harvest='policy = "preempt"', cluster_keys='partition = "preempt"') as it:
+        number = hold_all(it, 2, events=60)
+        theirs = cluster.run_as_user(
+            "sbatch", "--parsable", "-N2", "-t2", "-o/dev/null", "--wrap", "sleep 3", user=OTHER_USER
+        ).strip()
+        it.wait(lambda: not it.ours("R"), "the scheduler takes our nodes")
+        cluster.run("scontrol", "show", "job", theirs)
+        row = wait_done(it, number, 120)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 60)
+        assert "start_failed" not in it.log()
+        assert "site.stopped" not in it.log()
+
+
+def test_a_controller_that_loses_jobs_and_reuses_their_numbers_loses_no_event(
+    start_slurm: Callable[..., SlurmCluster],
+) -> None:
+    cluster = start_slurm("--nodes", "4")
+    with site_on(cluster) as it:
+        number = campaign(it, "/bin/sleep", "0.5", events=200)
+        it.wait(lambda: bool(it.records("submit")), "pilots are asked for")
+        cluster.crash_controller()
+        cluster.start_controller()
+        foreign = cluster.run_as_user(
+            "sbatch", "--parsable", "-n1", "-pshared", "-t2", "-o/dev/null", "-Jtm-centre-e1-1",
+            "--comment=tidemill 0123456789abcdef centre", "--wrap", "sleep 40", user=OTHER_USER
+        ).strip()  # fmt: skip
+        row = wait_done(it, number, 120)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 200)
+        state = cluster.run("squeue", "-h", "-t", "all", "-j", foreign, "-o", "%T").strip()
+        assert state in ("RUNNING", "COMPLETED")
