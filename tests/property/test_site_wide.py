@@ -46,12 +46,12 @@ def test_what_is_asked_for_is_wanted_and_within_bounds(
 ) -> None:
     plan = plan_wide(needs, held, bounds)
     by_name = {each.name: each for each in held}
-    assert all(by_name[name].is_waiting for name in plan.cancel)
+    events = {need.nodes: need.events for need in needs}
+    assert all(by_name[name].is_waiting or not events.get(by_name[name].nodes, 0) for name in plan.cancel)
     kept = [each for each in held if each.name not in plan.cancel]
     asked = sum(ask.nodes * ask.count for ask in plan.submit)
     assert not asked or asked + sum(each.nodes for each in kept) <= bounds.nodes_max
     assert sum(ask.count for ask in plan.submit) <= bounds.starts
-    events = {need.nodes: need.events for need in needs}
     for ask in plan.submit:
         assert ask.count > 0
         assert ask.walltime_s <= bounds.walltime_max_s
@@ -89,6 +89,17 @@ def test_a_thousand_jobs_of_one_shape_share_few_allocations() -> None:
 def test_a_width_that_never_fits_says_so() -> None:
     need = Need(nodes=4, events=1, work_s=60.0, longest_s=90.0)
     held = [HeldWide(name="a", nodes=3, is_waiting=False)]
-    plan = plan_wide([need], held, WideBounds(nodes_max=6, walltime_max_s=3600.0, starts=5))
+    other = Need(nodes=3, events=1, work_s=60.0, longest_s=90.0)
+    plan = plan_wide([need, other], held, WideBounds(nodes_max=6, walltime_max_s=3600.0, starts=5))
     assert plan.submit == []
+    assert plan.cancel == []
     assert plan.waits_for == "4 nodes at once: 3 of 6 that we may hold are taken"
+
+
+def test_an_allocation_without_work_makes_room() -> None:
+    need = Need(nodes=4, events=1, work_s=60.0, longest_s=90.0)
+    held = [HeldWide(name="a", nodes=3, is_waiting=False)]
+    plan = plan_wide([need], held, WideBounds(nodes_max=6, walltime_max_s=3600.0, starts=5))
+    assert plan.cancel == ["a"]
+    assert [(ask.nodes, ask.count) for ask in plan.submit] == [(4, 1)]
+    assert plan_wide([], held, WideBounds(nodes_max=6, walltime_max_s=3600.0, starts=5)).cancel == []

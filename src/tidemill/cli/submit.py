@@ -171,9 +171,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         params=_parameters(args, offers),
         inputs=inputs_of(args.input, args.each),
         output_dir=_place(args.output, Path()) or default_output(client),
-        resources=Resources(
-            cores=args.cores, memory_mb=args.memory, timeout_s=args.wall, nodes=args.nodes, ranks=args.ranks
-        ),
+        resources=_resources(args),
         after=[int(each) if each.isdecimal() else each for each in args.after],
         retries=args.retries,
         failed_max=args.failed_max,

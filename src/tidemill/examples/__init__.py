@@ -41,6 +41,20 @@ def install(apps_dir: Path, *, python: str = sys.executable) -> list[str]:
     return sorted(APPLICATIONS)
 
 
+def install_mpi(apps_dir: Path, program: Path) -> str:
+    """Approve `mpi/darts.c`, which the site's `mpicc` has made into `program`; the application's name.
+
+    It is not among `install`'s: every site has its own MPI. Raises ConfigError if `program` cannot be read.
+    """
+    apps_dir.mkdir(parents=True, exist_ok=True)
+    template = string.Template((HERE / "mpi" / "app.toml").read_text(encoding="utf-8"))
+    text = template.substitute(
+        program=json.dumps(str(program.absolute())), program_digest=json.dumps(_digest(program))
+    )
+    _replace(apps_dir / "mpi-darts.toml", text)
+    return "mpi-darts"
+
+
 def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:

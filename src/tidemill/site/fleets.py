@@ -36,6 +36,12 @@ LOST_TOLD_US = 600_000_000
 END_TOLD_US = 1_500_000
 """Batch systems tell ends to the second."""
 
+WIDE_QUEUE_S = 30.0
+"""Work that is queued at an allocation for payloads that span nodes: a chunk should hold an event for each rank."""
+
+WIDE_IDLE_S = 5.0
+"""Many nodes idle together: such an allocation leaves sooner than one of a single node."""
+
 RECORDS_PER_READ = 5000
 """Records in one line of the site's log, at most."""
 
@@ -99,8 +105,8 @@ class Fleets:
             settings=Settings(
                 record_flush_ms=max(1, int(config.record_flush_s * 1000)),
                 output_flush_s=config.output_flush_s,
-                queue_s=config.queue_s,
-                idle_s=config.idle_s,
+                queue_s=max(config.queue_s, WIDE_QUEUE_S) if record.width else config.queue_s,
+                idle_s=min(config.idle_s, WIDE_IDLE_S) if record.width else config.idle_s,
                 dead_after_s=config.yielding.dead_after_s,
                 drain_s=config.yielding.drain_s,
                 top_up_s=config.yielding.top_up_s,

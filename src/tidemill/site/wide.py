@@ -79,7 +79,8 @@ class WidePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBounds) -> WidePlan:
-    """The wide allocations to ask for and to give up, in the order of the needs. Only those that wait are given up."""
+    """The wide allocations to ask for and to give up, in the order of the needs. Given up are those that wait for
+    nothing and, where nodes are short, those that have no work."""
     wanted = {need.nodes: min(need.events, _filled(need, bounds)) for need in needs if need.events > 0}
     cancel: list[str] = []
     mine: dict[int, int] = {}
@@ -91,6 +92,10 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
             continue
         mine[each.nodes] = count + each.is_useful
         used += each.nodes
+    if _is_short(wanted, mine=mine, room=bounds.nodes_max - used):
+        idle = [each for each in held if not each.is_waiting and not wanted.get(each.nodes)]
+        cancel += [each.name for each in idle]
+        used -= sum(each.nodes for each in idle)
     submit: list[WideAsk] = []
     starts, left_s, waits_for = bounds.starts, bounds.node_s_left, ""
     for need in needs:
@@ -111,6 +116,12 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
             used += count * need.nodes
             starts -= count
     return WidePlan(cancel=cancel, submit=submit, waits_for=waits_for)
+
+
+def _is_short(wanted: dict[int, int], *, mine: dict[int, int], room: int) -> bool:
+    """Whether nodes are lacking: allocations without work hold theirs for a while before they leave by themselves."""
+    missing = sum(max(0, count - mine.get(nodes, 0)) * nodes for nodes, count in wanted.items())
+    return missing > room
 
 
 def room_for(waiting: Sequence[s.Allocation], others: Sequence[s.Allocation], free: int) -> list[str]:

@@ -299,12 +299,23 @@ impl Init {
             message: verdict.message,
             exit_status,
             signal: number,
-            stderr: self.streams.stderr.last(STDERR_TAIL_BYTES),
+            stderr: self.last_words(),
             stdout: self.streams.stdout.text(),
             user_us: usage.user_us,
             system_us: usage.system_us,
             ..failed(events, verdict.failure, wall_us)
         }
+    }
+
+    /// The end of stderr. A launcher may say on stdout which rank died (Hydra does).
+    fn last_words(&self) -> Vec<u8> {
+        let streams = &self.streams;
+        if self.spec.directory.is_none() {
+            return streams.stderr.last(STDERR_TAIL_BYTES);
+        }
+        let mut words = streams.stdout.last(STDERR_TAIL_BYTES / 2);
+        words.extend(streams.stderr.last(STDERR_TAIL_BYTES / 2));
+        words
     }
 
     fn finish_persistent(&mut self, mut payload: Payload, exit: Exit, usage: Usage) {

@@ -1,0 +1,149 @@
+"""Payloads that span nodes, on emulated nodes with real MPI libraries: width, ends of all kinds, turns."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fault.processes import Process, send, snapshot
+from tests.fault.world import World
+from tests.integration.mpi_world import KINDS, darts, lines_of, mpi_world
+
+from tidemill.model.job import JobSpec, Resources
+from tidemill.wire.api import JobDetail
+
+SLOW_MS = 100_000 // 2
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def it(request: pytest.FixtureRequest) -> Iterator[World]:
+    with mpi_world(request.param) as running:
+        yield running
+
+
+def ended(it: World, campaign: str, *specs: JobSpec) -> list[JobDetail]:
+    jobs = it.submit(campaign, *specs)
+    it.wait_campaign(campaign)
+    return [it.client.job(job) for job in jobs]
+
+
+def ranks_of(it: World) -> list[Process]:
+    """The running ranks of the world."""
+    return [each for each in it.processes("payload") if each.argv and "/darts-" in each.argv[0]]
+
+
+def allocations_of(it: World, width: int) -> list[str]:
+    """Names of the allocations of this width that ever were."""
+    text = (it.home / "site" / "batch" / "state.json").read_text()
+    return [part for part in text.split('"name":"')[1:] if f'"nodes":{width}' in part]
+
+
+def test_every_event_runs_once_on_ranks_of_exactly_as_many_nodes(it: World) -> None:
+    one, two = ended(
+        it,
+        "once",
+        darts(nodes=2, ranks=4, events=40),
+        darts(nodes=2, ranks=2, events=8, darts=2000),
+    )
+    assert (one.row.state, two.row.state) == ("COMPLETED", "COMPLETED"), one.row.reason + two.row.reason
+    assert [event for event, _, _ in lines_of(one)] == list(range(40))
+    assert {rank for _, rank, _ in lines_of(one)} == {0, 1, 2, 3}
+    assert [event for event, _, _ in lines_of(two)] == list(range(8))
+    assert {rank for _, rank, _ in lines_of(two)} <= {0, 1}
+    assert len(allocations_of(it, 2)) == 1  # one served both, whatever their ranks
+    assert "payloads span nodes: ranks run outside of the slot" in (it.home / "site.log").read_text()
+
+
+def test_an_ad_hoc_command_may_span_nodes_and_learns_its_width(it: World) -> None:
+    script = "echo $TIDEMILL_NODES $TIDEMILL_RANKS $TIDEMILL_CORES {cores} ${{#TIDEMILL_ALLOCATION}} $SLURM_X"
+    spec = JobSpec(
+        command=["/bin/sh", "-c", script.replace("{{", "{").replace("}}", "}")],
+        resources=Resources(nodes=3, ranks=6),
+        keep_stdout=True,
+    )
+    (detail,) = ended(it, "adhoc", spec)
+    assert detail.row.state == "COMPLETED", detail.row.reason
+    tar = Path(detail.outputs[0].url.removeprefix("file://")).read_bytes()
+    assert tar.count(b"3 6 1 1 ") == 6
+
+
+def test_a_killed_rank_ends_its_payload_and_is_named(it: World) -> None:
+    (job,) = it.submit("killed", darts(nodes=2, ranks=4, sleep_ms=SLOW_MS))
+    it.wait_for(lambda: len(ranks_of(it)) == 4, "four ranks run")
+    victim = sorted(ranks_of(it), key=lambda each: each.pid)[-1]
+    others = [each for each in ranks_of(it) if each.pid != victim.pid]
+    assert send(victim, signal.SIGKILL)
+    it.wait_for(lambda: bool(it.client.job(job).failures), "the failure is told")
+    assert not {(each.pid, each.start) for each in others} & {
+        (each.pid, each.start) for each in snapshot().values()
+    }
+    evidence = it.client.job(job).failures[0].evidence
+    assert evidence.failure == "payload"
+    assert "rank" in evidence.message
+    assert "9" in evidence.message or "Killed" in evidence.message or "137" in evidence.message
+    it.client.cancel([job])
+
+
+def test_a_canceled_job_is_canceled_whole_and_its_allocation_serves_the_next(it: World) -> None:
+    (job,) = it.submit("gone", darts(nodes=2, ranks=4, sleep_ms=SLOW_MS))
+    it.wait_for(lambda: len(ranks_of(it)) == 4, "four ranks run")
+    it.client.cancel([job])
+    it.wait_for(lambda: not ranks_of(it), "all ranks are gone", timeout_s=5)
+    (after,) = ended(it, "after", darts(nodes=2, ranks=4, events=4))
+    assert after.row.state == "COMPLETED", after.row.reason
+
+
+def test_a_pilot_killed_with_its_ranks_loses_and_repeats_nothing(it: World) -> None:
+    (job,) = it.submit("fault", darts(nodes=2, ranks=4, events=24, sleep_ms=60))
+    it.wait_for(lambda: it.client.job(job).row.events_done > 3, "some events are done")
+    assert it.kill("pilot", random.Random(1))
+    it.wait_campaign("fault")
+    detail = it.client.job(job)
+    assert detail.row.state == "COMPLETED", detail.row.reason
+    assert [event for event, _, _ in lines_of(detail)] == list(range(24))
+    assert all(each.evidence.failure != "payload" for each in detail.failures)
+
+
+def test_ordinary_work_makes_room_for_a_wide_job_and_goes_on(it: World) -> None:
+    plain = JobSpec(
+        command=["/bin/sleep", "0.2"], events=150, resources=Resources(event_s=0.2), name="plain", retries=0
+    )
+    (filler,) = it.submit("filler", plain)
+    it.wait_for(lambda: it.client.job(filler).row.events_done > 4, "ordinary work runs")
+    (wide,) = ended(it, "wide", darts(nodes=4, ranks=8, events=8))
+    assert wide.row.state == "COMPLETED", wide.row.reason
+    row = it.wait_campaign("filler")
+    assert row.states == {"COMPLETED": 1}
+    assert not row.failures
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--nodes", "0"], "--nodes"),
+        (["--nodes", "-2"], "--nodes"),
+        (["--nodes", "4", "--ranks", "2"], "every node needs at least one rank"),
+        (["--nodes", "2", "--ranks", "3"], "2 or 4 can"),
+        (["--nodes", "2000"], "may span 1024 nodes, the job asks for 2000"),
+    ],
+)
+def test_wrong_widths_are_refused_at_submit(it: World, words: list[str], told: str) -> None:
+    done = it.run("submit", "--app", "mpi-darts", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_an_application_that_no_launcher_may_start_is_refused(it: World) -> None:
+    done = it.run("submit", "--app", "pi", "--nodes", "2")
+    assert done.returncode == 2
+    assert "not approved for an MPI launcher" in done.stderr
+
+
+def test_more_nodes_than_the_site_has_wait_and_say_so(it: World) -> None:
+    (job,) = it.submit("broad", darts(nodes=5, ranks=5))
+    it.wait_for(lambda: it.client.job(job).waits_for == "too_few_nodes", "the cause is named")
+    assert "spans 5 nodes, this site gives it at most 4" in str(it.client.job(job).waits_hint)
+    it.client.cancel([job])
