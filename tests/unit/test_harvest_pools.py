@@ -259,6 +259,11 @@ def test_a_job_counts_wherever_it_could_run() -> None:
     }
 
 
+def test_a_job_of_more_cores_than_its_nodes_have_needs_more_nodes() -> None:
+    snapshot = machine(node("n0"), node("n1"), node("n2"), queued=[job(1, cores=129), job(2, cores=128)])
+    assert [(each.id, each.width) for each in only(snapshot).queue] == [("1", 3), ("2", 2)]
+
+
 def test_a_job_that_spans_pools_counts_where_it_could_start_with_nodes_of_all() -> None:
     nodes = [node("n0"), node("n1"), node("n2", cores=32), busy("n3", cores=32)]
     snapshot = machine(*nodes, running=[runs(9, "n3")], queued=[job(1, 3), job(2, 4), job(3, 2)])

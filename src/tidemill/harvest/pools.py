@@ -304,14 +304,17 @@ def _charge(snapshot: Snapshot, groups: Sequence[_Group], terms: Terms) -> dict[
         kind = (job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node, cores)
         home = homes.get(kind)
         if home is None:
-            home = homes[kind] = [group for group in groups if _can_use(job, cores, group.kind)]
+            home = [group for group in groups if _can_use(job, cores, group.kind)]
+            # `--ntasks 128` alone may be shown as one node: then it needs as many as its cores fill.
+            home = homes[kind] = home or [group for group in groups if _can_use(job, 0, group.kind)]
         total = sum(sizes[id(group)][1] for group in home) if len(home) > 1 else 0
         walltime_s = job.walltime_s if job.walltime_s > 0 else FAR_S
         submitted_s = job.submitted_s or 0.0
         for group in home:
             if group.is_usable:
                 size, free = sizes[id(group)]
-                width = _share(job.width, size=size, free=free, total=total)
+                width = job.width if cores <= group.cores else -(-job.cores // group.cores)
+                width = _share(width, size=size, free=free, total=total)
                 if width:
                     queues[id(group)].append(Waiting(job.id, width, walltime_s, submitted_s))
     return queues
