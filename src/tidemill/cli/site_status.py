@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
 METRICS_BYTES_MAX = 1_000_000
-OLD_S = 120.0  #: metrics that are older are said to be
 PREFIX = "tidemill_"
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+"""Of metrics: (labels, value), by name."""
+
 _SAMPLE = re.compile(r"^(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
@@ -38,6 +40,7 @@ def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
     from tidemill.site.applications import Applications
     from tidemill.site.drain import drained
+    from tidemill.site.planning import policy_of
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -55,7 +58,7 @@ def status(args: Namespace) -> int:
                 "directory": str(directory),
                 "batch": config.batch,
                 "mode": config.mode,
-                "policy": policy_of(config),
+                "policy": policy_of(config).value,
                 "nodes_max": config.nodes_max,
                 "agent": owner,
                 "drained": stopped,
@@ -80,7 +83,8 @@ def status(args: Namespace) -> int:
         )
     for plan in plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    for head, text in metrics_lines(samples):
+    bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
+    for head, text in [*metrics_lines(samples), *bad]:
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -96,15 +100,10 @@ def _line(head: str, text: str) -> None:
     show(wrapped(f"{head:<12} ", text))
 
 
-def policy_of(config: SiteConfig) -> str:
-    """The harvest's policy, defaults filled in as the configuration says them."""
-    if config.harvest.policy is not None:
-        return config.harvest.policy
-    return {"local": "demand", "pbs": "windows"}.get(config.batch, "yield")
-
-
 def mode_text(config: SiteConfig) -> str:
     """Batch system, mode, policy and bounds in one line."""
+    from tidemill.site.planning import policy_of
+
     hours = config.harvest.node_hours_max
     bounds = f"at most {config.nodes_max} nodes" + (f", {hours:g} node-hours in all" if hours else "")
     where = (
@@ -112,7 +111,7 @@ def mode_text(config: SiteConfig) -> str:
         if config.batch != "local" and config.cluster.partition
         else ""
     )
-    text = f"{config.mode} on {config.batch}{where}, policy {policy_of(config)}, {bounds}"
+    text = f"{config.mode} on {config.batch}{where}, policy {policy_of(config).value}, {bounds}"
     return text + ("; it submits nothing: `tidemill site enable`" if config.mode == "observe" else "")
 
 
@@ -141,28 +140,26 @@ def newest_plans(directory: Path) -> list[PlanMade]:
 def plan_text(plan: PlanMade, *, now_s: float) -> str:
     """What a plan saw and did, in words."""
     age = duration_text(max(0.0, now_s - plan.at_s))
-    text = (
-        f"{plan.pool}: of {plan.nodes} nodes {plan.busy} busy, {plan.idle} idle, {plan.held} ours; "
-        f"{plan.waiting} of ours and {plan.queue} regular jobs wait"
-    )
+    text = f"{plan.pool}: {plan.nodes} nodes, {plan.busy} busy, {plan.idle} idle, {plan.held} ours; "
+    text += f"{plan.waiting} of ours and {plan.queue} regular jobs wait"
     acts = [(plan.submit, "asked for"), (plan.cancel, "given back"), (plan.shorten, "shortened")]
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
+    if plan.why:
+        text += f". {plan.why}"
     if done:
         text += f"; {done}"
     if plan.yields_to:
-        text += f", for {', '.join(plan.yields_to[:3])}"
-    if plan.waits_for:
-        text += f"; waits for {plan.waits_for}"
+        text += f" for {', '.join(plan.yields_to[:3])}"
     return f"{text} ({age} ago)"
 
 
-def read_metrics(path: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
+def read_metrics(path: Path) -> Samples:
     """Samples of a file in Prometheus' text format: name -> (labels, value). Empty where there is none."""
     try:
         text = path.read_bytes()[:METRICS_BYTES_MAX].decode(errors="replace")
     except OSError:
         return {}
-    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
+    samples: Samples = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is None or not match["name"].startswith(PREFIX):
@@ -176,10 +173,58 @@ def read_metrics(path: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
     return samples
 
 
-def metrics_lines(samples: dict[str, list[tuple[dict[str, str], float]]]) -> list[tuple[str, str]]:
+def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     """What people want to know of the metrics: (head, text)."""
-    del samples
-    return []
+    lines: list[tuple[str, str]] = []
+    grants: dict[str, dict[str, float]] = {}
+    for labels, value in samples.get("tidemill_grant_node_hours", []):
+        grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value
+    for account, kinds in grants.items():
+        used = kinds.get("before", 0.0) + kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
+        lines.append(
+            (
+                "account",
+                f"{account}: {used:.1f} of {kinds.get('granted', 0.0):.0f} node-hours used, "
+                f"{kinds.get('committed', 0.0):.1f} more may be by what runs, {kinds.get('left', 0.0):.1f} left",
+            )
+        )
+    left = _one(samples, "tidemill_node_hours_left")
+    if left is not None:
+        lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
+    harm, jobs = _one(samples, "tidemill_harm_seconds_today"), _one(samples, "tidemill_harm_jobs_today")
+    if harm is not None:
+        text = (
+            f"{jobs or 0:.0f} regular jobs waited {harm:.0f} s because of us"
+            if jobs
+            else "nobody waited because of us"
+        )
+        lines.append(("today", text + (", `tidemill site harm` tells more" if jobs else "")))
+    return lines
+
+
+def quarantine_lines(path: Path, *, now_s: float) -> list[tuple[str, str]]:
+    """Nodes that are not used because starts fail there, from SITE/quarantine.json."""
+    import msgspec
+
+    from tidemill.harvest.quarantine import State
+
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        return [("quarantine", f"`{path}` cannot be read: {error}")]
+    serving = {each.node: each for each in state.trail if each.until_s > now_s}
+    return [
+        ("quarantine", f"{each.node} until {clock.utc_text(int(each.until_s * 1e6))}: {each.why}")
+        for node, each in sorted(serving.items())
+        if node not in state.nodes or state.nodes[node].until_s > now_s
+    ]
+
+
+def _one(samples: Samples, name: str) -> float | None:
+    found = samples.get(name)
+    return found[0][1] if found else None
 
 
 def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:

@@ -20,6 +20,8 @@ WALLTIME_FIRST_S = 3600.0
 SHM_MB_MIN = 1_000
 CLOCK_OFFSET_MAX_S = 5.0  #: times in logs become misleading beyond that; deadlines have minutes
 PARTITIONS_SHOWN = 6
+ENVIRONMENTS = "parallel environments: "
+WHOLE_NODE_NAMES = ("smp", "openmp", "threaded", "threads", "shm", "node", "nodes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
 
 
@@ -185,9 +187,26 @@ def _of_cluster(wishes: Wishes, facts: Facts, partition: PartitionFacts | None, 
             else "none was seen"
         )
         choices.append(Choice("accounts", "", told))
+    if wishes.batch == "gridengine":
+        choices.append(_environment(facts))
     if facts.qos:
         choices.append(Choice("cluster.qos", "", f"the default; you may use: {', '.join(facts.qos)}"))
     return choices
+
+
+def environments_of(facts: Facts) -> list[str]:
+    """Parallel environments (Grid Engine), from the note that lists them."""
+    listed = [note.removeprefix(ENVIRONMENTS) for note in facts.notes if note.startswith(ENVIRONMENTS)]
+    return [name for text in listed for name in text.split(", ") if name != "none"]
+
+
+def _environment(facts: Facts) -> Choice:
+    names = environments_of(facts)
+    good = [each for each in names if each.lower() in WHOLE_NODE_NAMES] or (names if len(names) == 1 else [])
+    told = f"there are: {', '.join(names) or 'none'}; it must give all slots of one node"
+    if good:
+        return Choice("cluster.parallel_environment", json.dumps(good[0]), f"by its name; {told}")
+    return Choice("cluster.parallel_environment", "", f"unknown: name one; {told}")
 
 
 def _of_network(node: NodeFacts | None) -> list[Choice]:
@@ -275,7 +294,8 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: Wishes) -> 
     ]
     if limits:
         findings.append(Finding("limits", "ok", f"of yours at once: {', '.join(limits)}"))
-    findings += [Finding("note", "warn", note) for note in facts.notes]
+    told = [note for note in facts.notes if not (facts.others_hidden and "hidden" in note)]
+    findings += [Finding("note", "ok", note) for note in told]
     return findings
 
 

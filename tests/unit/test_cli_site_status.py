@@ -1,0 +1,97 @@
+"""What `site status` says of plans, metrics and bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tidemill.cli.site_status import (
+    metrics_lines,
+    mode_text,
+    newest_plans,
+    plan_text,
+    quarantine_lines,
+    read_metrics,
+)
+from tidemill.config.site import Cluster, Harvest, SiteConfig
+from tidemill.harvest.quarantine import NodeRecord, Sentence, State
+from tidemill.harvest.records import PlanMade, Submitted, encode
+
+METRICS = """# HELP tidemill_nodes Nodes
+# TYPE tidemill_nodes gauge
+tidemill_grant_node_hours{account="sci",kind="granted"} 1000
+tidemill_grant_node_hours{account="sci",kind="before"} 100
+tidemill_grant_node_hours{account="sci",kind="settled"} 20.5
+tidemill_grant_node_hours{account="sci",kind="in_flight"} 1
+tidemill_grant_node_hours{account="sci",kind="committed"} 4
+tidemill_grant_node_hours{account="sci",kind="left"} 854.5
+tidemill_node_hours_left 95.25
+tidemill_harm_seconds_today 42
+tidemill_harm_jobs_today 2
+tidemill_broken nothing
+other_metric 1
+"""
+
+
+def plan(at_s: float, **changes: object) -> PlanMade:
+    values = {"plan": "e1-1", "pool": "batch/8c", "snapshot_s": at_s, "nodes": 16, "idle": 3, "busy": 12, "held": 1,
+              "waiting": 0, "queue": 5} | changes  # fmt: skip
+    return PlanMade(at_s=at_s, **values)  # type: ignore[arg-type]
+
+
+def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.prom"
+    path.write_text(METRICS)
+    lines = dict(metrics_lines(read_metrics(path)))
+    assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
+    assert lines["node-hours"].startswith("95.2")
+    assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
+    assert read_metrics(tmp_path / "none") == {}
+    assert metrics_lines({}) == []
+
+
+def test_the_newest_plan_of_each_pool_is_told_whatever_else_the_file_holds(tmp_path: Path) -> None:
+    submit = Submitted(at_s=5, plan="e1-1", name="tm-a-e1-1", count=1, width=1, walltime_s=60)
+    (tmp_path / "2026-01-01.jsonl").write_bytes(encode(plan(1)))
+    newest = (
+        encode(plan(90, pool="b")) + encode(plan(95)) + encode(submit) + encode(plan(99)) + b'{"kind":"pl'
+    )
+    (tmp_path / "2026-01-02.jsonl").write_bytes(newest)
+    assert [(each.pool, each.at_s) for each in newest_plans(tmp_path)] == [("b", 90), ("batch/8c", 99)]
+    assert newest_plans(tmp_path / "none") == []
+
+
+def test_a_plan_is_told_in_words() -> None:
+    text = plan_text(plan(100, cancel=2, yields_to=["77"], why="job 77 could start"), now_s=110)
+    assert text == (
+        "batch/8c: 16 nodes, 12 busy, 3 idle, 1 ours; 0 of ours and 5 regular jobs wait. job 77 could start; "
+        "2 given back for 77 (10 s ago)"
+    )
+
+
+def test_the_mode_tells_policy_and_bounds() -> None:
+    config = SiteConfig(
+        name="n", server="unix:/s", batch="slurm", mode="observe", nodes_max=4, cluster=Cluster(partition="batch"),
+        harvest=Harvest(node_hours_max=100),
+    )  # fmt: skip
+    assert mode_text(config) == (
+        "observe on slurm partition `batch`, policy yield, at most 4 nodes, 100 node-hours in all; it submits nothing: "
+        "`tidemill site enable`"
+    )
+
+
+def test_nodes_in_quarantine_are_told_with_reason_and_end(tmp_path: Path) -> None:
+    path = tmp_path / "quarantine.json"
+    assert quarantine_lines(path, now_s=0) == []
+    trail = [
+        Sentence(node=node, since_s=0, until_s=until_s, why="3 starts failed within 2 s", evidence=["exit 1"])
+        for node, until_s in (("n1", 100.0), ("n2", 50.0), ("n3", 100.0))
+    ]
+    nodes = {"n1": NodeRecord(until_s=100.0), "n3": NodeRecord(until_s=0.0)}
+    path.write_bytes(msgspec.json.encode(State(nodes=nodes, trail=trail)))
+    assert quarantine_lines(path, now_s=60) == [
+        ("quarantine", "n1 until 1970-01-01T00:01:40Z: 3 starts failed within 2 s")
+    ]
+    path.write_text("{")
+    assert "cannot be read" in quarantine_lines(path, now_s=60)[0][1]
