@@ -241,6 +241,8 @@ impl Ledger {
         pilot.outstanding = holds;
         (pilot.connected, pilot.alive, pilot.lost_at, pilot.ask) = (true, true, None, None);
         pilot.limbo_until = Some(now + LIMBO_US);
+        // whoever connects lives, whatever was said of its allocation: the batch system may have started it again
+        self.ended.remove(&self.pilots[key].allocation);
     }
 
     /// The pilot's connection is gone.

@@ -79,6 +79,9 @@ impl Lead {
         if !is_file_name(&hello.pilot) {
             return Err(String::from("its name is no file name"));
         }
+        if !self.ledger.is_closed() {
+            self.look_for_work(now); // what was said of its allocation before it started is not about this start
+        }
         let caught_up = self.journals.catch_up_leads(&mut self.ledger, now);
         let caught_up =
             caught_up.and_then(|()| self.journals.catch_up_pilot(&mut self.ledger, &hello.pilot, now));

@@ -129,3 +129,18 @@ fn a_lead_that_is_started_again_listens_where_the_last_one_did() {
         "the port is taken while another lead lives"
     );
 }
+
+#[test]
+fn an_allocation_that_had_ended_and_was_started_again_is_served() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(4, 60.0);
+    let lead = fleet.lead();
+    let mut old = lead.pilot("a.1.r0.i1");
+    old.ask(4);
+    old.work();
+    drop(old);
+    fleet.work(|work| work.ended.push(String::from("a.1")));
+    let mut new = lead.pilot("a.1.r0.i2");
+    new.ask(4);
+    assert_eq!(events(&[new.work()]).len(), 4);
+}

@@ -7,7 +7,7 @@ use tidemill_wire::{Ended, Record};
 
 use crate::error::PilotError;
 use crate::link::{LinkEvent, OUT_BYTES_MAX};
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::{seconds_us, Pilot, LOG};
 
 /// Slots that were told to stop have so long to answer.
 const STOP_US: u64 = 600_000;
@@ -337,8 +337,12 @@ impl Pilot {
             reason,
             Reason::Idle | Reason::Drain | Reason::Stop | Reason::DeadAgent
         ) {
+            // the others drain too, for as long at most; who is idle waits for those who are not
+            let limit_us = monotonic_us() + seconds_us(self.post.settings().drain_s) + PEACE_ACK_US;
             while lead.watch(monotonic_us()) {
-                let over = self.post.deadline_us.is_some_and(|at_us| monotonic_us() >= at_us);
+                let now_us = monotonic_us();
+                let over = self.post.deadline_us.is_some_and(|at_us| now_us >= at_us)
+                    || (reason != Reason::Idle && now_us >= limit_us);
                 if over || self.signals.take().is_some() {
                     break;
                 }
