@@ -145,11 +145,14 @@ def test_a_running_job_holds_its_nodes_whatever_their_state_says() -> None:
     assert stairs(machine(node("n0"), running=[late])) == []
 
 
-def test_a_reservation_that_we_may_use_is_ours_until_its_end() -> None:
-    mine = Reservation(name="mine", start_s=NOW - 10, end_s=NOW + 500, nodes=("n0",), usable=True)
+def test_the_reservation_in_which_we_run_is_ours_until_its_end() -> None:
+    mine = Reservation(name="R17 mine", start_s=NOW - 10, end_s=NOW + 500, nodes=("n0",), usable=True)
     over = Reservation(name="old", start_s=NOW - 99, end_s=NOW - 1, nodes=("n0",))
     snapshot = machine(node("n0", state=NodeState.RESERVED), reservations=[mine, over])
-    assert stairs(snapshot) == [(1, 490, "reservation mine")]
+    for name in ("R17", "mine", "R17 mine"):
+        request = Request(partition="batch", reservation=name, guard_s=10)
+        assert stairs(snapshot, request) == [(1, 490, "reservation R17 mine")]
+    assert stairs(snapshot) == []
 
 
 def test_windows_shorter_than_the_guard_are_none() -> None:

@@ -107,6 +107,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
             snapshot = open_cluster(kind, Path(scratch), cluster).snapshot()
     request = Request(
         partition=cluster.partition if args.partition is None else args.partition,
+        reservation=cluster.reservation,
         features=tuple(args.feature or cluster.features),
         cores=args.cores or 0,
         exclude=frozenset(cluster.exclude),

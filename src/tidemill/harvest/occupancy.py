@@ -7,6 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from tidemill.harvest.holdings import Placed
+from tidemill.harvest.windows import is_open
 from tidemill.model.machine import Snapshot
 
 FAR_S = 4e9
@@ -65,9 +66,8 @@ def _reservations(
     for each in snapshot.reservations:
         if each.end_s <= now_s:
             continue
-        if each.usable and each.name == reservation:
-            if each.start_s <= now_s:
-                opened.update(each.nodes)
+        if is_open(each, reservation, now_s):
+            opened.update(each.nodes)
             span = (each.end_s, FAR_S)
         else:
             span = (max(each.start_s, now_s), each.end_s)

@@ -353,6 +353,7 @@ def _windows(
         return {}
     request = Request(
         partition=terms.partition,
+        reservation=terms.reservation,
         features=terms.features,
         exclude=terms.exclude,
         wake_nodes=terms.wake_nodes,

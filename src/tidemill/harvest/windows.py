@@ -26,6 +26,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes are asked about. `cores` 0 = whole nodes only, else nodes with so many free cores count, too."""
 
     partition: str = ""  #: several with commas between; empty = the default one, else all nodes
+    reservation: str = ""  #: we run in this one; all others are closed to us
     features: tuple[str, ...] = ()
     cores: int = 0
     exclude: frozenset[str] = frozenset()
@@ -109,7 +110,12 @@ def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
     taken = _taken(snapshot.running, shared=request.cores > 0) | _promised(snapshot)
     limits = _limits(chosen, snapshot.at_s)
     free: dict[str, Until] = {}
-    usable = {name for each in snapshot.reservations if _is_open(each, snapshot.at_s) for name in each.nodes}
+    usable = {
+        name
+        for each in snapshot.reservations
+        if is_open(each, request.reservation, snapshot.at_s)
+        for name in each.nodes
+    }
     for node in snapshot.nodes:
         if not is_asked(node, chosen, request) or node.name in taken:
             continue
@@ -117,7 +123,7 @@ def free_until(snapshot: Snapshot, request: Request) -> dict[str, Until]:
             limit = _longest(node, limits, snapshot.at_s)
             if limit is not None:
                 free[node.name] = limit
-    _cut_for_reservations(free, snapshot)
+    _cut_for_reservations(free, snapshot, request.reservation)
     _cut_for_jobs(free, snapshot)
     return free
 
@@ -197,16 +203,18 @@ def _cut(free: dict[str, Until], name: str, at_s: float, by: str) -> None:
         free[name] = Until(at_s, by)
 
 
-def _is_open(reservation: Reservation, at_s: float) -> bool:
-    return reservation.usable and reservation.start_s <= at_s < reservation.end_s
+def is_open(reservation: Reservation, ours: str, at_s: float) -> bool:
+    """Whether it is the one that we run in (PBS: `R17 NAME` is known by either word), and has begun."""
+    is_ours = reservation.usable and ours in (reservation.name, *reservation.name.split())
+    return is_ours and reservation.start_s <= at_s < reservation.end_s
 
 
-def _cut_for_reservations(free: dict[str, Until], snapshot: Snapshot) -> None:
+def _cut_for_reservations(free: dict[str, Until], snapshot: Snapshot, ours: str) -> None:
     for each in snapshot.reservations:
         if each.end_s <= snapshot.at_s:
             continue
-        # One that we may use ends what we run in it; any other one must find its nodes empty.
-        at_s = each.end_s if _is_open(each, snapshot.at_s) else max(each.start_s, snapshot.at_s)
+        # The end of ours ends what we run in it; any other one must find its nodes empty.
+        at_s = each.end_s if is_open(each, ours, snapshot.at_s) else max(each.start_s, snapshot.at_s)
         for name in each.nodes:
             _cut(free, name, at_s, f"reservation {each.name}")
 
