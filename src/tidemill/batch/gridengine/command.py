@@ -72,7 +72,7 @@ def accounting_string(key: str) -> str:
 
 
 def read_id(output: bytes) -> str:
-    """The number in what `qsub -terse` printed; verifiers of the site may print lines of their own. Raises SiteError."""
+    """The number that `qsub -terse` printed, perhaps among lines of the site's own. Raises SiteError."""
     match = _ID.search(output)
     if match is None:
         shown = output[:200].decode(errors="replace").strip()

@@ -1,0 +1,313 @@
+"""PBS Professional and OpenPBS behind the contract of batch systems. Not run on a real one: see docs/batch-pbs.md.
+
+Users cannot set a comment in PBS, so our jobs carry name and key in their variables (`-v`). One `qstat -f -F json` asks
+for exactly the allocations in question, by numbers that were written down at submission; one that comes back without
+our name and key is a reused number. Jobs that have ended leave the queue, and most sites keep no history: their
+scripts note the end (`batch/script.py`), `qstat -x` is asked where they could not.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.batch.contract import Answer, Ending, Facts, Machine, Status, Submission, split_element
+from tidemill.batch.launch import detect
+from tidemill.batch.names import check_name
+from tidemill.batch.pbs import command, survey
+from tidemill.batch.pbs.replies import (
+    Record,
+    read_duration,
+    read_json,
+    read_number,
+    read_text,
+    read_time,
+    read_vnodes,
+    text_of,
+    variables,
+)
+from tidemill.batch.polite import Budget
+from tidemill.batch.records import Records, Submitted, ended, tail_of
+from tidemill.batch.run import Refusal, Reply
+from tidemill.batch.script import Place, compose, node_text
+from tidemill.config.site import Cluster
+from tidemill.log import Log
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+HISTORY_EVERY_S = 30.0
+_QUEUED, _ACTIVE = set("QHWTM"), set("RESUB")
+_log = Log("pbs")
+
+
+class PbsBatchSystem:
+    """See `batch/contract.py`."""
+
+    def __init__(self, directory: Path, config: Cluster, *, key: str, account: str = "") -> None:
+        self._config = config
+        self._key = key
+        self._account = account
+        self._records = Records(directory)
+        self._budget = Budget(config, command.WORDS)
+        self.calls = self._budget.calls
+        self._user = pwd.getpwuid(os.getuid()).pw_name
+        self._missing_since_s: dict[str, float] = {}
+        self._final: dict[str, Status] = {}
+        self._asked_history_s = -HISTORY_EVERY_S
+        self._name_chars_max: int | None = None
+        self._server: Record | None = None
+
+    # ---- contract ----
+
+    def submit(self, submission: Submission) -> str:
+        """See the contract."""
+        name = check_name(submission.name)
+        known = self._records.submitted(name)
+        if known is not None:
+            return known.batch_id
+        if self._records.was_tried(name):
+            found = self._find(name)
+            if found:
+                return self._note(submission, found)
+        kind = "fork"
+        if submission.nodes > 1 and submission.ranks:
+            kind = detect(self._config.launcher)
+        place = Place(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
+        script = self._records.prepare(name, compose(submission, place), node_text(submission))
+        words = command.submit_words(submission, self._config, key=self._key, account=self._account)
+        reply = self._budget.act([*words, "-N", name[: self._name_chars_max], str(script)])
+        if reply.status != 0 and "illegal -n value" in reply.errors.lower() and self._name_chars_max is None:
+            self._name_chars_max = command.OLD_NAME_CHARS_MAX
+            reply = self._budget.act([*words, "-N", name[: self._name_chars_max], str(script)])
+        if reply.status != 0:
+            self.calls.failures += 1
+            raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+        return self._note(submission, command.read_id(reply.output))
+
+    def status(self, names: Collection[str]) -> dict[str, Status]:
+        """See the contract."""
+        found = self._jobs([name for name in names if name not in self._final])
+        answers: dict[str, Status] = {}
+        for name in names:
+            job = found.get(name)
+            if name in self._final:
+                answers[name] = self._final[name]
+            elif job is None or text_of(job, "job_state") in ("F", "X"):
+                answers[name] = self._left(name, job)
+            else:
+                self._missing_since_s.pop(name, None)
+                answers[name] = self._told(name, job)
+        unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
+        if unclear and self._ask_history(unclear):
+            answers.update({name: self._final[name] for name in unclear if name in self._final})
+        self._final.update({name: each for name, each in answers.items() if each.state in ALLOCATION_FINAL
+                            and each.answer is Answer.FOUND})  # fmt: skip
+        return answers
+
+    def cancel(self, names: Collection[str]) -> None:
+        """See the contract."""
+        wanted = [name for name in names if name not in self._final and self._records.has(name)]
+        targets: list[str] = []
+        for name, job in self._jobs(wanted).items():
+            if text_of(job, "job_state") not in ("F", "X", "E"):
+                self._records.note_cancel(name)
+                targets.append(self._id(name))
+        if not targets:
+            return
+        reply = self._budget.act(["qdel", *targets])
+        if reply.status not in {0, *command.GONE_STATUSES}:
+            self.calls.failures += 1
+            raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
+
+    def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
+        """See the contract. One call for each new limit; subjobs of arrays cannot be altered alone."""
+        alone = [name for name in ends_s if split_element(name)[1] is None]
+        limits: dict[int, dict[str, float]] = {}
+        for name, job in self._jobs(alone).items():
+            started_s, limit_s = _started_s(job), read_duration(text_of(job, "Resource_List", "walltime"))
+            if started_s is None or limit_s is None or text_of(job, "job_state") != "R":
+                continue
+            wanted_s = max(1, int(ends_s[name] - started_s))
+            if wanted_s < limit_s:
+                limits.setdefault(wanted_s, {})[name] = started_s + wanted_s
+        done: dict[str, float] = {}
+        for wanted_s, group in limits.items():
+            reply = self._budget.act(
+                ["qalter", "-l", f"walltime={wanted_s}", *(self._id(name) for name in group)]
+            )
+            if reply.status == 0:
+                done |= group
+            elif self._budget.refusal(reply) is Refusal.AWAY:
+                raise reply.error()
+            else:
+                self.calls.failures += 1
+                _log.warning("shorten.refused", reason=reply.last_words)
+        return done
+
+    def machine(self) -> Machine:
+        """See the contract."""
+        seen = self.snapshot()
+        usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
+        return Machine(
+            nodes=len(seen.nodes),
+            nodes_free=sum(node.state is NodeState.IDLE for node in usable),
+            cores_per_node=min((node.cores for node in usable), default=0),
+            memory_mb_per_node=min((node.memory_mb for node in usable), default=0),
+            queued=len(seen.queued),
+        )
+
+    def snapshot(self) -> Snapshot:
+        """See the contract: four queries, and once one for the server's settings."""
+        if self._server is None:
+            self._server = survey.ask_server(self._budget)
+        return survey.ask_snapshot(self._budget, self._server, is_ours=self._is_ours, user=self._user)
+
+    def facts(self) -> Facts:
+        """See the contract."""
+        self._server = survey.ask_server(self._budget)
+        return survey.compose_facts(self._server, self.snapshot())
+
+    def output(self, name: str) -> Path:
+        """See the contract."""
+        return self._records.output(name)
+
+    # ---- ours ----
+
+    def _is_ours(self, job: Record) -> bool:
+        owner = text_of(job, "Job_Owner").partition("@")[0]
+        return owner == self._user and variables(job).get(command.KEY) == self._key
+
+    def _id(self, name: str) -> str:
+        base, index = split_element(name)
+        submitted = self._records.submitted(base)
+        return command.element_id(submitted.batch_id, index) if submitted else ""
+
+    def _jobs(self, names: Collection[str], *options: str) -> dict[str, Record]:
+        """Those of these allocations that the queue knows, by name. One query."""
+        names = [name for name in names if self._records.has(name)]
+        ids = {command.short_id(self._id(name)): name for name in names if self._id(name)}
+        for name in names:
+            if not self._id(name):  # the reply to its submission never came
+                base = split_element(name)[0]
+                number = self._find(base)
+                if number:
+                    ids[command.short_id(number)] = name
+        if not ids:
+            return {}
+        words = [
+            "qstat",
+            *options,
+            "-f",
+            "-F",
+            "json",
+            *(self._id(name) or number for number, name in ids.items()),
+        ]
+        reply = self._ask(words)
+        jobs = read_json(reply.output, "Jobs")
+        if jobs is None:
+            text = [word for word in words if word not in ("-F", "json")]
+            jobs = read_text(self._ask(text).output, "Job Id:")
+        found: dict[str, Record] = {}
+        for number, job in jobs.items():
+            name = ids.get(command.short_id(number), "")
+            told = variables(job).get(command.NAME, "")
+            if name and self._is_ours(job) and told in (name, split_element(name)[0]):
+                found[name] = job
+        return found
+
+    def _ask(self, words: list[str]) -> Reply:
+        """A query by numbers, of which some may be unknown by now. Raises SiteError when it could not be asked."""
+        reply = self._budget.query(words, kind="status")
+        if reply.status not in {0, *command.GONE_STATUSES}:
+            self._budget.check(reply)
+        return reply
+
+    def _find(self, name: str) -> str:
+        """The number of a submission whose reply was lost; empty where there is none."""
+        listed = self._budget.check(
+            self._budget.query(["qselect", "-u", self._user, "-N", name[: self._name_chars_max]])
+        )
+        for number in listed.decode(errors="replace").split():
+            reply = self._ask(["qstat", "-f", "-F", "json", number])
+            for job in (read_json(reply.output, "Jobs") or {}).values():
+                if self._is_ours(job) and variables(job).get(command.NAME) == name:
+                    return number
+        return ""
+
+    def _note(self, submission: Submission, number: str) -> str:
+        submitted = Submitted(
+            batch_id=number,
+            count=submission.count,
+            at_s=clock.now_s(),
+            walltime_s=submission.walltime_s,
+        )
+        self._records.note(submission.name, submitted)
+        return number
+
+    # ---- words on one allocation ----
+
+    def _told(self, name: str, job: Record) -> Status:
+        state = text_of(job, "job_state")
+        active = state in _ACTIVE or (state not in _QUEUED and bool(text_of(job, "stime")))
+        if state not in _QUEUED | _ACTIVE:
+            _log.warning("state.unknown", name=name, state=state)
+        started_s = _started_s(job) if active else None
+        limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
+        holds = text_of(job, "Hold_Types").strip("n")
+        hosts = dict.fromkeys(node for node, _ in read_vnodes(text_of(job, "exec_vnode")))
+        return Status(
+            answer=Answer.FOUND,
+            state=AllocationState.ACTIVE if active else AllocationState.QUEUED,
+            batch_id=self._id(name),
+            reason=text_of(job, "comment")[:500],
+            held=f"Hold_Types {holds}" if state == "H" and holds else "",
+            nodes=tuple(hosts) if active else (),
+            started_s=started_s,
+            ends_s=started_s + limit_s if started_s is not None and limit_s is not None else None,
+            requeued=max(0, read_number(text_of(job, "run_count")) - 1),
+        )
+
+    def _left(self, name: str, job: Record | None) -> Status:
+        """Not in the queue: its own file, the history, our order; else unclear for a while, then gone."""
+        number = self._id(name)
+        status = self._records.ending(name, number)
+        if status is not None:
+            return status
+        if not self._records.has(name):
+            return Status(answer=Answer.GONE)
+        if job is not None and text_of(job, "job_state") == "F":
+            return self._from_history(name, job)
+        if self._records.was_canceled(name):
+            return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
+        now_s = clock.monotonic_s()
+        since_s = self._missing_since_s.setdefault(name, now_s)
+        gone = now_s - since_s > self._config.unknown_s
+        return Status(answer=Answer.GONE if gone else Answer.UNCLEAR, batch_id=number)
+
+    def _from_history(self, name: str, job: Record) -> Status:
+        status, comment = text_of(job, "Exit_status"), text_of(job, "comment")
+        ending = command.ending_of(status)
+        if "exceeded resource walltime" in comment:
+            ending = Ending.WALLTIME  # its exit status is 271 or 143 before 2020
+        state = command.STATES.get(ending, AllocationState.FAILED)
+        tail = tail_of(self.output(name)) if state is AllocationState.FAILED else ""
+        reason = f"Exit_status {status or 'none'}: {comment[:300]}"
+        return ended(state, ending, batch_id=self._id(name), reason=reason, tail=tail)
+
+    def _ask_history(self, names: list[str]) -> bool:
+        """Ask the server's history, rarely. Where it keeps none, there are no jobs in the reply."""
+        now_s = clock.monotonic_s()
+        if now_s - self._asked_history_s < HISTORY_EVERY_S:
+            return False
+        self._asked_history_s = now_s
+        for name, job in self._jobs(names, "-x").items():
+            if text_of(job, "job_state") in ("F", "X"):
+                self._final[name] = self._from_history(name, job)
+        return True
+
+
+def _started_s(job: Record) -> float | None:
+    return read_time(text_of(job, "stime"), clock.now_s())

@@ -1,0 +1,124 @@
+"""Command lines of PBS, and what its exit statuses mean. Pure. Source: qsub(1B), qalter(1B), `job.h` of OpenPBS."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.run import Refusal
+from tidemill.config.site import Cluster
+from tidemill.errors import SiteError
+from tidemill.model.state import AllocationState
+
+KEY, NAME = "TIDEMILL_KEY", "TIDEMILL_NAME"
+OLD_NAME_CHARS_MAX = 15
+"""Before PBS Professional 13 names had no more; today 236. What counts is the variable NAME."""
+
+_ID = re.compile(rb"(?m)^(\d+(?:\[\])?(?:\.[\w.-]+)?)\s*$")
+
+WORDS = (
+    ("cannot connect to server", Refusal.AWAY),
+    ("connection refused", Refusal.AWAY),
+    ("no route to host", Refusal.AWAY),
+    ("communication failure", Refusal.AWAY),
+    ("end of file", Refusal.AWAY),
+    ("unknown job id", Refusal.UNKNOWN),
+    ("job has finished", Refusal.UNKNOWN),
+    ("request invalid for finished", Refusal.UNKNOWN),
+    ("would exceed", Refusal.LIMIT),
+    ("exceeds queue and/or server resource limits", Refusal.DENIED),
+    ("limit", Refusal.LIMIT),
+    ("illegal", Refusal.DENIED),
+    ("unauthorized", Refusal.DENIED),
+    ("unknown queue", Refusal.DENIED),
+    ("unknown resource", Refusal.DENIED),
+    ("invalid", Refusal.DENIED),
+)
+"""Words of the commands, lower case."""
+
+GONE_STATUSES = {153, 35}
+"""`errno` modulo 256 of 15001, unknown job id, and 15139, job has finished."""
+
+_LAUNCH = {-1, -2, -3, -4, -5, -6, -10, -11, -16, -17, -18, -19, -22, -30, -32}
+_ENDINGS = {
+    -14: Ending.NODE,
+    -20: Ending.NODE,
+    -26: Ending.MEMORY,
+    -27: Ending.MEMORY,
+    -31: Ending.MEMORY,
+    -29: Ending.WALLTIME,
+    271: Ending.CANCELED,
+    265: Ending.CANCELED,
+}
+
+STATES = {
+    Ending.DONE: AllocationState.COMPLETED,
+    Ending.WALLTIME: AllocationState.COMPLETED,
+    Ending.CANCELED: AllocationState.CANCELED,
+    Ending.DEADLINE: AllocationState.CANCELED,
+}
+"""All others are FAILED."""
+
+
+def submit_words(submission: Submission, config: Cluster, *, key: str, account: str) -> list[str]:
+    """`qsub` without `-N` and the script. A line of `directives` comes last, and wins."""
+    chunk = f"{submission.nodes}:ncpus={max(1, submission.cores)}"
+    if submission.memory_mb:
+        chunk += f":mem={submission.memory_mb}mb"
+    for feature in dict.fromkeys([*config.features, *submission.features]):
+        chunk += f":{feature}" if "=" in feature else f":{feature}=True"
+    words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", "n", "-m", "n"]
+    words += ["-l", f"select={chunk}", "-l", "place=scatter:excl" if submission.nodes > 1 else "place=free"]
+    words += ["-l", f"walltime={max(1, math.ceil(submission.walltime_s))}"]
+    if submission.walltime_min_s is not None and submission.count == 1:
+        words += ["-l", f"min_walltime={max(1, math.ceil(submission.walltime_min_s))}"]
+    words += ["-v", f"{KEY}={key},{NAME}={submission.name},TIDEMILL_ABOUT={_plain(submission.comment)}"]
+    if submission.count > 1:
+        words += ["-J", f"0-{submission.count - 1}"]
+    queue = config.reservation or submission.partition or config.partition
+    words += ["-q", queue] if queue else []
+    billed = submission.account or account
+    words += ["-A", billed] if billed else []
+    for line in config.directives:
+        words += line.split()
+    return words
+
+
+def read_id(output: bytes) -> str:
+    """The number in what `qsub` printed, perhaps among lines of a site's hooks. Raises SiteError."""
+    match = _ID.search(output)
+    if match is None:
+        raise SiteError(
+            f"`qsub` printed `{output[:200].decode(errors='replace').strip()}`, expected a number"
+        )
+    return match[1].decode()
+
+
+def element_id(batch_id: str, index: int | None) -> str:
+    """`12[].server` and 3: `12[3].server`."""
+    return batch_id if index is None else batch_id.replace("[]", f"[{index}]", 1)
+
+
+def short_id(batch_id: str) -> str:
+    """Without the server, whose name has several forms."""
+    return batch_id.partition(".")[0]
+
+
+def ending_of(exit_status: str) -> Ending:
+    """What `Exit_status` says. Absent: it never started, and was deleted. Unknown negative numbers: UNKNOWN."""
+    if not re.fullmatch(r"-?\d+", exit_status):
+        return Ending.CANCELED
+    number = int(exit_status)
+    if number in _ENDINGS:
+        return _ENDINGS[number]
+    if number in _LAUNCH:
+        return Ending.LAUNCH
+    if number < 0:
+        return Ending.UNKNOWN
+    return Ending.FAILED if number else Ending.DONE
+
+
+def _plain(text: str) -> str:
+    """Text that `-v` takes: commas part its variables, blanks and quotes are read by shells of old versions."""
+    return re.sub(r"[^A-Za-z0-9@._:/+-]", "_", text)[:200] or "-"

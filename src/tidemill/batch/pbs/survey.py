@@ -1,0 +1,222 @@
+"""A machine under PBS as a snapshot, and what a newcomer needs to know of it. Not run on a real one.
+
+Nodes are hosts; vnodes are grouped by `resources_available.host`. PBS plans starts for its `backfill_depth` top jobs
+only, and stale plans stay with jobs that are not top any more: a plan in the past counts as none. Which jobs the
+scheduler looks at first is not shown: `hidden` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tidemill import clock
+from tidemill.batch.contract import FAR_FUTURE_S, Facts, PartitionFacts
+from tidemill.batch.launch import describe
+from tidemill.batch.pbs import replies
+from tidemill.batch.pbs.nodes import read_nodes, read_partitions
+from tidemill.batch.pbs.replies import Record, read_duration, read_number, read_time, read_vnodes, text_of
+from tidemill.batch.polite import Budget
+from tidemill.errors import ProtocolError
+from tidemill.model.machine import Queued, Reservation, Running, Snapshot
+
+HIDDEN_ORDER = "the scheduler's order of waiting jobs (PBS shows plans of its top jobs only)"
+HIDDEN_JOBS = "others' jobs (query_other_jobs is False)"
+OCCURRENCES_MAX = 100
+_PERIODS = {"HOURLY": 3600.0, "DAILY": 86400.0, "WEEKLY": 604800.0}
+
+
+def ask_server(budget: Budget) -> Record:
+    """The server's settings, with its version as `pbs_version`. Raises SiteError, ProtocolError."""
+    servers = _ask(budget, ["qstat", "-B", "-f", "-F", "json"], "Server", "Server: ", kind="")
+    return next(iter(servers.values()), {})
+
+
+def ask_snapshot(budget: Budget, server: Record, *, is_ours: Callable[[Record], bool], user: str) -> Snapshot:
+    """Four queries: nodes, jobs, queues, reservations. Raises SiteError, ProtocolError."""
+    vnodes = _ask(budget, ["pbsnodes", "-a", "-F", "json"], "nodes", "", kind="snapshot")
+    jobs = _ask(budget, ["qstat", "-t", "-f", "-F", "json"], "Jobs", "Job Id:", kind="snapshot")
+    queues = _ask(budget, ["qstat", "-Q", "-f", "-F", "json"], "Queue", "Queue: ", kind="snapshot")
+    reservations = read_reservations(
+        budget.check(budget.query(["pbs_rstat", "-f"], kind="snapshot")), user=user, now_s=clock.now_s()
+    )
+    is_hidden = text_of(server, "query_other_jobs") == "False"
+    now_s = float(clock.now_s())
+    nodes = read_nodes(vnodes, queues)
+    hosts = {vnode: text_of(each, "resources_available", "host") or vnode for vnode, each in vnodes.items()}
+    running = [
+        _running(number, job, hosts, ours=is_ours(job))
+        for number, job in jobs.items()
+        if text_of(job, "job_state") in ("R", "E", "S", "U") and "[]" not in number
+    ]
+    queued = [
+        _queued(number, job, hosts, ours=is_ours(job)) for number, job in jobs.items() if _waits(number, job)
+    ]
+    return Snapshot(
+        at_s=now_s,
+        nodes=nodes,
+        running=running,
+        queued=sorted(queued, key=lambda each: (-each.priority, each.planned_s or FAR_FUTURE_S)),
+        reservations=reservations,
+        partitions=read_partitions(queues, nodes, text_of(server, "default_queue")),
+        hidden=[HIDDEN_ORDER, HIDDEN_JOBS] if is_hidden else [HIDDEN_ORDER],
+    )
+
+
+def read_reservations(text: bytes, *, user: str, now_s: float) -> list[Reservation]:
+    """Reservations of `pbs_rstat -f`. Of a standing one only one occurrence is shown: the others follow by its rule."""
+    found: list[Reservation] = []
+    for each in replies.read_reservations(text):
+        start_s = read_time(text_of(each, "reserve_start"), now_s)
+        end_s = read_time(text_of(each, "reserve_end"), now_s)
+        if start_s is None or end_s is None:
+            continue
+        nodes = tuple(dict.fromkeys(name for name, _ in read_vnodes(text_of(each, "resv_nodes"))))
+        users = [name.partition("@")[0] for name in text_of(each, "Authorized_Users").split(",")]
+        name = text_of(each, "id").partition(".")[0]
+        for shift_s in _occurrences(each):
+            if end_s + shift_s > now_s:
+                reservation = Reservation(
+                    name=f"{name} {text_of(each, 'Reserve_Name')}".strip(),
+                    start_s=start_s + shift_s,
+                    end_s=end_s + shift_s,
+                    nodes=nodes,
+                    maintenance=name.startswith("M"),
+                    usable=user in users,
+                )
+                found.append(reservation)
+    return found
+
+
+def compose_facts(server: Record, seen: Snapshot) -> Facts:
+    """See the contract."""
+    partitions = [
+        PartitionFacts(
+            name=each.name,
+            is_default=each.is_default,
+            nodes=len(each.nodes),
+            cores_per_node=min((n.cores for n in seen.nodes if n.name in each.nodes), default=0),
+            memory_mb_per_node=min((n.memory_mb for n in seen.nodes if n.name in each.nodes), default=0),
+            walltime_max_s=each.walltime_max_s,
+            is_shared=each.is_shared,
+            usable=each.is_up,
+            why_not="" if each.is_up else "not enabled or not started",
+        )
+        for each in seen.partitions
+    ]
+    names = (
+        "scheduler_iteration",
+        "backfill_depth",
+        "job_history_enable",
+        "node_fail_requeue",
+        "max_queued",
+        "max_run",
+    )
+    return Facts(
+        system=f"PBS {text_of(server, 'pbs_version')}".strip(),
+        partitions=partitions,
+        array_max=read_number(text_of(server, "max_array_size") or "10000"),
+        jobs_max=_generic(text_of(server, "max_run")),
+        submits_max=_generic(text_of(server, "max_queued")),
+        others_hidden=HIDDEN_JOBS in seen.hidden,
+        architectures=sorted(
+            {
+                each.partition("=")[2]
+                for node in seen.nodes
+                for each in node.features
+                if each.startswith("arch=")
+            }
+        ),
+        launchers=describe(),
+        scheduler={name: text_of(server, name) for name in names if text_of(server, name)},
+        notes=[f"not shown: {each}" for each in seen.hidden],
+    )
+
+
+def _ask(budget: Budget, words: list[str], part: str, head: str, *, kind: str) -> dict[str, Record]:
+    """JSON, or else text. Raises SiteError, ProtocolError."""
+    text = budget.check(budget.query(words, kind=kind))
+    found = replies.read_json(text, part)
+    if found is None and head:
+        plain = [word for word in words if word not in ("-F", "json")]
+        found = replies.read_text(budget.check(budget.query(plain, kind=kind)), head)
+    if found is None:
+        raise ProtocolError(
+            f"`{' '.join(words)}` printed what is no JSON: `{text[:200].decode(errors='replace')}`"
+        )
+    return found
+
+
+def _occurrences(each: Record) -> list[float]:
+    """How much later than the one shown a standing reservation recurs, itself included (RFC 5545, FREQ and INTERVAL).
+    Whether the first or the next one is shown differs between versions: all that may be are kept."""
+    rule = dict(part.partition("=")[::2] for part in text_of(each, "reserve_rrule").split(";"))
+    period_s = _PERIODS.get(rule.get("FREQ", ""))
+    count = read_number(text_of(each, "reserve_count") or rule.get("COUNT", "1"))
+    if period_s is None or count < 2:
+        return [0.0]
+    step_s = period_s * max(1, read_number(rule.get("INTERVAL", "1")))
+    return [index * step_s for index in range(min(count, OCCURRENCES_MAX))]
+
+
+def _running(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Running:
+    now_s = clock.now_s()
+    started_s = read_time(text_of(job, "stime"), now_s) or float(now_s)
+    limit_s = read_duration(text_of(job, "Resource_List", "walltime"))
+    names = tuple(dict.fromkeys(hosts.get(name, name) for name, _ in read_vnodes(text_of(job, "exec_vnode"))))
+    return Running(
+        id=number,
+        name=text_of(job, "Job_Name"),
+        user=text_of(job, "Job_Owner").partition("@")[0],
+        nodes=names,
+        width=max(1, len(names), read_number(text_of(job, "Resource_List", "nodect"))),
+        started_s=started_s,
+        ends_s=FAR_FUTURE_S if limit_s is None else started_s + limit_s,
+        submitted_s=read_time(text_of(job, "qtime"), now_s),
+        partition=text_of(job, "queue"),
+        whole="excl" in text_of(job, "Resource_List", "place"),
+        ours=ours,
+    )
+
+
+def _waits(number: str, job: Record) -> bool:
+    """An array is told as a whole: its elements that wait repeat it."""
+    state = text_of(job, "job_state")
+    is_element = re.search(r"\[\d+\]", number) is not None
+    return state in ("Q", "H", "W", "T") and not is_element
+
+
+def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Queued:
+    now_s = clock.now_s()
+    planned_s = read_time(text_of(job, "estimated", "start_time"), now_s)
+    if planned_s is not None and planned_s < now_s - 600:
+        planned_s = None
+    planned = read_vnodes(text_of(job, "estimated", "exec_vnode")) if planned_s is not None else []
+    comment = text_of(job, "comment")
+    wanted = text_of(job, "Resource_List", "select").split("+")[0].split(":")[1:]
+    plain = ("ncpus=", "mpiprocs=", "mem=", "ompthreads=", "ngpus=")
+    return Queued(
+        id=number,
+        name=text_of(job, "Job_Name"),
+        user=text_of(job, "Job_Owner").partition("@")[0],
+        width=max(1, read_number(text_of(job, "Resource_List", "nodect"))),
+        walltime_s=read_duration(text_of(job, "Resource_List", "walltime")) or FAR_FUTURE_S,
+        cores=read_number(text_of(job, "Resource_List", "ncpus")),
+        submitted_s=read_time(text_of(job, "qtime"), now_s),
+        priority=float(read_number(text_of(job, "Priority"))),
+        partitions=tuple(filter(None, [text_of(job, "queue")])),
+        features=tuple(each for each in wanted if not each.startswith(plain)),
+        is_feature_list_exact="+" not in text_of(job, "Resource_List", "select"),
+        planned_s=planned_s,
+        planned_nodes=tuple(dict.fromkeys(hosts.get(name, name) for name, _ in planned)),
+        eligible=text_of(job, "job_state") == "Q" and "limit" not in comment.lower(),
+        whole="excl" in text_of(job, "Resource_List", "place"),
+        reason=comment[:200],
+        ours=ours,
+    )
+
+
+def _generic(limit: str) -> int | None:
+    """The limit for every user of `[u:PBS_GENERIC=10]`."""
+    match = re.search(r"u:PBS_GENERIC=(\d+)", limit)
+    return int(match[1]) if match else None

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""A PBS made of commands alone: qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat (symbolic links to this).
+
+There is no daemon: every command takes the lock of `$TIDEMILL_FAKE_PBS`, notes which jobs have ended, starts what fits,
+and does its work. Jobs are really run, each by a process of its own that keeps its limit. Outputs, messages and exit
+statuses are those of OpenPBS 22.05 as recorded, with what is wrong in them: `\\'` in JSON, numbers without quotes.
+
+    $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues
+    $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
+    $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
+    $TIDEMILL_FAKE_PBS_USER          who calls, if not the user of the process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.fakes.pbs.server import (
+    AWAY,
+    DENIED,
+    FINISHED,
+    SERVER,
+    UNKNOWN,
+    Failed,
+    Job,
+    State,
+    finish,
+    path,
+    run_job,
+    seconds_of,
+    server,
+    user,
+)
+from tests.fakes.pbs.told import as_json, as_text, attributes
+
+# ---- commands ----
+
+
+def options(words: list[str], valued: str, flags: str) -> tuple[dict[str, list[str]], list[str]]:
+    found: dict[str, list[str]] = {}
+    rest: list[str] = []
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if word.startswith("-") and word[1:2] in valued and word[1:2]:
+            found.setdefault(word[1], []).append(word[2:] or words.pop(0))
+        elif word.startswith("-") and word[1:] and set(word[1:]) <= set(flags):
+            for letter in word[1:]:
+                found.setdefault(letter, []).append("")
+        else:
+            rest.append(word)
+    return found, rest
+
+
+def check_server(words: list[str]) -> None:
+    if not path("away").exists():
+        return
+    if "json" in words:
+        sys.stdout.write(
+            '{\n  "timestamp":1751498039,\n  "pbs_version":"22.05.11",\n  "pbs_server":"fake-pbs"\n}\n'
+        )
+    raise Failed(f"Connection refused\n{NAME}: cannot connect to server {SERVER} (errno=15010)", AWAY)
+
+
+def qsub(words: list[str]) -> None:
+    given, rest = options(words, "SojlrmqvNJAPWpk", "zVIXh")
+    resources = dict(each.partition("=")[::2] for each in given.get("l", []))
+    name = given.get("N", [Path(rest[0]).name])[0]
+    if len(name) > 236 or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+        raise Failed("qsub: illegal -N value", 2)
+    count, *chunk = resources.get("select", "1:ncpus=1").split(":")
+    wanted = dict(each.partition("=")[::2] for each in chunk)
+    ncpus = int(wanted.pop("ncpus", 1))
+    wanted.pop("mem", None)
+    with server() as (state, config):
+        queue = given.get("q", ["workq"])[0]
+        if queue not in config["queues"]:
+            raise Failed("qsub: Unknown queue", 170)
+        if int(count) > len(config["nodes"]) or ncpus > max(config["nodes"].values()):
+            raise Failed("qsub: Job exceeds queue and/or server resource limits", 188)
+        number = state["next"]
+        state["next"] += 1
+        shutil.copy(rest[0], path("script", str(number)))
+        variables = dict(pair.partition("=")[::2] for pair in given.get("v", [""])[0].split(",") if pair)
+        plain = {
+            "name": name, "owner": user(), "queue": queue, "nodes": int(count), "ncpus": ncpus, "wanted": wanted,
+            "select": resources.get("select", "1"), "place": resources.get("place", "free"),
+            "walltime": seconds_of(resources.get("walltime", "3600")), "variables": variables, "exit": None,
+            "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))), "qtime": time.time(),
+            "state": "H" if "h" in given else "Q", "index": None, "parent": None,
+        }  # fmt: skip
+        if "J" in given:
+            first, last = given["J"][0].split("-")
+            for index in range(int(first), int(last) + 1):
+                key = f"{number}[{index}]"
+                state["jobs"][key] = {**plain, "key": key, "index": index, "parent": f"{number}[]"}
+            sys.stdout.write(f"{number}[].{SERVER}\n")
+        else:
+            state["jobs"][str(number)] = {**plain, "key": str(number)}
+            sys.stdout.write(f"{number}.{SERVER}\n")
+
+
+def find(state: State, word: str) -> list[Job]:
+    key = word.partition(".")[0]
+    found = [job for job in state["jobs"].values() if job["key"] == key or job["parent"] == key]
+    if not found:
+        raise Failed(f"{NAME}: Unknown Job Id {word}", UNKNOWN)
+    return found
+
+
+def each_job(state: State, words: list[str], act: Callable[[Job, str], None]) -> None:
+    """Do it for each; the last failure is the exit status, as in PBS."""
+    failed = None
+    for word in words:
+        try:
+            for job in find(state, word):
+                act(job, word)
+        except Failed as error:
+            sys.stderr.write(f"{error}\n")
+            failed = error
+    if failed is not None:
+        raise Failed("", failed.status)
+
+
+def own(job: Job, word: str) -> None:
+    if job["owner"] != user():
+        raise Failed(f"{NAME}: Unauthorized Request  {word}", DENIED)
+    if job["state"] == "F":
+        raise Failed(f"{NAME}: Job has finished {word}", FINISHED)
+
+
+def qdel(words: list[str]) -> None:
+    def delete(job: Job, word: str) -> None:
+        own(job, word)
+        if job["state"] == "R":
+            path("delete", job["key"]).touch()
+        else:
+            finish(job)
+
+    with server() as (state, _):
+        each_job(state, words, delete)
+
+
+def qsig(words: list[str]) -> None:
+    given, rest = options(words, "s", "")
+    number = getattr(signal, "SIG" + given.get("s", ["TERM"])[0].removeprefix("SIG"))
+
+    def send(job: Job, word: str) -> None:
+        own(job, word)
+        path("signal", f"{job['key']}@{int(number)}").touch()
+
+    with server() as (state, _):
+        each_job(state, rest, send)
+
+
+def qalter(words: list[str]) -> None:
+    given, rest = options(words, "l", "")
+    limit = seconds_of(dict(each.partition("=")[::2] for each in given["l"])["walltime"])
+
+    def alter(job: Job, word: str) -> None:
+        own(job, word)
+        if job["state"] == "R" and limit > job["walltime"]:
+            raise Failed(f"qalter: Unauthorized Request  {word}", DENIED)
+        job["walltime"] = limit
+        with path("limit", job["key"]).open("w") as file:
+            file.write(str(limit))
+
+    with server() as (state, _):
+        each_job(state, rest, alter)
+
+
+def qselect(words: list[str]) -> None:
+    given, _ = options(words, "uNs", "x")
+    with server() as (state, _):
+        for job in state["jobs"].values():
+            is_wanted = job["owner"] == given.get("u", [job["owner"]])[0]
+            is_wanted &= job["name"] == given.get("N", [job["name"]])[0]
+            if is_wanted and (job["state"] != "F" or "x" in given):
+                sys.stdout.write(f"{job['parent'] or job['key']}.{SERVER}\n")
+
+
+def qstat(words: list[str]) -> None:
+    given, rest = options(words, "Fu", "xftBQw")
+    is_json = given.get("F") == ["json"]
+    with server() as (state, config):
+        if "B" in given:
+            plain = {"default_queue": "workq", "pbs_version": "22.05.11", "max_array_size": 10000}
+            tell("Server", "Server: ", {SERVER: {**plain, **config["server"]}}, is_json=is_json)
+        elif "Q" in given:
+            tell("Queue", "Queue: ", config["queues"], is_json=is_json)
+        elif "x" in given and config["server"].get("job_history_enable") != "True":
+            sys.stderr.write("qstat: PBS is not configured to maintain job history\n")
+            tell("Jobs", "Job Id: ", {}, is_json=is_json)
+        else:
+            chosen, status = choose(state, rest, ended="x" in given)
+            hides = config["server"].get("query_other_jobs") == "False"
+            seen = [job for job in chosen if not hides or job["owner"] == user()]
+            records = {f"{job['key']}.{SERVER}": attributes(job, config) for job in seen}
+            tell("Jobs", "Job Id: ", records, is_json=is_json)
+            if status:
+                raise Failed("", status)
+
+
+def choose(state: State, words: list[str], *, ended: bool) -> tuple[list[Job], int]:
+    """The jobs of these numbers, all without any, and the status of the last failure."""
+    chosen: list[Job] = []
+    status = 0
+    for word in words or [""]:
+        try:
+            found = find(state, word) if word else list(state["jobs"].values())
+        except Failed as error:
+            sys.stderr.write(f"{error}\n")
+            status = error.status
+            continue
+        for job in found:
+            if job["state"] != "F" or ended:
+                chosen.append(job)
+            elif word:
+                hint = "use -x or -H to obtain historical job information"
+                sys.stderr.write(f"qstat: {word} Job has finished, {hint}\n")
+                status = FINISHED
+    return chosen, status
+
+
+def tell(part: str, head: str, records: dict[str, Any], *, is_json: bool) -> None:
+    sys.stdout.write(as_json(part, records) if is_json else as_text(head, records))
+
+
+def pbsnodes(words: list[str]) -> None:
+    with server() as (state, config):
+        records = {}
+        for name, cores in config["nodes"].items():
+            jobs = [job for job in state["jobs"].values() if job["state"] == "R" and name in job["hosts"]]
+            used = sum(job["ncpus"] for job in jobs)
+            full = used >= cores or any(job["excl"] for job in jobs)
+            records[name] = {
+                "Mom": f"{name}.local", "ntype": "PBS",
+                "state": config.get("states", {}).get(name, "job-busy" if full and jobs else "free"), "pcpus": cores,
+                "resources_available": {"arch": "linux", "host": name, "mem": "4000000kb", "ncpus": cores,
+                                        "vnode": name, **config.get("features", {}).get(name, {})},
+                "resources_assigned": {"ncpus": used} if used else {},
+                "resv_enable": "True", "sharing": "default_shared",
+            }  # fmt: skip
+            if jobs:
+                records[name]["jobs"] = [f"{job['key']}.{SERVER}/0" for job in jobs]
+        sys.stdout.write(as_json("nodes", records))
+
+
+def pbs_rstat(words: list[str]) -> None:
+    with contextlib.suppress(FileNotFoundError), path("rstat").open() as file:
+        sys.stdout.write(file.read())
+
+
+COMMANDS = {each.__name__: each for each in (qsub, qstat, qdel, qalter, qselect, qsig, pbsnodes, pbs_rstat)}
+NAME = Path(sys.argv[0]).name
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--run"]:
+        run_job(sys.argv[2], sys.argv[3])
+        return 0
+    for name in ("end", "limit", "nodefile", "signal", "delete", "script"):
+        path(name).mkdir(exist_ok=True)
+    try:
+        check_server(sys.argv)
+        COMMANDS[NAME](sys.argv[1:])
+    except Failed as error:
+        if str(error):
+            sys.stderr.write(f"{error}\n")
+        return error.status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""The state of the fake PBS, and how it runs jobs. See fake_pbs.py."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = os.environ.get("TIDEMILL_FAKE_PBS", "")
+SERVER = "fake-pbs"
+KILL_DELAY_S = 1.0
+UNKNOWN, FINISHED, DENIED, AWAY = 153, 35, 159, 255
+
+
+Job = dict[str, Any]
+State = dict[str, Any]
+Config = dict[str, Any]
+
+
+def path(*parts: str) -> Path:
+    return Path(HERE, *parts)
+
+
+def user() -> str:
+    return os.environ.get("TIDEMILL_FAKE_PBS_USER") or pwd.getpwuid(os.getuid()).pw_name
+
+
+def ctime(seconds: float) -> str:
+    return time.strftime("%a %b %d %H:%M:%S %Y", time.localtime(seconds))
+
+
+def seconds_of(text: str) -> int:
+    total = 0
+    for piece in text.split(":"):
+        total = total * 60 + int(piece)
+    return total
+
+
+def clock_of(seconds: int) -> str:
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+class Failed(Exception):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# ---- the server's state ----
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[State, Config]]:
+    with path("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with path("state.json").open() as file:
+                state = json.load(file)
+        except FileNotFoundError:
+            state = {"next": 1, "jobs": {}}
+        with path("config.json").open() as file:
+            config = json.load(file)
+        advance(state, config)
+        yield state, config
+        advance(state, config)
+        with path("state.new").open("w") as file:
+            json.dump(state, file)
+        path("state.new").replace(path("state.json"))
+
+
+def advance(state: State, config: Config) -> None:
+    for job in state["jobs"].values():
+        if job["state"] == "R" and path("end", job["key"]).exists():
+            job["exit"] = int(path("end", job["key"]).read_text())
+            finish(job)
+    used = dict.fromkeys(config["nodes"], 0)
+    for job in state["jobs"].values():
+        if job["state"] == "R":
+            take(job, used, config)
+    for job in state["jobs"].values():
+        if job["state"] == "Q":
+            free = [name for name in config["nodes"] if fits(job, name, used, config)]
+            if len(free) < job["nodes"]:
+                break  # first in, first out
+            job["hosts"] = free[: job["nodes"]]
+            take(job, used, config)
+            start(job)
+    if config["server"].get("job_history_enable") != "True":
+        state["jobs"] = {key: job for key, job in state["jobs"].items() if job["state"] != "F"}
+
+
+def take(job: Job, used: dict[str, int], config: Config) -> None:
+    for name in job["hosts"]:
+        used[name] += config["nodes"][name] if job["excl"] else job["ncpus"]
+
+
+def fits(job: Job, name: str, used: dict[str, int], config: Config) -> bool:
+    has = config.get("features", {}).get(name, {})
+    if any(has.get(key) != value for key, value in job["wanted"].items()):
+        return False
+    if job["excl"]:
+        return used[name] == 0
+    return bool(used[name] + job["ncpus"] <= config["nodes"][name])
+
+
+def finish(job: Job) -> None:
+    job["state"] = "F"
+    job["ended"] = time.time()
+    job["comment"] = {None: "Job terminated", 0: "Job run and finished"}.get(
+        job["exit"], "Job run and failed"
+    )
+    if job["exit"] == -29:
+        job["comment"] += " and exceeded resource walltime"
+
+
+def start(job: Job) -> None:
+    job.update(state="R", stime=time.time(), runs=job.get("runs", 0) + 1)
+    with path("limit", job["key"]).open("w") as file:
+        file.write(str(job["walltime"]))
+    with path("nodefile", job["key"]).open("w") as file:
+        file.write("".join(f"{name}\n" for name in job["hosts"]))
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "TIDEMILL_FAKE_PBS") if name in os.environ}
+    environ.update(
+        job["variables"],
+        PBS_JOBID=f"{job['key']}.{SERVER}",
+        PBS_JOBNAME=job["name"],
+        PBS_NODEFILE=str(path("nodefile", job["key"])),
+        PBS_ENVIRONMENT="PBS_BATCH",
+    )
+    if job["index"] is not None:
+        environ["PBS_ARRAY_INDEX"] = str(job["index"])
+    words = [
+        sys.executable,
+        str(Path(__file__).resolve().with_name("fake_pbs.py")),
+        "--run",
+        job["key"],
+        job["script"],
+    ]
+    runner = subprocess.Popen(
+        words,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        close_fds=True,
+    )
+    job["runner"] = runner.pid
+    runner.returncode = 0  # nobody waits for it
+
+
+# ---- running one job ----
+
+
+def members(session: int, but: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        name = entry.name
+        try:
+            with (entry / "stat").open() as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and int(name) != but and fields[0] not in "ZX":
+            found.append(int(name))
+    return found
+
+
+def signal_all(session: int, but: int, number: int) -> None:
+    for pid in members(session, but):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def run_job(key: str, script: str) -> None:
+    """The MoM: limit, signals, end. Everything of the job is in a PID namespace where that is allowed."""
+    outer = (
+        ["unshare", "-pf", "--kill-child", "--mount-proc"]
+        if os.getuid() == 0 and shutil.which("unshare")
+        else []
+    )
+    child = subprocess.Popen([*outer, "/bin/sh", script], start_new_session=True, cwd="/")
+    but = child.pid if outer else 0
+    started, told, why = time.monotonic(), None, 0
+    while child.poll() is None:
+        now = time.monotonic()
+        with path("limit", key).open() as file:
+            limit = float(file.read() or 1e9)
+        for order in list(path("signal").iterdir()):
+            target, _, number = order.name.rpartition("@")
+            if target == key:
+                order.unlink()
+                signal_all(child.pid, but, int(number))
+        if told is None and (path("delete", key).exists() or now - started > limit):
+            told, why = now, 0 if path("delete", key).exists() else -29
+            signal_all(child.pid, but, signal.SIGTERM)
+        elif told is not None and now - told > KILL_DELAY_S:
+            signal_all(child.pid, 0, signal.SIGKILL)
+        time.sleep(0.01)
+    signal_all(child.pid, 0, signal.SIGKILL)
+    status = child.returncode
+    if why:
+        status = why
+    elif status < 0:
+        status = 256 - status
+    elif told is not None and status > 128:
+        status = 256 + status - 128
+    with path("end", f".{key}").open("w") as file:
+        file.write(str(status))
+    path("end", f".{key}").replace(path("end", key))
