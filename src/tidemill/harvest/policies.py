@@ -11,12 +11,14 @@ from tidemill.harvest.waves import SENTENCES, Binding, room_of, rounded, wave
 PLANNED_MAX = 100
 """`windows` leaves alone what so many blocked jobs will need, whatever the scheduler itself reserves."""
 
+TITAN_NODES = 18_688
 TITAN_BROKERS = 20
 TITAN_WIDTH_MIN = 15
 TITAN_WIDTH_MAX = 300
 TITAN_JOB_S = 6264.0
-"""Of the brokers on Titan, 2016-17: 20 of them, each with one batch job of 15 to 300 nodes whose events are fixed
-before it starts; a job ran for 1.74 h on average (100 events a node, chosen by the average length of backfill)."""
+"""The brokers on Titan, 2016-17: 20 of them, each with one batch job of 15 to 300 of its 18,688 nodes, whose events are
+fixed before it starts (100 a node, chosen by the average length of backfill); a job ran for 1.74 h on average. On
+another machine the widths are the same shares of it."""
 
 
 def capped(situation: Situation) -> Decision:
@@ -58,8 +60,10 @@ def titan(situation: Situation) -> Decision:
     )
     brokers = min(TITAN_BROKERS, limits.allocations_max) - sum(each.count for each in situation.holdings)
     submits = []
-    while brokers > 0 and free >= TITAN_WIDTH_MIN:
-        width = min(free, TITAN_WIDTH_MAX)
+    narrowest = max(1, round(TITAN_WIDTH_MIN * situation.nodes / TITAN_NODES))
+    widest = max(narrowest, round(TITAN_WIDTH_MAX * situation.nodes / TITAN_NODES))
+    while brokers > 0 and free >= narrowest:
+        width = min(free, widest)
         submits.append(Submit(width, 1, walltime_s))
         brokers -= 1
         free -= width

@@ -31,6 +31,8 @@ from tidemill.harvest.situation import (
 from tidemill.harvest.swf import Job
 
 HOUR_S = 3600.0
+ANNOUNCED_S = 7 * 86400.0
+"""An outage is known to scheduler and broker so long before; longer jobs than that are drained for nowhere."""
 END_REGULAR, END_OURS, FREED, OUTAGE = range(4)
 
 
@@ -42,7 +44,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     event_s: float = 300.0
     startup_s: float = 120.0
     poll_s: float = 30.0
-    lead_s: float = 3.0  #: a poll's actions reach the scheduler so long before its backfill cycle
+    lead_s: float | None = None  #: a poll acts so long before a backfill cycle; None = `death_s` + 1
+    is_aligned: bool = True  #: False: polls and cycles have nothing to do with each other
     cycle_s: float = 30.0
     death_s: float = 5.0
     jobs_max: int = 1_000_000
@@ -81,15 +84,17 @@ class Cohort:
 class Machine:
     """One run. `policy` None: without us."""
 
-    def __init__(self, world: World, jobs: Sequence[Job], *, policy: Policy | None, seed: int) -> None:
-        chance = random.Random(seed)  # noqa: S311 -- no secret
+    def __init__(self, world: World, jobs: Sequence[Job], *, policy: Policy | None, seed: str) -> None:
+        chance = random.Random(f"phase {seed}")
         self.world = world
         self.jobs = jobs
         self.policy = policy
         self.next_poll_s = EVER
         self.next_cycle_s = EVER
         self.cycle_phase_s = chance.random() * world.cycle_s
-        self.poll_phase_s = self.cycle_phase_s - world.lead_s
+        lead_s = world.death_s + 1 if world.lead_s is None else world.lead_s
+        unrelated_s = chance.random() * world.poll_s
+        self.poll_phase_s = self.cycle_phase_s - lead_s if world.is_aligned else unrelated_s
         self.now_s = 0.0
         self.idle = world.nodes
         self.regular = 0
@@ -236,10 +241,17 @@ class Machine:
     # -- the scheduler -----------------------------------------------------------------------------------------------
 
     def _free_until_s(self) -> float:
-        """Start of the next outage; now in an outage."""
-        while self.outages and self.outages[0].end_s <= self.now_s:
-            self.outages.pop(0)
-        return max(self.now_s, self.outages[0].start_s) if self.outages else EVER
+        """Start of the next outage that is announced; now in an outage."""
+        known = self._known_outages()
+        return max(self.now_s, known[0].start_s) if known else EVER
+
+    def _known_outages(self) -> list[Outage]:
+        """Those that last or are announced."""
+        outages = self.outages
+        while outages and outages[0].end_s <= self.now_s:
+            outages.pop(0)
+        until_s = self.now_s + ANNOUNCED_S
+        return [each for each in outages if each.start_s <= until_s] if outages else outages
 
     def _start_regular(self, job: Waiting) -> None:
         index = int(job.id)
@@ -309,8 +321,7 @@ class Machine:
             ]
         ends.sort()
         profile.release(ends)
-        self._free_until_s()
-        for outage in self.outages:
+        for outage in self._known_outages():
             profile.take(outage.width, max(self.now_s, outage.start_s), outage.end_s)
         starts = play(profile, self.queue, 1).starts
         if starts:
@@ -379,7 +390,6 @@ class Machine:
     def situation(self) -> Situation:
         """What the broker sees."""
         now, world = self.now_s, self.world
-        self._free_until_s()
         busy = self.busy
         if self.dying:
             busy = busy + [Busy(nodes, at) for at, nodes in self.dying.items()]
@@ -393,7 +403,7 @@ class Machine:
             idle=self.idle,
             busy=busy,
             queue=self.queue,
-            outages=self.outages,
+            outages=self._known_outages(),
             holdings=[self._holding(each) for each in self.cohorts.values()],
             backlog=self.backlog,
             limits=limits,
@@ -465,11 +475,3 @@ def room(profile: Profile, seconds: float) -> int:
 def after(now_s: float, period_s: float, phase_s: float) -> float:
     """The next tick after `now_s`."""
     return phase_s + ((now_s - phase_s) // period_s + 1) * period_s
-
-
-def jittered(jobs: Sequence[Job], seed: int, jitter_s: int) -> tuple[list[Job], list[int]]:
-    """The workload of a seed: each job comes up to `jitter_s` later; and the index in `jobs` of each."""
-    chance = random.Random(seed)  # noqa: S311 -- no secret
-    moved = [(job.submit_s + chance.randint(0, jitter_s), k) for k, job in enumerate(jobs)]
-    moved.sort()
-    return [jobs[k]._replace(submit_s=at) for at, k in moved], [k for _, k in moved]

@@ -230,8 +230,9 @@ def empty_spells(records: list[Raw], nodes: int) -> tuple[list[tuple[int, int]],
             f"by its own starts the log overfills the machine in {share:.0%} of the time: they are not trusted, "
             "outages cannot be seen"
         )
-    found = []
-    busy, since = 0, None
+    found: list[tuple[int, int]] = []
+    busy = 0
+    since: int | None = None
     for at, change in spells(records):
         if busy == 0 and since is not None and at - since > EMPTY_S_MIN and waited(records, since, at):
             found.append((since, at))

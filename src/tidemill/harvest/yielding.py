@@ -113,17 +113,28 @@ def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten
 
 
 def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death_s: float) -> None:
-    """Take what ours hold off the profile, with their new ends; count the shortened ones as held again."""
-    begin = profile.times[0]
+    """Take what ours hold off each step of the profile, with their new ends; count the shortened ones as held again.
+
+    Nodes of ours that come free between two steps count from the next step on: how many are free *until* a step, which
+    is all that is asked for later, stays the same.
+    """
     by_key = {each.key: each for each in held}
-    for each in held:
-        if each.left:
-            profile.take(each.left * each.width, begin, max(begin, each.ends_s + death_s))
+    ends = [(each.ends_s, each.left * each.width) for each in held if each.left]
     for change in shortens:
         each = by_key[change.key]
-        profile.take(change.count * each.width, begin, max(begin, change.ends_s + death_s))
-    for change in shortens:
-        by_key[change.key].left += change.count
+        ends.append((change.ends_s, change.count * each.width))
+        each.left += change.count
+    ends.sort()
+    nodes = sum(width for _, width in ends)
+    first, count = 0, len(ends)
+    free = profile.free
+    for k, at in enumerate(profile.times):
+        while k and first < count and ends[first][0] + death_s <= at:
+            nodes -= ends[first][1]
+            first += 1
+        if not nodes:
+            break
+        free[k] -= nodes
 
 
 def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[int, int]]:

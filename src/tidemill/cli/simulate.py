@@ -1,0 +1,303 @@
+"""`tidemill simulate`: replay a machine's log with the broker in the loop."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.cli.arguments import Command, Parser, count
+from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.errors import ConfigError
+from tidemill.harvest.plan import Policy
+
+if TYPE_CHECKING:
+    from tidemill.harvest.experiment import Result, Study
+    from tidemill.harvest.swf import Trace
+
+SIMULATED = [Policy.YIELD, Policy.PREEMPT, Policy.CAPPED, Policy.TITAN, Policy.WINDOWS]
+
+
+def seconds(text: str) -> float:
+    """Seconds, as a number or a duration such as `5m`."""
+    from argparse import ArgumentTypeError
+
+    from tidemill.clock import parse_duration_s
+
+    try:
+        value = float(text)
+    except ValueError:
+        try:
+            value = float(parse_duration_s(text))
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(f"`{text}` is no number of seconds")
+    return value
+
+
+def define(parser: Parser) -> None:
+    """Options of `simulate`."""
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="log of a machine, gzip or plain")
+    parser.add_argument(
+        "--policy",
+        action="append",
+        choices=[policy.value for policy in SIMULATED],
+        help="how the broker behaves; may be repeated (default: yield)",
+    )
+    parser.add_argument(
+        "--kind",
+        choices=["swf", "availability"],
+        default="swf",
+        help="`swf`: jobs, Standard Workload Format; `availability`: lines of time and free nodes (default: swf)",
+    )
+    for name, value, text in (
+        ("--event-s", 300.0, "seconds of one event on a node"),
+        ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
+        ("--poll-s", 30.0, "pause between two looks at the machine"),
+        ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
+        ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
+        ("--walltime-max-s", 86400.0, "longest allocation"),
+    ):
+        parser.add_argument(
+            name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
+        )
+    parser.add_argument(
+        "--lead-s",
+        type=seconds,
+        metavar="S",
+        help="a poll has acted so long before the scheduler's cycle (default: death-s + 1)",
+    )
+    parser.add_argument(
+        "--unaligned",
+        action="store_true",
+        help="polls know nothing of the scheduler's cycle (default: they come just before it)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=count,
+        default=4,
+        metavar="N",
+        help="paired runs with jittered submissions (default: 4)",
+    )
+    parser.add_argument(
+        "--replicas", type=count, metavar="N", help="pairs in a seed (default: 170,000 / jobs, 1 to 24)"
+    )
+    parser.add_argument(
+        "--jitter-s",
+        type=seconds,
+        default=120.0,
+        metavar="S",
+        help="jobs come up to so much later (default: 120)",
+    )
+    parser.add_argument(
+        "--jobs-max",
+        type=count,
+        metavar="N",
+        help="allocations held or asked for at most (default: no bound)",
+    )
+    parser.add_argument(
+        "--width-min", type=count, default=1, metavar="N", help="nodes of an allocation at least (default: 1)"
+    )
+    parser.add_argument(
+        "--nodes", type=count, metavar="N", help="size of the machine (default: as the log's header says)"
+    )
+    parser.add_argument(
+        "--workers", type=count, metavar="N", help="processes, one seed each at a time (default: all cores)"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the tide of seed 1 as SVG (default: not)"
+    )
+
+
+def run(args: Namespace) -> int:
+    """Simulate and print."""
+    from tidemill.harvest.experiment import results_of, run_all
+
+    trace = read(args)
+    study = study_of(args, trace)
+    for note in notes_of(trace):
+        say(note)
+    if args.plot is not None:
+        draw(args.plot, study, trace)
+    results = results_of(study, run_all(study))
+    if args.json:
+        show_json(report_of(args, study, trace, results))
+    else:
+        print_tables(study, trace, results)
+    return 0
+
+
+def read(args: Namespace) -> Trace:
+    """The trace of the command line."""
+    if args.kind == "availability":
+        from tidemill.harvest import availability
+
+        return availability.read(args.trace, nodes=args.nodes)
+    from tidemill.harvest import swf
+
+    return swf.read(args.trace, nodes=args.nodes)
+
+
+def study_of(args: Namespace, trace: Trace) -> Study:
+    """What the command line asks for. Raises ConfigError for what cannot be."""
+    from tidemill.harvest.experiment import Study, horizon_of, replicas_for
+    from tidemill.harvest.simulate import World
+
+    for name in ("event_s", "poll_s", "cycle_s", "walltime_max_s"):
+        if getattr(args, name) <= 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must be more than 0")
+    if args.width_min > trace.nodes:
+        raise ConfigError(f"--width-min {args.width_min} is more than the machine's {trace.nodes} nodes")
+    world = World(
+        nodes=trace.nodes,
+        outages=trace.outages,
+        event_s=args.event_s,
+        startup_s=args.startup_s,
+        poll_s=args.poll_s,
+        lead_s=args.lead_s,
+        is_aligned=not args.unaligned,
+        cycle_s=args.cycle_s,
+        death_s=args.death_s,
+        jobs_max=args.jobs_max or 1_000_000,
+        width_min=args.width_min,
+        walltime_max_s=args.walltime_max_s,
+        horizon_s=horizon_of(trace.jobs),
+    )
+    policies = list(dict.fromkeys(Policy(name) for name in args.policy or [Policy.YIELD.value]))
+    return Study(
+        world=world,
+        jobs=trace.jobs,
+        policies=policies,
+        seeds=args.seeds,
+        replicas=args.replicas or replicas_for(len(trace.jobs)),
+        jitter_s=int(args.jitter_s),
+        workers=args.workers or os.cpu_count() or 1,
+    )
+
+
+def notes_of(trace: Trace) -> list[str]:
+    """What is to be known of a log, for people."""
+    from tidemill.harvest.swf import told
+
+    lines = [f"{trace.name}: {len(trace.jobs):,} jobs on {trace.nodes:,} nodes ({trace.nodes_from})"]
+    if trace.skipped:
+        lines.append(f"skipped: {told(trace.skipped)}")
+    if trace.outages:
+        hours = sum(end - start for start, end in trace.outages) / 3600
+        lines.append(f"left out: {len(trace.outages)} outages, {hours:,.0f} h")
+    return lines + trace.notes
+
+
+def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
+    """The JSON document."""
+    first = next(iter(results.values()))
+    world = study.world
+    return {
+        "trace": trace.name,
+        "nodes": trace.nodes,
+        "nodes_from": trace.nodes_from,
+        "jobs": len(trace.jobs),
+        "skipped": trace.skipped,
+        "outages": len(trace.outages),
+        "notes": trace.notes,
+        "seeds": study.seeds,
+        "replicas": study.replicas,
+        "idle_share": first.idle_share,
+        "seconds": sum(each.seconds for each in results.values()),
+        "parameters": {
+            "kind": args.kind,
+            "event_s": world.event_s,
+            "startup_s": world.startup_s,
+            "poll_s": world.poll_s,
+            "lead_s": None if args.unaligned else world.death_s + 1 if args.lead_s is None else args.lead_s,
+            "cycle_s": world.cycle_s,
+            "death_s": world.death_s,
+            "jitter_s": study.jitter_s,
+            "jobs_max": args.jobs_max,
+            "width_min": world.width_min,
+            "walltime_max_s": world.walltime_max_s,
+            "horizon_s": world.horizon_s,
+        },
+        "policies": results,
+    }
+
+
+def draw(path: Path, study: Study, trace: Trace) -> None:
+    """Write the plot of the first policy."""
+    from tidemill.harvest.experiment import tide_of
+    from tidemill.report.tide import tide
+
+    policy = study.policies[0]
+    tally = tide_of(study, policy)
+    drawn = tide(
+        tally.tide, nodes=trace.nodes, until_s=study.world.horizon_s, title=f"{trace.name}, {policy}"
+    )
+    try:
+        path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
+    say(f"wrote `{path}`")
+
+
+def print_tables(study: Study, trace: Trace, results: dict[str, Result]) -> None:
+    """The figures as tables."""
+    heads = ["POLICY", "USEFUL", "SAME RUN", "OCCUPIED", "WAIT", "95 %", "STARTS/H", "CANCELS/H", "CPU S"]
+    show_table(
+        heads,
+        [
+            [
+                name,
+                percent(each.useful),
+                percent(each.useful_same_run),
+                percent(each.occupied),
+                signed(each.wait_change.mean),
+                f"{signed(each.wait_change.low)} .. {signed(each.wait_change.high)}",
+                f"{each.starts_per_h:,.0f}",
+                f"{each.cancels_per_h:,.0f}",
+                f"{each.seconds:.1f}",
+            ]
+            for name, each in results.items()
+        ],
+        right=tuple(range(1, len(heads))),
+    )
+    show("")
+    show_table(
+        ["POLICY", "NODES", "JOBS", "WAIT H", "WITHOUT US", "CHANGE", "95 %", "SLOWDOWN"],
+        [
+            [
+                name,
+                f"{size.nodes_min}-{size.nodes}",
+                f"{size.jobs:,}",
+                f"{size.wait_s / 3600:.2f}",
+                f"{size.wait_without_s / 3600:.2f}",
+                signed(size.wait_change),
+                f"{signed(size.low)} .. {signed(size.high)}",
+                signed(size.slowdown_change.mean),
+            ]
+            for name, each in results.items()
+            for size in each.by_size
+        ],
+        right=(2, 3, 4, 5, 6, 7),
+    )
+    first = next(iter(results.values()))
+    show("")
+    show(f"{percent(first.idle_share)} of {trace.nodes:,} nodes idle without us; {study.seeds} seeds")
+
+
+def percent(value: float | None) -> str:
+    """A share for people."""
+    return "-" if value is None else f"{value:.1%}"
+
+
+def signed(value: float | None) -> str:
+    """A change for people."""
+    return "-" if value is None else f"{value:+.2%}"
+
+
+COMMANDS = {
+    "simulate": Command(
+        define, run, "tidemill simulate machine.swf.gz --policy yield --policy titan --seeds 8", talks=False
+    )
+}

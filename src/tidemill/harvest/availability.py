@@ -1,0 +1,118 @@
+"""Logs of free nodes over time: lines of `time nodes`, comma or space between them, comments after `#` or `;`.
+
+`time` is in seconds (any origin) or as 2026-11-20T12:00:00. Nobody's jobs are in such a log, so they are made: a fall of
+the number is a job that comes then and cannot be foreseen, and ends with the rises that follow, last come, first gone.
+Without us these jobs start at once, so that the same simulator replays the log; who waits, waits because of us.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidemill.errors import ConfigError
+from tidemill.harvest.swf import Job, Trace, lines_of
+
+SAMPLES_MAX = 5_000_000
+LIMIT_S = 30 * 86400
+"""The limit of a made job: nothing can be planned on its end."""
+
+
+def read(path: Path, *, nodes: int | None = None) -> Trace:
+    """The trace of a file; the machine is as large as the most free nodes, or `nodes`.
+
+    Raises ConfigError, with the number of the line, for lines that are no sample, times that go back, negative counts
+    and more free nodes than there are.
+    """
+    samples = samples_of(path)
+    if len(samples) < 2:
+        raise ConfigError(
+            f"`{path}` has {len(samples)} samples: nothing to replay",
+            hint="one line each: time and number of free nodes",
+        )
+    most = max(free for _, free, _ in samples)
+    size = nodes if nodes is not None else most
+    for _, free, line in samples:
+        if free > size:
+            raise ConfigError(
+                f"`{path}`, line {line}: {free} nodes are free on a machine of {size}",
+                hint="--nodes N tells its size",
+            )
+    if size < 1:
+        raise ConfigError(f"`{path}`: no node is ever free")
+    return Trace(
+        name=path.name,
+        nodes=size,
+        nodes_from="--nodes" if nodes is not None else "the most free nodes of the log",
+        jobs=jobs_of([(at, free) for at, free, _ in samples], size),
+        outages=[],
+        skipped={},
+        notes=["regular jobs are made from the falls and rises of the log"],
+    )
+
+
+def samples_of(path: Path) -> list[tuple[int, int, int]]:
+    """(time, free nodes, line) of each line, times from 0."""
+    samples: list[tuple[int, int, int]] = []
+    first = 0
+    for number, line in enumerate(lines_of(path), start=1):
+        text = line.strip()
+        if not text or text[0] in "#;" or (not samples and text[0].isalpha()):  # a line of column names
+            continue
+        where = f"`{path}`, line {number}"
+        words = text.replace(",", " ").split()
+        if len(words) < 2:
+            raise ConfigError(
+                f"{where} has {len(words)} fields instead of time and free nodes: `{text[:80]}`"
+            )
+        try:
+            at, free = seconds_of(words[0]), int(float(words[1]))
+        except (ValueError, OverflowError):
+            raise ConfigError(
+                f"{where} is no sample of time and free nodes: `{text[:80]}`",
+                hint="--kind swf reads jobs in the Standard Workload Format",
+            ) from None
+        if free < 0:
+            raise ConfigError(f"{where} has a negative number of free nodes: {free}")
+        if len(samples) >= SAMPLES_MAX:
+            raise ConfigError(f"`{path}` has more than {SAMPLES_MAX:,} samples")
+        if not samples:
+            first = at
+        at -= first
+        if samples and at < samples[-1][0]:
+            raise ConfigError(f"{where}: time goes back by {samples[-1][0] - at} s")
+        samples.append((at, free, number))
+    return samples
+
+
+def seconds_of(word: str) -> int:
+    """A time in seconds; ValueError if it is none."""
+    try:
+        return int(float(word))
+    except ValueError:
+        at = datetime.fromisoformat(word)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def jobs_of(samples: list[tuple[int, int]], nodes: int) -> list[Job]:
+    """Jobs that leave so many nodes free: the last that came is the first to go, in part if need be."""
+    jobs: list[Job] = []
+    stack: list[tuple[int, int]] = []  # (came, nodes)
+    free = nodes
+    for at, now in samples:
+        if now < free:
+            stack.append((at, free - now))
+        while now > free and stack:
+            came, width = stack.pop()
+            gone = min(width, now - free)
+            free += gone
+            if gone < width:
+                stack.append((came, width - gone))
+            if at > came:
+                jobs.append(Job(came, at - came, gone, LIMIT_S))
+        free = now
+    end = samples[-1][0]
+    jobs += [Job(came, end - came, width, LIMIT_S) for came, width in stack if end > came]
+    if not jobs:
+        jobs.append(Job(0, max(1, end), 0, LIMIT_S))
+    return sorted(jobs)

@@ -1,0 +1,198 @@
+"""Many paired runs of the simulator: seeds, replicas, processes; the report that `tidemill simulate` prints."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import msgspec
+
+from tidemill.harvest.outcome import Change, Digest, SizeClass, change, classes_of, digest, share
+from tidemill.harvest.plan import Policy
+from tidemill.harvest.simulate import HOUR_S, Machine, Tally, World
+from tidemill.harvest.swf import Job
+
+REPLICA_JOBS = 170_000
+"""Each seed replays about so many jobs: shorter logs, whose mean waits are noisier, get more replicas."""
+REPLICAS_MAX = 24
+REFERENCE_SHARE = 4
+"""Policies that are there for comparison run on one in so many replicas."""
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked."""
+
+    world: World
+    jobs: list[Job]
+    policies: list[Policy]
+    seeds: int
+    replicas: int
+    jitter_s: int
+    workers: int = 1
+
+
+class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one seed: without us, and of each policy the first ones of them."""
+
+    without: list[Digest]
+    policies: dict[str, list[Digest]]
+
+
+class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs of `nodes_min` to `nodes` nodes: change of their mean wait, with 95 % bounds, and of their slowdown."""
+
+    nodes: int
+    nodes_min: int
+    jobs: int
+    wait_change: float | None
+    low: float | None
+    high: float | None
+    wait_s: float
+    wait_without_s: float
+    slowdown: float
+    slowdown_without: float
+    slowdown_change: Change
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy reaches. Shares are of the idle node-hours of the runs without us, on the same workloads."""
+
+    useful: float | None
+    useful_low: float | None
+    useful_high: float | None
+    useful_same_run: float | None
+    occupied: float | None
+    wait_change: Change
+    slowdown_change: Change
+    wait_s: float
+    wait_without_s: float
+    by_size: list[SizeResult]
+    starts_per_h: float
+    cancels_per_h: float
+    idle_share: float | None
+    seconds: float
+    pairs: int
+
+
+def replicas_for(jobs: int) -> int:
+    """Replicas of a seed, by the length of the log."""
+    return max(1, min(REPLICAS_MAX, REPLICA_JOBS // max(1, jobs)))
+
+
+def runs_of(policy: Policy, replicas: int) -> int:
+    """On how many replicas of a seed a policy is run."""
+    return replicas if policy is Policy.YIELD else -(-replicas // REFERENCE_SHARE)
+
+
+def jittered(jobs: Sequence[Job], name: str, jitter_s: int) -> list[Job]:
+    """The workload of a replica: each job comes up to `jitter_s` later."""
+    chance = random.Random(f"jitter {name}")
+    moved = [job._replace(submit_s=job.submit_s + chance.randint(0, jitter_s)) for job in jobs]
+    moved.sort(key=lambda job: job.submit_s)
+    return moved
+
+
+def horizon_of(jobs: Sequence[Job]) -> float:
+    """Until when nodes are counted: the last submission; of a log of less than a day, the end of its last job."""
+    last = max(job.submit_s for job in jobs)
+    return float(last if last >= 86400 else max(job.submit_s + job.run_s for job in jobs))
+
+
+def run_seed(study: Study, seed: int) -> SeedRuns:
+    """All runs of a seed."""
+    classes = classes_of(study.jobs, study.world.nodes)
+    without: list[Digest] = []
+    found: dict[str, list[Digest]] = {policy.value: [] for policy in study.policies}
+    for replica in range(study.replicas):
+        name = f"{seed}.{replica}"
+        jobs = jittered(study.jobs, name, study.jitter_s)
+        without.append(timed(study.world, jobs, classes, name=name, policy=None))
+        for policy in study.policies:
+            if replica < runs_of(policy, study.replicas):
+                run = timed(study.world, jobs, classes, name=name, policy=policy)
+                found[policy.value].append(run)
+    return SeedRuns(without=without, policies=found)
+
+
+def timed(
+    world: World, jobs: Sequence[Job], classes: Sequence[SizeClass], *, name: str, policy: Policy | None
+) -> Digest:
+    """One run and its CPU seconds."""
+    began = time.process_time()
+    tally = Machine(world, jobs, policy=policy, seed=name).run()
+    return digest(tally, jobs, classes, cpu_s=time.process_time() - began)
+
+
+def tide_of(study: Study, policy: Policy) -> Tally:
+    """One run (the first of seed 1) with its nodes over time."""
+    machine = Machine(study.world, jittered(study.jobs, "1.0", study.jitter_s), policy=policy, seed="1.0")
+    machine.keep_tide = True
+    return machine.run()
+
+
+def run_all(study: Study) -> list[SeedRuns]:
+    """All seeds, on `workers` processes."""
+    seeds = range(1, study.seeds + 1)
+    if study.workers <= 1 or study.seeds == 1:
+        return [run_seed(study, seed) for seed in seeds]
+    with ProcessPoolExecutor(min(study.workers, study.seeds)) as pool:
+        return list(pool.map(partial(run_seed, study), seeds))
+
+
+def results_of(study: Study, runs: Sequence[SeedRuns]) -> dict[str, Result]:
+    """The figures of each policy, over all pairs of all seeds."""
+    return {policy.value: result_of(study, runs, policy) for policy in study.policies}
+
+
+def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
+    """The figures of one policy."""
+    with_us = [run for each in runs for run in each.policies[policy.value]]
+    without = [run for each in runs for run in each.without[: len(each.policies[policy.value])]]
+    classes = classes_of(study.jobs, study.world.nodes)
+    idle_s = sum(run.idle_s for run in without)
+    useful_s = sum(run.useful_s for run in with_us)
+    bounds = change([run.idle_s for run in without], [run.useful_s for run in with_us])
+    hours = len(with_us) * study.world.horizon_s / HOUR_S
+    return Result(
+        useful=share(useful_s, idle_s),
+        useful_low=None if bounds.low is None else 1 + bounds.low,
+        useful_high=None if bounds.high is None else 1 + bounds.high,
+        useful_same_run=share(useful_s, sum(run.idle_s for run in with_us)),
+        occupied=share(sum(run.held_s for run in with_us), idle_s),
+        wait_change=change([run.waits_s[0] for run in without], [run.waits_s[0] for run in with_us]),
+        slowdown_change=change([run.slowdowns[0] for run in without], [run.slowdowns[0] for run in with_us]),
+        wait_s=mean([run.waits_s[0] for run in with_us]),
+        wait_without_s=mean([run.waits_s[0] for run in without]),
+        by_size=[size_result(each, k + 1, without, with_us) for k, each in enumerate(classes)],
+        starts_per_h=sum(run.starts for run in with_us) / hours,
+        cancels_per_h=sum(run.cancels for run in with_us) / hours,
+        idle_share=share(idle_s, sum(run.capacity_s for run in without)),
+        seconds=sum(run.cpu_s for run in [*with_us, *without]) / len(runs),
+        pairs=len(with_us),
+    )
+
+
+def size_result(size: SizeClass, k: int, without: Sequence[Digest], with_us: Sequence[Digest]) -> SizeResult:
+    """The figures of one class; `k` is its place in the lists of a digest."""
+    waits = change([run.waits_s[k] for run in without], [run.waits_s[k] for run in with_us])
+    return SizeResult(
+        nodes=size.nodes,
+        nodes_min=size.nodes_min,
+        jobs=size.jobs,
+        wait_change=waits.mean,
+        low=waits.low,
+        high=waits.high,
+        wait_s=mean([run.waits_s[k] for run in with_us]),
+        wait_without_s=mean([run.waits_s[k] for run in without]),
+        slowdown=mean([run.slowdowns[k] for run in with_us]),
+        slowdown_without=mean([run.slowdowns[k] for run in without]),
+        slowdown_change=change([run.slowdowns[k] for run in without], [run.slowdowns[k] for run in with_us]),
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; 0 of nothing."""
+    return sum(values) / len(values) if values else 0.0
