@@ -266,6 +266,9 @@ case $verb in
     controller)
         inside slurmctld 9>&-
         until_s 20 env SLURM_CONF="$conf" sinfo -h || fail "the controller does not answer: $(tail -3 "$dir/log/slurmctld.log")"
+        for each in "$dir"/run/slurmd.*.pid; do # one that forgot the nodes asks them a minute later: let them come now
+            inside kill -HUP "$(cat "$each")" || true
+        done
         ;;
     node-crash) kill_inside -KILL "slurmd.${1:?node}" ;;
     node) inside slurmd -N "${1:?node}" ;;

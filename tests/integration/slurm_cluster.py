@@ -103,6 +103,11 @@ class SlurmCluster:
         """Start a node's slurmd again."""
         _run((str(SCRIPT), "node", str(self.directory / "c"), node), self.env_root)
 
+    def resume_node(self, node: str) -> None:
+        """Bring a node back that was set down or drained, unless it has come back by itself."""
+        words = ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
+        subprocess.run(words, env=self.env_root, check=False, capture_output=True)
+
     def cancel_all(self) -> None:
         """End all jobs and wait until every node is idle."""
         nodes = (self.conf.parent / "nodes").read_text().split()

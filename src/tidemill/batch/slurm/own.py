@@ -127,7 +127,7 @@ def accounted(
     with AccountingStoreFlags=job_comment only): then the number that we were told must fit."""
     wanted = set(names)
     found: dict[str, Status] = {}
-    for line in output.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").split("\n"):
         row = line.split(FIELD)
         if len(row) != 8:
             continue  # a comment or a name with a line break

@@ -233,7 +233,9 @@ def read_features(text: str) -> tuple[tuple[str, ...], bool]:
 
 def records(output: bytes, first: str) -> Iterator[str]:
     """The lines of `scontrol -o show`, each beginning with this key."""
-    for line in output.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").split(
+        "\n"
+    ):  # str.splitlines knows more line breaks than Slurm
         if line.startswith(first):
             yield line
 
@@ -385,7 +387,7 @@ def plan_time(output: bytes) -> float | None:
 def settings(output: bytes) -> dict[str, str]:
     """`scontrol show config`."""
     found = {}
-    for line in output.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").split("\n"):
         key, equals, rest = line.partition("=")
         if equals:
             found[key.strip()] = rest.strip()
