@@ -32,6 +32,7 @@ dead_agent_s = 5
 heartbeat_s = 1
 nodes_max = 16
 walltime_s = "30m"
+{top}
 [cluster]
 calls_per_min_max = 1200
 unknown_s = 4
@@ -95,6 +96,7 @@ class Site:
 def site_on(
     cluster: SlurmCluster,
     *,
+    top: str = "",
     harvest: str = "",
     cluster_keys: str = "",
     idle_s: float = 20,
@@ -110,7 +112,8 @@ def site_on(
     options = Options(nodes=1, cores=1, user=UID, environment=environment, parent=parent)
     home = Path(tempfile.mkdtemp(prefix="tm-", dir=parent))
     world = World(home, options)
-    text = SITE.format(home=home, staff=staff, harvest=harvest, cluster=cluster_keys, idle_s=idle_s)
+    keys = {"top": top, "harvest": harvest, "cluster": cluster_keys, "idle_s": idle_s}
+    text = SITE.format(home=home, staff=staff, **keys)
     (home / "site" / "site.toml").write_text(text)
     try:
         world.start()

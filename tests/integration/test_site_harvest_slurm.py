@@ -13,6 +13,8 @@ from tests.fault.processes import send
 from tests.integration.site_slurm import Site, site_on
 from tests.integration.slurm_cluster import OTHER_USER, SlurmCluster
 
+from tidemill.node.binary import find_binary
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 STATES = ("COMPLETED", "FAILED", "PARTIAL", "CANCELED")
 SECOND = ("/bin/sleep", "1")
@@ -215,3 +217,41 @@ def test_a_controller_that_loses_jobs_and_reuses_their_numbers_loses_no_event(
         assert (row["state"], row["events_done"]) == ("COMPLETED", 200)
         state = cluster.run("squeue", "-h", "-t", "all", "-j", foreign, "-o", "%T").strip()
         assert state in ("RUNNING", "COMPLETED")
+
+
+def test_a_node_on_which_every_start_fails_costs_few_starts(slurm_cluster: SlurmCluster) -> None:
+    binary = slurm_cluster.space / "node-binary"
+    binary.write_text(
+        '#!/bin/sh\nif [ "$SLURMD_NODENAME" = n1 ]; then echo no licence here >&2; exit 1; fi\n'
+        f'exec {find_binary()} "$@"\n'
+    )
+    binary.chmod(0o755)
+    with site_on(slurm_cluster, top=f'node_binary = "{binary}"') as it:
+        number = campaign(it, *SECOND, events=2000)
+        it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
+        done = job(it, number)["events_done"]
+        it.wait(lambda: job(it, number)["events_done"] > done, "the others go on")  # type: ignore[operator]
+        failed = [line for line in it.log().splitlines() if '"ending":"failed"' in line]
+        assert 3 <= len(failed) <= 5
+        (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]
+        assert sentence["node"] == "n1"
+        assert "no licence here" in str(sentence["evidence"])
+        it.wait(lambda: it.metric("tidemill_quarantined_nodes") == 1, "the metric tells", 30)
+
+
+def test_a_site_that_observes_says_what_it_would_do_and_submits_nothing(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster, top='mode = "observe"') as it:
+        campaign(it, "/bin/true", events=5)
+        it.wait(lambda: bool(it.records("plan")), "it plans")
+        assert it.records("plan")[0]["submit"] >= 4
+        it.wait(lambda: it.metric("tidemill_plans_total") > 0, "metrics are written", 30)
+        assert not it.records("submit")
+        assert not it.ours()
+
+
+def test_node_hours_are_used_up_to_their_bound_and_not_beyond(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster, harvest="node_hours_max = 0.05", idle_s=2) as it:  # 3 node-minutes
+        campaign(it, *SECOND, events=2000)
+        it.wait(lambda: any(plan["waits_for"] == "grant" for plan in it.records("plan")), "the bound is told")
+        asked = sum(each["count"] * each["width"] * each["walltime_s"] for each in it.records("submit"))
+        assert 0 < asked <= 180

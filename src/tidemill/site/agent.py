@@ -225,7 +225,20 @@ class Agent:
                 self._drained.add(opened.record.name)
                 self.granting.drain(opened)
                 told = True
+        if not told and all(each.record.finished_us is not None for each in self.fleets.open.values()):
+            told = self._give_back()
         return told
+
+    def _give_back(self) -> bool:
+        """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
+        tally, stop = self.log.pool.tally, self.log.pool.state.stop
+        backlogs = [tally.backlog, *tally.wide.values()]
+        jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
+        if jobs:
+            self.log.apply(
+                s.GaveBack(jobs=jobs, reason=f"the site is stopped: {stop.reason if stop else ''}")
+            )
+        return bool(jobs)
 
     def _standing_fleet(self) -> OpenFleet:
         """The fleet of this epoch for new work, made when it is first needed."""

@@ -45,7 +45,7 @@ class Bookings:
         """We end allocations, or let them end earlier."""
         allocations = self._state.allocations
         for name in entry.cancel:
-            if name in allocations and not allocations[name].canceled_us:
+            if name in allocations:
                 allocations[name].canceled_us = entry.at_us
         for name, end_us in entry.ends_us.items():
             if name in allocations:

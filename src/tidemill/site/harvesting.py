@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill import clock
+from tidemill.batch.contract import Submission
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest import records as r
@@ -137,11 +138,13 @@ class Harvesting:
 
         `fleet` is where new pilots work; None = nothing is submitted.
         """
-        if self._errands.is_busy or not (self._is_fresh or self._policy is Policy.DEMAND):
+        if self._errands.is_busy:
             return False
         stop = self._log.pool.state.stop
-        if stop is not None:
+        if stop is not None:  # does not wait for the next look
             return self._retreat(stop)
+        if not (self._is_fresh or self._policy is Policy.DEMAND):
+            return False
         self._is_fresh = False
         began_s = clock.monotonic_s()
         plans = self._machine.plans(self._log.pool.state, demand, self._starts(), self._policy)
@@ -170,7 +173,8 @@ class Harvesting:
         """The site is stopped: everything goes."""
         now_us = clock.now_us()
         allocations = self._book.living
-        order = retreat(stop, allocations, self._config.yielding, now_us=now_us, again_s=RETREAT_AGAIN_S)
+        again_s = max(RETREAT_AGAIN_S, self._interval_s)
+        order = retreat(stop, allocations, self._config.yielding, now_us=now_us, again_s=again_s)
         return self.cancel(order.cancel, why=order.why)
 
     def cancel(self, names: Sequence[str], *, why: str) -> bool:
@@ -211,12 +215,24 @@ class Harvesting:
                 asks += [(name, ask) for ask in self._machine.asks(plan, fleet)]
         if self._machine.snapshot is not None:
             records += self.harm.look(self._machine.snapshot, yielded)
+        leave = self._machine.leaving(self._log.pool.state)
+        if cancel or ends_s or leave:
+            ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
+            self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us, leave=leave))
         if not (cancel or ends_s or asks):
             self._write(records)
-            return False
-        if cancel or ends_s:
-            ends_us = {each: int(end_s * 1e6) for each, end_s in ends_s.items()}
-            self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=cancel, ends_us=ends_us))
+            return bool(leave)
+        submissions = self._intend(asks, records)
+        self._log.commit()
+        self.figures.cancels += len(cancel)
+        self.figures.shortens += len(ends_s)
+        self._write(records)
+        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=submissions))
+        self._take()
+        return True
+
+    def _intend(self, asks: Sequence[tuple[str, Ask]], records: list[r.AnyRecord]) -> list[Submission]:
+        """Note the intents to submit; each goes with the plan that it follows from."""
         submissions = []
         for name, ask in asks:
             submission = self._book.intend(ask)
@@ -233,13 +249,7 @@ class Harvesting:
                     account=ask.account,
                 )
             )
-        self._log.commit()
-        self.figures.cancels += len(cancel)
-        self.figures.shortens += len(ends_s)
-        self._write(records)
-        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=submissions))
-        self._take()
-        return True
+        return submissions
 
     def _note(self, acted: Acted) -> None:
         self._book.note(acted)

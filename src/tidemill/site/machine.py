@@ -102,7 +102,8 @@ class Machine:
         """What to do now, pool by pool."""
         living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
         wide = [a for a in living if _is_wide(state, a)]
-        others = [a for a in living if not _is_wide(state, a)]
+        dying = planning.dying(living, clock.now_us())
+        others = [a for a in living if not _is_wide(state, a) and a.name not in dying]
         taken = sum(a.nodes for a in wide)
         wait = starts.why
         if not self.reads_snapshots:
@@ -119,7 +120,7 @@ class Machine:
         work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
         limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
         held = self._held(others, demand)
-        snapshot = as_regular(self.snapshot, {a.name for a in wide})
+        snapshot = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
         pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
         plans = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
@@ -210,6 +211,21 @@ class Machine:
                 least_node_s=WALLTIME_MIN_S * (self._config.harvest.width or 1),
             ),
         )
+
+    def leaving(self, state: SiteState) -> list[str]:
+        """Allocations whose pilots are to drain and go: those that run on a grant that is used up, whoever used it."""
+        over = {
+            account.name
+            for account, line in zip(self._config.accounts, self.ledger.lines, strict=True)
+            if line.used_s >= account.stop_at * line.granted_s
+        }
+        if not over:
+            return []
+        return [
+            a.name
+            for a in state.allocations.values()
+            if a.state is AllocationState.ACTIVE and a.account in over and not a.leaves
+        ]
 
     def _excluded(self) -> set[str]:
         return {*self._config.cluster.exclude, *self.bad.verdict.exclude}

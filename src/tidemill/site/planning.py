@@ -6,13 +6,14 @@ The decision itself is `harvest.plan.decide`, the function that `tidemill simula
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.plan import Policy
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
+from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.state import Allocation
 
@@ -24,6 +25,10 @@ POLL_S = 30.0
 
 SUBMITS_MAX = 20
 """Allocations submitted at once where there are no arrays."""
+
+DYING_US = 20_000_000
+"""An allocation that was told to end is gone after so long: KillWait and epilog are 30 s at most by default, ours exits
+at once."""
 
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
@@ -99,18 +104,19 @@ def poll_s_of(config: SiteConfig) -> float:
 
 
 def backlog_of(demand: Demand, limits: Limits) -> Backlog:
-    """The work in nodes. Whatever there is, is worth one node."""
+    """The work in nodes. Whatever there is, is worth one allocation."""
     if demand.events <= 0:
         return Backlog(node_s=0.0, nodes_max=0, event_s=demand.range_s)
     cores = max(1, demand.cores)
     slots = max(1, cores // max(1, demand.slot_cores))
     by_slots = math.ceil(demand.events / slots)
     by_work = math.ceil(demand.core_s / (cores * NODE_WORK_S_MIN))
-    node_s, nodes = demand.core_s / cores, max(1, min(by_slots, by_work))
+    least = max(1, limits.width_min)
+    node_s, nodes = demand.core_s / cores, max(least, min(by_slots, by_work))
     if demand.more:  # more is leased as soon as there are nodes for it
         node_s, nodes = EVER_S, max(nodes, limits.nodes_max)
     least_s = max(limits.payback * limits.startup_s, demand.range_s, 1.0)
-    return Backlog(node_s=max(node_s, least_s), nodes_max=nodes, event_s=demand.range_s)
+    return Backlog(node_s=max(node_s, least_s * least), nodes_max=nodes, event_s=demand.range_s)
 
 
 def anything(limits: Limits) -> Backlog:
@@ -192,6 +198,24 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
         names = [a.name for a in members]
         found.append(Group(holding=holding, names=names[::-1] if waits else names))
     return found
+
+
+def dying(allocations: Iterable[Allocation], now_us: int) -> set[str]:
+    """Names of those that we told to end and that should be gone any moment: they hold nothing that could be given
+    back once more. What does not go in time counts again, and is told again."""
+    return {a.name for a in allocations if a.canceled_us and now_us - a.canceled_us < DYING_US}
+
+
+def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
+    """The machine with these allocations of ours as somebody's jobs that end now."""
+    replace = msgspec.structs.replace
+    return replace(
+        snapshot,
+        running=[
+            replace(job, ours=False, ends_s=snapshot.at_s) if job.ours and job.name in names else job
+            for job in snapshot.running
+        ],
+    )
 
 
 def with_names(

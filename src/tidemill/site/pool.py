@@ -43,6 +43,7 @@ class Pool:
             s.Resumed: bookings.resumed,
             s.FleetFinished: self._fleet_finished,
             s.FleetRemoved: self._fleet_removed,
+            s.GaveBack: self._gave_back,
             s.StepAdded: self._step_added,
             s.Delivered: self._delivered,
             s.Damaged: self._damaged,
@@ -143,6 +144,17 @@ class Pool:
             self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
         job.ready.clear()
         self.tally.unready(job)
+
+    def _gave_back(self, entry: s.GaveBack) -> None:
+        for job_id in entry.jobs:
+            job = self.state.jobs.get(job_id)
+            if job is None or job_id >= s.STEP_BASE:
+                continue
+            for piece in job.ready:
+                for first, end in job.open.within(piece.first, piece.first + piece.count):
+                    self.tally.release(job, first, end, reason=entry.reason)
+            job.ready.clear()
+            self.tally.unready(job)
 
     def _step_added(self, entry: s.StepAdded) -> None:
         job = s.Job(

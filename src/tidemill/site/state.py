@@ -119,7 +119,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     started_us: int = 0  #: as the batch system says; 0 while it waits
     ends_us: int = 0  #: by its limit, 0 = not told
     requeued: int = 0
-    canceled_us: int = 0  #: we ordered its end; 0 = we did not
+    canceled_us: int = 0  #: when we last ordered its end; 0 = we did not
     shortened_us: int = 0  #: the end that we ordered last, 0 = none
     told_end_us: int = 0  #: ... that its fleet was told
     leaves: bool = False  #: its pilots are to drain and go in peace
@@ -283,6 +283,13 @@ class Resumed(msgspec.Struct, tag_field="e", tag="resumed", kw_only=True):
     at_us: int
 
 
+class GaveBack(msgspec.Struct, tag_field="e", tag="gave_back", kw_only=True):
+    """What no fleet has of these jobs goes back to the server, without blame: this site does not work for now."""
+
+    jobs: list[int]
+    reason: str
+
+
 class FleetFinished(msgspec.Struct, tag_field="e", tag="finished", kw_only=True):
     """All of a fleet's records are read and nothing works there: what it did not do is undone again."""
 
@@ -348,6 +355,7 @@ Entry = (
     | Observed
     | Stopped
     | Resumed
+    | GaveBack
     | FleetFinished
     | FleetRemoved
     | StepAdded
