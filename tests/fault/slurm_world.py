@@ -30,6 +30,7 @@ node_binary = "{binary}"
 partition = "{partition}"
 calls_per_min_max = 1200
 unknown_s = 3
+{cluster_keys}
 [harvest]
 poll_s = 0.5
 cycle_s = 1
@@ -80,18 +81,21 @@ def slurm_world(
     *,
     partition: str = "batch",
     top: str = "",
+    cluster_keys: str = "",
     harvest: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SlurmWorld]:
     """A running Tidemill that harvests the cluster's `partition`; ended and removed afterwards.
 
-    `top`: further keys of site.toml, `harvest`: of its table `[harvest]`.
+    `top`: further keys of site.toml; `cluster_keys`, `harvest`: of its tables.
     """
     binary = cluster.directory / "tidemill-node"
     if not binary.exists():
         shutil.copy(Path(sys.executable).parent / "tidemill-node", binary)
         binary.chmod(0o755)
-    extra = SITE.format(binary=binary, partition=partition, top=top, harvest=harvest)
+    extra = SITE.format(
+        binary=binary, partition=partition, top=top, cluster_keys=cluster_keys, harvest=harvest
+    )
     options = Options(
         nodes=64,
         user=UID,
