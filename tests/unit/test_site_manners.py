@@ -10,11 +10,13 @@ import pytest
 from tidemill.batch.contract import Ending
 from tidemill.config.site import Yielding
 from tidemill.errors import ConfigError
+from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.site import drain
 from tidemill.site import state as s
 from tidemill.site.manners import Signs, retreat, sign_of_stop
 from tidemill.site.pool import Pool
+from tidemill.wire import api, node
 
 LIMITS = Yielding()
 MINUTE_US = 60_000_000
@@ -129,6 +131,27 @@ def test_what_an_allocation_used_is_booked_once_and_again_when_it_was_only_lost(
     assert pool.state.allocations[NAMES[0]].ended_us == 0
     pool.apply(observed(NAMES[0], AllocationState.COMPLETED, Ending.DONE, at_us=31_000_000))
     assert pool.state.used_node_s == {"a": 60.0}
+
+
+def test_a_stopped_site_gives_back_what_no_fleet_has_without_blame() -> None:
+    pool = pool_with(*NAMES)
+    order = api.LeaseOrder(
+        n=1, lease=1, job=7, first=0, count=10, campaign="c", seed_base=0, spec=JobSpec(app="a", events=10)
+    )
+    pool.apply(s.Replied(acked=0, orders=[order], at_us=0))
+    grant = node.Grant(grant=pool.state.next_grant, job=7, first=0, count=4, chunk_max=None)
+    pool.apply(s.Granted(fleet="f", grants=[grant], cancels=[], ended=[], close=False))
+    pool.apply(s.GaveBack(jobs=[7, 8], reason="stopped"))
+    released = [each for each in pool.state.reports if isinstance(each, api.ReleaseReport)]
+    assert [(each.first, each.count, each.reason, each.evidence) for each in released] == [
+        (4, 6, "stopped", None)
+    ]
+    assert not pool.tally.backlog
+    pool.apply(s.FleetFinished(fleet="f", at_us=1))
+    pool.apply(s.GaveBack(jobs=list(pool.tally.backlog), reason="stopped"))
+    released = [each for each in pool.state.reports if isinstance(each, api.ReleaseReport)]
+    assert [(each.first, each.count) for each in released] == [(4, 6), (0, 4)]
+    assert pool.state.leases_open == 0
 
 
 def test_a_stop_and_a_resume_go_through_files(tmp_path: Path) -> None:
