@@ -96,8 +96,8 @@ def qsub(words: list[str]) -> None:
             "name": name, "owner": user(), "queue": queue, "nodes": int(count), "ncpus": ncpus, "wanted": wanted,
             "select": resources.get("select", "1"), "place": resources.get("place", "free"),
             "walltime": seconds_of(resources.get("walltime", "3600")), "variables": variables, "exit": None,
-            "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))), "qtime": time.time(),
-            "state": "H" if "h" in given else "Q", "index": None, "parent": None,
+            "excl": "excl" in resources.get("place", ""), "script": str(path("script", str(number))),
+            "qtime": time.time(), "state": "H" if "h" in given else "Q", "index": None, "parent": None,
         }  # fmt: skip
         if "J" in given:
             first, last = given["J"][0].split("-")

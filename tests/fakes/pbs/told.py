@@ -32,7 +32,7 @@ def attributes(job: Job, config: Config) -> Job:
             "walltime": clock_of(job["walltime"]),
         },
         "substate": 42 if job["state"] == "R" else 10,
-        "Variable_List": {"PBS_O_HOME": "/home/x", "PBS_NGPUS": 0, "ODD": "it's", **job["variables"]},
+        "Variable_List": {"PBS_O_HOME": "/u/x", "PBS_NGPUS": 0, "ODD": "it's", **job["variables"]},
         "run_count": job.get("runs", 0),
         "project": "_pbs_project_default",
     }

@@ -23,6 +23,7 @@ YEAR_S = 366 * 86400.0
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
 _BARE = re.compile(r"([:\[,]\s*)(-?0\d+(?:\.\d+)?|[A-Za-z_][\w.@/-]*)(\s*[,}\]\n])")
 _ATTRIBUTE = re.compile(r"^    ([A-Za-z_][\w.]*) = ?(.*)$")
+_VARIABLE = re.compile(r"(?:^|,)([A-Za-z_][\w%()]*)=((?:(?!,[A-Za-z_][\w%()]*=).)*)", re.DOTALL)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kb|mb|gb|tb|pb|w|kw|mw|gw|tw|pw)?", re.IGNORECASE)
 _WORD_BYTES = 8
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
@@ -104,7 +105,7 @@ def variables(record: Record) -> dict[str, str]:
     value = record.get("Variable_List", {})
     if isinstance(value, dict):
         return {name: each for name, each in value.items() if isinstance(each, str)}
-    pairs = re.findall(r"(?:^|,)([A-Za-z_]\w*)=((?:(?!,[A-Za-z_]\w*=).)*)", str(value), re.DOTALL)
+    pairs = _VARIABLE.findall(str(value))
     return {name: each for name, each in pairs}
 
 
