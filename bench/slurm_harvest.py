@@ -10,6 +10,7 @@ mean_delay_s       mean over all regular jobs of (wait with us) - (mean of the t
 delayed_over_30s   jobs of which that is more than 30 s;  worst_delay_s: the largest
 failed             regular jobs that did not end well in the third cluster
 calls_per_min      commands that our agent ran against Slurm
+harm_mean_s        mean delay as `tidemill site harm` estimates it, from what the agent saw alone
 baseline_mean_s, baseline_worst_s   the second run without us against the first: the noise of all that
 runs               the figures of each seed
 
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +38,7 @@ from bench import slurm_mix as mixes  # noqa: E402
 from bench.slurm_mix import NODES, Delays, RegularJob, Run, Times  # noqa: E402
 from tests.fault.world import Options, World  # noqa: E402
 
+from tidemill.harvest.records import RegularStarted, decode  # noqa: E402
 from tidemill.node.journal import JournalTail  # noqa: E402
 from tidemill.wire.node import Done  # noqa: E402
 
@@ -47,8 +50,6 @@ SLURM = ["--nodes", str(NODES), "--cores", "1", "--memory", "1000", "--bf-interv
 
 # Jobs are about 60 times shorter than real ones: so are polls, cycles and limits, and starts 60 times more frequent.
 SITE = """batch = "slurm"
-mode = "run"
-walltime_s = "30m"
 contact = "bench@example.org"
 node_binary = "{binary}"
 [cluster]
@@ -199,21 +200,32 @@ def read_events(home: Path) -> list[float]:
     return ends
 
 
+def harm_told(home: Path) -> list[float]:
+    """Our estimated share in the wait of each regular job that started, from the agent's records."""
+    found = []
+    for path in sorted((home / "site" / "harvest").glob("*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            record = decode(line)
+            if isinstance(record, RegularStarted):
+                found.append(record.share_s)
+    return found
+
+
 def calls_made(home: Path) -> float:
     """Commands that the agent has run, from its metrics."""
     text = (home / "site" / "metrics.prom").read_text()
-    found = re.findall(
-        r"^tidemill_batch_calls_total\{[^}]*\} ([0-9.e+]+)$", text, re.MULTILINE
-    )
+    found = re.findall(r"^tidemill_batch_calls_total\{[^}]*\} ([0-9.e+]+)$", text, re.MULTILINE)
     return sum(map(float, found))
 
 
 def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[str, object], Delays]:
     """One seed in three clusters side by side."""
     jobs = mixes.mix(seed, load=args.load, seconds=args.seconds)
-    clusters = [Cluster(parent / f"{seed}-{name}") for name in ("base", "again", "ours")]
-    world = start_tidemill(clusters[2], parent, args.poll)
+    clusters: list[Cluster] = []
+    world: World | None = None
     try:
+        clusters = [Cluster(parent / f"{seed}-{name}") for name in ("base", "again", "ours")]
+        world = start_tidemill(clusters[2], parent, args.poll)
         since_s = time.time()
         _submit_all(jobs, clusters, since_s)
         _wait_until(since_s + args.seconds)
@@ -224,13 +236,16 @@ def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[st
         for cluster in clusters:
             cluster.settle()
         clusters[2].run.done_s = read_events(world.home)
-        return _figures(seed, jobs, clusters, (since_s + SKIPPED_S, since_s + args.seconds, calls))
+        figures, delays = _figures(seed, jobs, clusters, (since_s + SKIPPED_S, since_s + args.seconds, calls))
+        shares = harm_told(world.home)
+        figures["harm_jobs"] = len(shares)
+        figures["harm_mean_s"] = round(sum(shares) / max(1, len(shares)), 2)
+        return figures, delays
     finally:
-        world.stop()
+        if world is not None:
+            world.stop()
         for cluster in clusters:
             cluster.stop()
-        if args.keep:
-            print(f"kept {world.home}", file=sys.stderr)
 
 
 def _submit_all(jobs: list[RegularJob], clusters: list[Cluster], since_s: float) -> None:
@@ -281,13 +296,15 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     parent.chmod(0o755)
     runs, delays = [], []
     try:
-        for seed in args.seeds:
-            figures, delay = run_seed(seed, args, parent)
-            runs.append(figures)
-            delays.append(delay)
-            print(json.dumps(figures), file=sys.stderr, flush=True)
+        with ThreadPoolExecutor(args.at_once) as hands:
+            for figures, delay in hands.map(lambda seed: run_seed(seed, args, parent), args.seeds):
+                runs.append(figures)
+                delays.append(delay)
+                print(json.dumps(figures), file=sys.stderr, flush=True)
     finally:
-        if not args.keep:
+        if args.keep:
+            print(f"kept {parent}", file=sys.stderr)
+        else:
             shutil.rmtree(parent, ignore_errors=True)
     idle = sum(int(str(run["idle_node_s"])) for run in runs)
     return {
@@ -296,6 +313,11 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         **mixes.pooled(delays),
         "failed": sum(int(str(run["failed"])) for run in runs),
         "calls_per_min": round(sum(float(str(run["calls_per_min"])) for run in runs) / len(runs), 1),
+        "harm_mean_s": round(
+            sum(float(str(run["harm_mean_s"])) * int(str(run["harm_jobs"])) for run in runs)
+            / max(1, sum(int(str(run["harm_jobs"])) for run in runs)),
+            2,
+        ),
         "seconds": args.seconds,
         "poll_s": args.poll,
         "runs": runs,
@@ -314,6 +336,7 @@ def main() -> int:
         "--load", type=float, default=0.85, help="offered load of regular jobs (default: 0.85)"
     )
     parser.add_argument("--poll", type=float, default=2.0, help="the agent's poll interval in s (default: 2)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds at a time (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep all files")
     args = parser.parse_args()
     if os.geteuid() != 0:
