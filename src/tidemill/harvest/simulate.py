@@ -128,6 +128,7 @@ class Machine:
                 at = jobs[come].submit_s
             at = min(at, self.next_poll_s, self.next_cycle_s)
             if at == EVER:
+                self._advance(horizon)
                 break
             self._advance(at)
             changed = False

@@ -1,0 +1,223 @@
+"""What the broker decides, case by case."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from tidemill.harvest.plan import POLICIES, Policy, decide
+from tidemill.harvest.situation import (
+    Backlog,
+    Busy,
+    Cancel,
+    Holding,
+    Limits,
+    Outage,
+    Shorten,
+    Situation,
+    Submit,
+    Waiting,
+)
+from tidemill.harvest.waves import SENTENCES, Binding, pieces
+
+HOUR = 3600.0
+LIMITS = Limits(nodes_max=10**6, allocations_max=10**6, startup_s=120.0, reservations=1)
+SITUATION = Situation(
+    now_s=0.0,
+    nodes=100,
+    idle=10,
+    busy=[Busy(90, HOUR)],
+    queue=[],
+    outages=[],
+    holdings=[],
+    backlog=Backlog(node_s=1e12, nodes_max=10**6, event_s=300.0),
+    limits=LIMITS,
+)
+
+
+def situation(**changes: object) -> Situation:
+    """Ten idle nodes, others busy for an hour, with changes."""
+    return msgspec.structs.replace(SITUATION, **changes)
+
+
+def limits(**changes: object) -> Limits:
+    """The limits with changes."""
+    return msgspec.structs.replace(LIMITS, **changes)
+
+
+def held(key: int, count: int, *, ends_s: float = 80000.0, loss_s: float = 0.0, width: int = 1) -> Holding:
+    """Running allocations of ours."""
+    return Holding(
+        key=key, width=width, count=count, waiting=False, started_s=-500.0, ends_s=ends_s, loss_s=loss_s
+    )
+
+
+def test_idle_nodes_are_filled_in_one_submission() -> None:
+    assert decide(situation(), Policy.YIELD).submit == [Submit(1, 10, 86400.0)]
+
+
+def test_a_job_that_could_start_gets_exactly_the_nodes_it_lacks_from_the_cheapest_of_ours() -> None:
+    found = decide(
+        situation(
+            busy=[Busy(60, HOUR)],
+            holdings=[held(1, 10, loss_s=200), held(2, 20, loss_s=10)],
+            queue=[Waiting("a", 25, HOUR)],
+        ),
+        Policy.YIELD,
+    )
+
+    assert found.cancel == [Cancel(2, 15)]
+    assert found.yields_to == ["a"]
+    assert found.submit == []
+
+
+def test_nothing_is_cancelled_for_a_job_that_could_not_start_without_us_either() -> None:
+    found = decide(
+        situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=[Waiting("a", 50, HOUR)]), Policy.YIELD
+    )
+
+    assert found.cancel == []
+    assert found.yields_to == []
+
+
+def test_ours_end_before_the_planned_start_of_the_first_blocked_job() -> None:
+    found = decide(
+        situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=[Waiting("a", 95, HOUR)]), Policy.YIELD
+    )
+
+    assert found.shorten == [Shorten(1, 25, HOUR - LIMITS.death_s)]  # 5 may stay beside it
+    assert [(each.count, each.walltime_s) for each in found.submit] == [(10, 3540.0)]
+
+
+def test_a_job_that_backfilling_would_start_gets_nodes_too() -> None:
+    queue = [Waiting("head", 100, HOUR), Waiting("short", 30, HOUR / 2), Waiting("long", 5, 2 * HOUR)]
+    found = decide(situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=queue), Policy.YIELD)
+
+    assert found.yields_to == ["short"]
+    assert found.cancel == [Cancel(1, 20)]
+
+
+def test_an_outage_is_neither_filled_nor_run_into() -> None:
+    found = decide(
+        situation(holdings=[held(1, 40)], busy=[Busy(50, HOUR)], outages=[Outage(100, 2000.0, 9000.0)]),
+        Policy.YIELD,
+    )
+
+    assert found.shorten == [Shorten(1, 40, 1995.0)]
+    assert found.submit == [Submit(1, 10, 1920.0)]  # a cycle and its death before the outage
+
+
+def test_a_gap_that_does_not_pay_back_a_start_stays_empty() -> None:
+    found = decide(situation(outages=[Outage(100, 500.0, 9000.0)]), Policy.YIELD)
+
+    assert found.submit == []
+    assert found.waits_for == Binding.PAYBACK
+
+
+def test_allocations_that_wait_count_and_go_when_they_no_longer_fit() -> None:
+    waiting = Holding(key=7, width=1, count=10, waiting=True, started_s=0.0, ends_s=HOUR)
+    filled = decide(situation(holdings=[waiting]), Policy.YIELD)
+    in_the_way = decide(situation(holdings=[waiting], queue=[Waiting("a", 6, HOUR)]), Policy.YIELD)
+
+    assert (filled.submit, filled.cancel) == ([], [])
+    assert in_the_way.cancel == [Cancel(7, 6)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "binding"),
+    [
+        ({"limits": limits(nodes_max=4)}, 4, Binding.NODES),
+        ({"limits": limits(allocations_max=3)}, 3, Binding.ALLOCATIONS),
+        ({"limits": limits(starts_left=2)}, 2, Binding.STARTS),
+        ({"limits": limits(submits_max=5)}, 5, Binding.SUBMITS),
+        ({"limits": limits(waiting_per_idle=0.6)}, 6, Binding.WAITING),
+        ({"limits": limits(node_s_left=3 * 500.0)}, 3, Binding.GRANT),
+        ({"backlog": Backlog(node_s=1e9, nodes_max=1, event_s=300.0)}, 1, Binding.BACKLOG),
+        ({"backlog": Backlog(node_s=720.0, nodes_max=9, event_s=300.0)}, 2, Binding.BACKLOG),
+        ({"limits": limits(width_min=32, width_max=32)}, 0, Binding.WIDTH),
+        ({"idle": 0, "busy": [Busy(100, HOUR)]}, 0, Binding.IDLE),
+        ({"queue": [Waiting("a", 10, HOUR)]}, 0, Binding.REGULAR),
+        ({"knows_plan": False}, 0, Binding.HIDDEN),
+    ],
+)
+def test_every_bound_holds_and_is_named(changes: dict[str, object], count: int, binding: Binding) -> None:
+    found = decide(situation(**changes), Policy.YIELD)
+
+    assert sum(each.count * each.width for each in found.submit) == count
+    assert found.waits_for == binding
+    assert SENTENCES[binding] in found.why
+
+
+def test_where_the_plan_is_hidden_only_windows_are_used_and_nothing_is_given_back() -> None:
+    found = decide(
+        situation(knows_plan=False, windows=[(4, 2 * HOUR), (8, HOUR)], holdings=[held(1, 5)]), Policy.YIELD
+    )
+
+    assert (found.cancel, found.shorten) == ([], [])
+    assert [(each.count, each.walltime_s) for each in found.submit] == [(4, 7140.0), (4, 3540.0)]
+
+
+def test_too_few_allocations_become_wide_and_some_are_kept_for_the_next_gap() -> None:
+    assert pieces(100, 1000, 1, 1) == [(1, 100)]
+    assert pieces(100, 10, 1, 100) == [(20, 5)]
+    assert pieces(100, 1, 1, 100) == [(100, 1)]
+    assert pieces(100, 1000, 32, 32) == [(32, 3)]
+    assert pieces(31, 1000, 32, 32) == []
+
+
+def test_wide_allocations_are_given_back_with_as_little_surplus_as_possible() -> None:
+    found = decide(
+        situation(
+            idle=0,
+            busy=[Busy(52, HOUR)],
+            holdings=[held(1, 1, width=16), held(2, 1, width=32, loss_s=320)],
+            queue=[Waiting("a", 30, HOUR)],
+        ),
+        Policy.YIELD,
+    )
+
+    assert found.cancel == [Cancel(2, 1)]
+
+
+def test_policies_that_never_yield_cancel_nothing_that_runs() -> None:
+    crowded = situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=[Waiting("a", 25, HOUR)])
+
+    for policy in (Policy.CAPPED, Policy.TITAN, Policy.WINDOWS, Policy.PREEMPT, Policy.DEMAND):
+        found = decide(crowded, policy)
+        assert (found.cancel, found.shorten) == ([], []), policy
+
+
+def test_a_titan_broker_submits_one_fixed_job_as_wide_as_the_backfill() -> None:
+    big = situation(nodes=18_688, idle=1000, busy=[Busy(17_688, HOUR)])
+
+    assert [(each.width, each.walltime_s) for each in decide(big, Policy.TITAN).submit] == [
+        (300, 6120.0), (300, 6120.0), (300, 6120.0), (100, 6120.0)
+    ]  # fmt: skip
+
+
+def test_every_policy_and_every_binding_has_its_entry() -> None:
+    assert set(POLICIES) == set(Policy)
+    assert set(SENTENCES) == set(Binding)
+
+
+def test_a_large_machine_with_a_long_queue_is_decided_on_in_well_below_100_ms() -> None:
+    crowded = Situation(
+        now_s=0.0,
+        nodes=20_000,
+        idle=500,
+        busy=[Busy(46, 100.0 * k + 60) for k in range(250)],
+        queue=[Waiting(str(k), 10 + k % 900, 60.0 * (1 + k % 1440)) for k in range(20_000)],
+        outages=[Outage(20_000, 5e5, 6e5)],
+        holdings=[held(k, 40, ends_s=500.0 * k + 100, loss_s=float(k % 300)) for k in range(200)],
+        backlog=Backlog(node_s=1e12, nodes_max=10**6, event_s=300.0),
+        limits=limits(reservations=100),
+    )
+    spent = []
+    for _ in range(5):
+        began = time.process_time()
+        decide(crowded, Policy.YIELD)
+        spent.append(time.process_time() - began)
+
+    assert min(spent) < 0.05, spent

@@ -1,0 +1,244 @@
+"""The simulated machine on workloads small enough to be checked by hand; logs; statistics."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.errors import ConfigError
+from tidemill.harvest import availability, swf
+from tidemill.harvest.experiment import Study, results_of, run_all
+from tidemill.harvest.outcome import change, classes_of
+from tidemill.harvest.plan import Policy
+from tidemill.harvest.simulate import Machine, Tally, World
+from tidemill.harvest.swf import Job
+from tidemill.report.tide import tide
+
+DAY = 86400
+
+
+def play(world: World, jobs: list[Job], policy: Policy | None = None) -> Tally:
+    """One run."""
+    return Machine(world, jobs, policy=policy, seed="1").run()
+
+
+def test_jobs_start_in_order_and_short_ones_are_backfilled_at_the_next_cycle() -> None:
+    jobs = [Job(0, 1000, 6, 1000), Job(10, 1000, 8, 1000), Job(20, 500, 4, 900), Job(30, 500, 4, 5000)]
+
+    waits = play(World(nodes=10), jobs).waits_s
+
+    assert waits[0] == 0
+    assert waits[1] == 990
+    assert 0 < waits[2] <= 30  # ends before the second could start
+    assert waits[3] == 1970 - 0  # would have delayed it
+
+
+def test_an_idle_machine_is_filled_and_the_job_that_comes_waits_for_poll_and_death_only() -> None:
+    world = World(nodes=10, horizon_s=DAY)
+    jobs = [Job(0, 10, 1, 10), Job(DAY // 2, 600, 10, 600)]
+
+    tally = play(world, jobs, Policy.YIELD)
+
+    assert world.death_s < tally.waits_s[1] <= world.poll_s + world.death_s
+    assert tally.idle_s == pytest.approx(10 * DAY - 10 - 6000)
+    assert tally.held_s / tally.idle_s > 0.99
+    assert 0.98 < tally.useful_s / tally.idle_s < 0.995
+
+
+def test_a_kill_loses_the_event_in_flight_and_start_up_counts_for_nothing() -> None:
+    world = World(nodes=1, horizon_s=10_000.0, walltime_max_s=2000.0, poll_s=1.0, cycle_s=1.0, death_s=0.0)
+    tally = play(world, [Job(0, 1, 1, 1), Job(9990, 1, 1, 1)], Policy.YIELD)
+
+    # 2000 s at most each in steps of a minute: 1980 s = 120 s of start-up and 6 events of 300 s
+    assert tally.useful_s == 5 * 6 * 300
+    assert tally.starts == 7  # the sixth had no time for an event, the seventh came after the job
+
+
+def test_nothing_runs_in_an_outage_and_its_time_is_left_out() -> None:
+    world = World(nodes=10, horizon_s=20_000.0, outages=[(5000, 9000)])
+    jobs = [Job(0, 10, 1, 10), Job(4500, 1000, 10, 1000)]
+
+    without, with_us = play(world, jobs), play(world, jobs, Policy.YIELD)
+
+    assert without.waits_s[1] == 4500  # it would have run into the outage
+    assert without.capacity_s == 10 * 16_000
+    assert with_us.waits_s[1] == pytest.approx(4500, abs=world.poll_s + world.death_s)
+    assert with_us.held_s <= without.idle_s
+
+
+def test_preemption_makes_a_job_wait_for_the_grace_only() -> None:
+    world = World(nodes=10, horizon_s=DAY)
+    jobs = [Job(0, 10, 1, 10), Job(DAY // 2, 600, 10, 600)]
+
+    assert play(world, jobs, Policy.PREEMPT).waits_s[1] == world.death_s
+
+
+def test_who_never_yields_makes_others_wait() -> None:
+    world = World(nodes=10, horizon_s=DAY)
+    jobs = [Job(0, 10, 1, 10), Job(DAY // 2, 600, 10, 600)]
+
+    assert play(world, jobs, Policy.CAPPED).waits_s[1] > 10_000
+
+
+def test_no_more_allocations_than_allowed_and_none_narrower() -> None:
+    jobs = [Job(k * 3000, 2000, 30 + 7 * (k % 5), 2500) for k in range(40)]
+    few = play(World(nodes=100, horizon_s=1e5, jobs_max=5), jobs, Policy.YIELD)
+    wide = play(World(nodes=100, horizon_s=1e5, width_min=32), jobs, Policy.YIELD)
+    free = play(World(nodes=100, horizon_s=1e5), jobs, Policy.YIELD)
+
+    assert 0 < wide.held_s <= free.held_s
+    assert 0 < few.starts < free.starts
+
+
+def test_seeds_are_repeatable_whatever_the_number_of_processes() -> None:
+    jobs = [Job(k * 300, 200 + 17 * (k % 11), 1 + k % 13, 600) for k in range(300)]
+    study = Study(
+        world=World(nodes=16, horizon_s=90_000.0),
+        jobs=jobs,
+        policies=[Policy.YIELD, Policy.TITAN],
+        seeds=3,
+        replicas=2,
+        jitter_s=120,
+        workers=1,
+    )
+
+    def figures(workers: int) -> list[tuple[object, ...]]:
+        changed = msgspec.structs.replace(study, workers=workers)
+        found = results_of(changed, run_all(changed))
+        return [
+            (name, each.useful, each.wait_change, each.by_size, each.pairs) for name, each in found.items()
+        ]
+
+    assert figures(1) == figures(2)
+    assert [pairs for *_, pairs in figures(1)] == [6, 3]
+
+
+def test_a_change_is_a_ratio_of_sums_with_bounds_of_student() -> None:
+    found = change([100.0, 200.0, 300.0], [110.0, 190.0, 330.0])
+
+    assert found.mean == pytest.approx(0.05)
+    # residuals 5, -20, 15; s = 18.03; half = 4.303 * 18.03 * sqrt(3) / 600
+    assert found.high == pytest.approx(0.05 + 0.22392, abs=1e-4)
+    assert found.low == pytest.approx(0.05 - 0.22392, abs=1e-4)
+    assert change([0.0, 0.0], [1.0, 2.0]).mean is None
+    assert change([2.0], [3.0]).high is None
+
+
+def test_classes_cover_all_jobs_and_small_ones_join_their_neighbours() -> None:
+    jobs = [Job(0, 1, 1, 1)] * 200 + [Job(0, 1, 64, 1)] * 150 + [Job(0, 1, 1000, 1)] * 3
+
+    assert [(c.nodes_min, c.nodes, c.jobs) for c in classes_of(jobs, 1024)] == [(1, 1, 200), (64, 1000, 153)]
+
+
+def test_falls_and_rises_of_free_nodes_become_jobs_that_leave_as_many_free(tmp_path: Path) -> None:
+    path = tmp_path / "free.csv"
+    path.write_text("time,free\n0,10\n3600,4\n7200,7\n9000,2\n20000,10\n30000,10\n")
+
+    trace = availability.read(path)
+    tally = play(World(nodes=10, horizon_s=30_000.0), trace.jobs)
+
+    assert tally.idle_s == 10 * 3600 + 4 * 3600 + 7 * 1800 + 2 * 11_000 + 10 * 10_000
+    assert tally.waits_s == [0.0] * len(trace.jobs)
+
+
+HEADER = "; MaxNodes: 100\n; MaxProcs: 100\n"
+RECORD = "{n} {submit} 10 {run} {width} -1 -1 {width} 600 -1 1 1 1 1 1 1 -1 -1\n"
+
+
+def record(n: int = 1, submit: int = 0, run: int = 60, width: int = 4) -> str:
+    """A line of a workload."""
+    return RECORD.format(n=n, submit=submit, run=run, width=width)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no job"),
+        (HEADER, "has no job"),
+        (HEADER + "hello world\n", "line 3 is no record"),
+        (HEADER + record() + "2 10 3\n", "line 4 has 3 fields"),
+        (HEADER + record(submit=-5), "line 3 has a negative submit time: -5"),
+        (HEADER + record(run=-7), "line 3 has a negative run time: -7"),
+        (HEADER + record(width=101), "line 3: a job of 101 nodes on a machine of 100"),
+        (HEADER + record(run=-1) + record(run=0), "2 records with no run time"),
+    ],
+)
+def test_bad_logs_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.swf"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        swf.read(path)
+
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_truncated_gzip_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "cut.swf.gz"
+    path.write_bytes(gzip.compress((HEADER + "".join(record(n) for n in range(2000))).encode())[:-20])
+
+    with pytest.raises(ConfigError, match="cut short or damaged"):
+        swf.read(path)
+
+
+def test_records_without_a_job_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "some.swf"
+    path.write_text(HEADER + record(1) + record(2, run=-1) + record(3, width=0) + record(4, submit=50))
+
+    trace = swf.read(path)
+
+    assert [job.submit_s for job in trace.jobs] == [0, 50]
+    assert trace.skipped == {"no run time": 1, "no number of processors": 1}
+
+
+def test_the_size_of_the_machine_is_the_headers_else_what_was_busy_at_once(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain.swf", tmp_path / "cores.swf"
+    plain.write_text(record(1, width=4) + record(2, submit=20, width=7) + record(3, submit=500, width=9))
+    packed.write_text("; MaxNodes: 10\n; MaxProcs: 160\n" + record(1, width=17))
+
+    assert swf.read(plain).nodes == 11
+    assert swf.read(plain, nodes=50).nodes == 50
+    assert (swf.read(packed).nodes, swf.read(packed).jobs[0].width) == (10, 2)
+
+
+def test_an_empty_machine_while_somebody_waits_is_an_outage(tmp_path: Path) -> None:
+    path = tmp_path / "out.swf"
+    late = "3 1000 19000 60 4 -1 -1 4 600 -1 1 1 1 1 1 1 -1 -1\n"
+    path.write_text(HEADER + record(1) + late)
+    quiet = tmp_path / "quiet.swf"
+    quiet.write_text(HEADER + record(1) + record(2, submit=20_000))
+
+    assert swf.read(path).outages == [(70, 20_000)]
+    assert swf.read(quiet).outages == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0,5\n10\n", "line 2 has 1 fields"),
+        ("0,5\nx y\n", "line 2 is no sample"),
+        ("0,5\n10,-3\n", "line 2 has a negative number"),
+        ("10,5\n0,5\n", "line 2: time goes back by 10 s"),
+        ("0,5\n", "1 samples"),
+    ],
+)
+def test_bad_samples_are_refused_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        availability.read(path)
+
+    assert message in str(caught.value)
+
+
+def test_the_tide_is_drawn_with_all_three_layers() -> None:
+    drawn = tide([(0.0, 3, 0), (50.0, 5, 5)], nodes=10, until_s=100.0, title="a <machine>")
+
+    assert drawn.startswith("<svg")
+    assert drawn.count("<polygon") == 2
+    assert "a &lt;machine&gt;" in drawn
