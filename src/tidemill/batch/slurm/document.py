@@ -151,7 +151,11 @@ def _queued(job: dict[str, Any], is_ours: Callable[[str, str, str], bool]) -> li
 
 
 def _is_whole(job: dict[str, Any]) -> bool:
-    """`shared` has been a word, null and a list; `exclusive` was there from 23.11 to 24.05."""
+    """`shared` has been a word, null and a list; `exclusive` was there from 23.11 to 24.05, `whole` is since 24.05."""
+    resources = job.get("job_resources")
+    where = resources.get("nodes") if isinstance(resources, dict) else None
+    if isinstance(where, dict) and where.get("whole"):
+        return True
     return any(word in ("NO", "NONE", "TRUE", "EXCLUSIVE") for word in states(job.get("exclusive"))) or (
         states(job.get("shared") or "OK") in (["NONE"], ["NO"], ["EXCLUSIVE"])
     )

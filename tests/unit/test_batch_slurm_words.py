@@ -1,0 +1,293 @@
+"""Slurm's words for times, hosts, states and reasons; the words that we say to it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.batch.contract import Answer, Ending, Submission
+from tidemill.batch.run import Refusal, Reply, recognise
+from tidemill.batch.slurm import own
+from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.script import Asked, client_environ, script_text, submit_words
+from tidemill.batch.slurm.text import FIELD, OwnJob
+from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
+from tidemill.batch.slurm.words import REFUSALS, held, is_eligible, job_state, node_state, node_words
+from tidemill.config.site import Cluster
+from tidemill.errors import ProtocolError, SiteError
+from tidemill.model.machine import NodeState
+from tidemill.model.state import AllocationState
+
+KEY = "0123456789abcdef"
+S = AllocationState
+
+
+def test_times_and_durations() -> None:
+    assert parse_time("2026-11-21T03:12:11") == 1795230731.0
+    assert time_text(1795230730.2) == "2026-11-21T03:12:11"
+    assert [parse_time(word) for word in ("N/A", "Unknown", "(null)", "", "soon")] == [None] * 5
+    spans = {"5": 300, "5:30": 330, "1:00:00": 3600, "1-0": 86400, "1-2:30": 95400, "2-00:00:01": 172801}
+    assert {word: parse_span(word) for word in spans} == spans
+    assert [parse_span(word) for word in ("UNLIMITED", "NOT_SET", "Partition_Limit", "x")] == [None] * 4
+    assert [minutes_up(seconds) for seconds in (0, 1, 60, 60.4, 3600)] == [1, 1, 1, 2, 60]
+
+
+def test_host_lists() -> None:
+    assert expand("n[01-03,7],m1,r[1-2]c[08-09]x") == (
+        "n01", "n02", "n03", "n7", "m1", "r1c08x", "r1c09x", "r2c08x", "r2c09x",
+    )  # fmt: skip
+    assert [expand(word) for word in ("", "(null)", "None assigned")] == [()] * 3
+    for bad in ("n[1-", "n[a-b]", "n[1-99999999]", "n]1["):
+        with pytest.raises(ProtocolError):
+            expand(bad)
+
+
+def test_elements_of_arrays() -> None:
+    def elements(text: str) -> list[int]:
+        return [index for each in expand_elements(text, 1000) for index in each]
+
+    assert elements("0-3,7,10-14:2%5") == [0, 1, 2, 3, 7, 10, 12, 14]
+    assert elements("1-2,...") == [1, 2]
+    assert fold([3, 1, 2, 9, 2]) == "1-3,9"
+    with pytest.raises(ProtocolError):
+        elements("a-b")
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "state", "ending"),
+    [
+        ("PENDING", "Priority", S.QUEUED, Ending.NONE),
+        ("REQUEUE_HOLD", "", S.QUEUED, Ending.NONE),
+        ("COMPLETING", "", S.ACTIVE, Ending.NONE),
+        ("COMPLETED", "None", S.COMPLETED, Ending.DONE),
+        ("FAILED", "NonZeroExitCode", S.FAILED, Ending.FAILED),
+        ("FAILED", "JobLaunchFailure", S.FAILED, Ending.LAUNCH),
+        ("CANCELLED by 54321", "", S.CANCELED, Ending.CANCELED),
+        ("CANCELLED+", "", S.CANCELED, Ending.CANCELED),
+        ("CANCELLED", "DeadLine", S.CANCELED, Ending.DEADLINE),
+        ("DEADLINE", "DeadLine", S.CANCELED, Ending.DEADLINE),
+        ("TIMEOUT", "TimeLimit", S.COMPLETED, Ending.WALLTIME),
+        ("PREEMPTED", "None", S.CANCELED, Ending.PREEMPTED),
+        ("NODE_FAIL", "None", S.FAILED, Ending.NODE),
+        ("OUT_OF_MEMORY", "OutOfMemory", S.FAILED, Ending.MEMORY),
+        ("BOOT_FAIL", "", S.FAILED, Ending.LAUNCH),
+        ("TELEPORTING", "", S.ACTIVE, Ending.NONE),
+    ],
+)
+def test_states_of_jobs(word: str, reason: str, state: AllocationState, ending: Ending) -> None:
+    assert job_state(word, reason) == (state, ending)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("IDLE", NodeState.IDLE), ("IDLE+PLANNED", NodeState.IDLE), ("idle-", NodeState.IDLE),
+        ("IDLE+CLOUD", NodeState.IDLE),
+        ("ALLOCATED", NodeState.BUSY), ("MIXED", NodeState.SHARED), ("MIXED+DRAIN", NodeState.AWAY),
+        ("IDLE*", NodeState.AWAY), ("IDLE+NOT_RESPONDING", NodeState.AWAY), ("DOWN", NodeState.AWAY),
+        ("IDLE+CLOUD+POWERED_DOWN", NodeState.SLEEPING), ("idle~", NodeState.SLEEPING),
+        ("IDLE+POWER", NodeState.SLEEPING),
+        ("ALLOCATED+CLOUD+POWERING_UP", NodeState.WAKING), ("idle#", NodeState.WAKING), ("idle%", NodeState.AWAY),
+        ("IDLE+REBOOT_ISSUED", NodeState.WAKING), ("ALLOCATED+REBOOT_REQUESTED", NodeState.BUSY),
+        ("IDLE+COMPLETING", NodeState.ENDING), ("ALLOCATED+COMPLETING", NodeState.ENDING),
+        ("IDLE+MAINT+RESERVED", NodeState.RESERVED), ("IDLE+RESERVED", NodeState.RESERVED),
+        ("idle$", NodeState.RESERVED),
+        ("ALLOCATED+MAINT", NodeState.BUSY), ("IDLE+INVALID_REG", NodeState.AWAY), ("FUTURE", NodeState.AWAY),
+        ("IDLE+SHINY", NodeState.IDLE), ("SHINY", NodeState.AWAY), ("", NodeState.AWAY),
+    ],
+)  # fmt: skip
+def test_states_of_nodes(text: str, state: NodeState) -> None:
+    assert node_state(node_words(text)) is state
+
+
+def test_holds_are_by_staff_or_a_used_up_grant_and_not_by_limits_that_pass() -> None:
+    for reason in (
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "InvalidAccount",
+        "AssocGrpCPUMinutesLimit",
+        "AssocGrpBillingMinutes",
+    ):
+        assert held(reason) == reason
+        assert not is_eligible(reason, 1)
+    for reason in (
+        "AssocMaxJobsLimit",
+        "QOSMaxJobsPerUserLimit",
+        "AssocGrpCPURunMinutesLimit",
+        "QOSGrpNodeLimit",
+    ):
+        assert held(reason) == ""
+        assert not is_eligible(reason, 1)
+    assert is_eligible("Resources", 1)
+    assert is_eligible("ReqNodeNotAvail, UnavailableNodes:n1", 1)
+    assert not is_eligible("Resources", 0), "priority 0 is a hold"
+
+
+@pytest.mark.parametrize(
+    ("errors", "refusal"),
+    [
+        ("scancel: error: Kill job error on job id 5: Invalid job id specified", Refusal.UNKNOWN),
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", Refusal.AWAY),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", Refusal.AWAY),
+        ("slurm_load_jobs error: Rate limit exceeded, please retry momentarily", Refusal.BUSY),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
+            Refusal.DENIED,
+        ),
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            Refusal.LIMIT,
+        ),
+        ("something new", Refusal.OTHER),
+    ],
+)
+def test_refusals(errors: str, refusal: Refusal) -> None:
+    assert recognise(Reply("x", 1, b"", errors, 0.1), REFUSALS) is refusal
+
+
+def job(
+    number: str, name: str, word: str = "RUNNING", comment: str = f"tidemill {KEY} x", **changes: object
+) -> OwnJob:
+    plain = OwnJob(number, None, (), word, "me", "None", "n1", 1.0, 2.0, 0.0, name, comment)
+    return plain._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_ours_have_the_name_and_the_key() -> None:
+    jobs = [
+        job("1", "tm-a-e1-1"),
+        job("2", "tm-a-e1-2", comment="tidemill fedcba9876543210 x"),
+        job("3", "tm-a-e1-3", comment=""),
+        job("4", "pretty"),
+        job("5", "tm-a-e1-9"),
+    ]
+    names = [f"tm-a-e1-{i}" for i in range(1, 7)]
+    numbers = {"tm-a-e1-4": "4", "tm-a-e1-5": "5", "tm-a-e1-2": "2"}
+    found = own.match(names, jobs, key=KEY, numbers=numbers)
+    assert {name: each[0].job.number for name, each in found.items()} == {"tm-a-e1-1": "1", "tm-a-e1-4": "4"}
+    assert own.tell(found["tm-a-e1-4"][0]).reason == "renamed to `pretty`"
+
+
+def test_what_runs_counts_before_what_waits_and_what_has_ended() -> None:
+    jobs = [job("9", "tm-a-e1-1", "COMPLETED"), job("7", "tm-a-e1-1", "PENDING"), job("8", "tm-a-e1-1")]
+    (matches,) = own.match(["tm-a-e1-1"], jobs, key=KEY, numbers={}).values()
+    assert [(each.job.number, each.surplus) for each in matches] == [("8", False), ("7", True), ("9", False)]
+
+
+def test_elements_to_cancel_are_folded() -> None:
+    jobs = [
+        job("5", "tm-a-e1-1", "PENDING", folded=(range(0, 8),)),
+        job("5", "tm-a-e1-1", element=9),
+        job("6", "tm-a-e1-2"),
+    ]
+    names = ["tm-a-e1-1.0", "tm-a-e1-1.1", "tm-a-e1-1.9", "tm-a-e1-2", "tm-a-e1-1.8"]
+    found = own.match(names, jobs, key=KEY, numbers={})
+    assert "tm-a-e1-1.8" not in found
+    pairs = [(name, each) for name, matches in found.items() for each in matches]
+    assert own.ids_to_cancel(pairs) == ["6", "5_[0-1,9]"]
+
+
+def test_accounting_is_believed_with_the_key_or_the_number() -> None:
+    def line(number: str, state: str, comment: str, name: str = "tm-a-e1-1") -> str:
+        return (
+            FIELD.join([number, state, "1:0", "2026-11-21T03:00:00", "Unknown", "n[1-2]", comment, name])
+            + "\n"
+        )
+
+    names, numbers = ["tm-a-e1-1", "tm-a-e1-2.4"], {"tm-a-e1-1": "5", "tm-a-e1-2": "6"}
+
+    def ask(text: str) -> dict[str, Ending]:
+        found = own.accounted(text.encode(), names, key=KEY, numbers=numbers)
+        assert all(each.answer is Answer.FOUND for each in found.values())
+        return {name: each.ending for name, each in found.items()}
+
+    assert ask(line("5", "FAILED", "")) == {"tm-a-e1-1": Ending.FAILED}
+    assert ask(line("99", "FAILED", "")) == {}, "another's number, no comment"
+    assert ask(line("99", "CANCELLED by 0", f"tidemill {KEY} x")) == {"tm-a-e1-1": Ending.CANCELED}
+    assert ask(line("5", "FAILED", "tidemill fedcba9876543210 x")) == {}
+    assert ask(line("5", "RUNNING", "")) == {}
+    assert ask(line("5", "NODE_FAIL", "") + line("5", "COMPLETED", "")) == {"tm-a-e1-1": Ending.DONE}, (
+        "the last"
+    )
+    assert ask(line("6_4", "TIMEOUT", "", "tm-a-e1-2")) == {"tm-a-e1-2.4": Ending.WALLTIME}
+    assert ask("half a line\n" + FIELD.join(["JobID", "State"]) + "\n") == {}
+
+
+def submission(**changes: object) -> Submission:
+    plain: dict[str, object] = {
+        "name": "tm-a-e1-1", "command": ["run", "{allocation}"], "nodes": 1, "cores": 8, "memory_mb": 0, "walltime_s": 601,
+    }  # fmt: skip
+    return Submission(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+ASKED = Asked(
+    directory=Path("/s p/50%"), comment="tidemill k x", account="grant", launcher="srun", now_s=1000.0
+)
+
+
+def test_words_of_a_submission() -> None:
+    config = Cluster(
+        partition="batch", qos="low", features=["amd"], exclude=["n1"], directives=["--gres=gpu:4"]
+    )
+    words = submit_words(
+        submission(
+            features=("hdr",),
+            exclude=("n2",),
+            count=5,
+            nodes=4,
+            nodes_min=2,
+            walltime_min_s=60,
+            start_by_s=1300.0,
+        ),
+        config,
+        ASKED,
+    )
+    assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
+    for word in (
+        "--nodes=2-4", "--time=11", "--time-min=1", "--deadline=now+360seconds", "--array=0-4", "--no-requeue",
+        "--constraint=amd&hdr", "--exclude=n1,n2", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
+        "--output=/s p/50%%/output/tm-a-e1-1.%a",
+    ):  # fmt: skip
+        assert word in words
+    plain = submit_words(submission(partition="p2", account="other"), Cluster(nice=None), ASKED)
+    assert {"--partition=p2", "--account=other", "--nodes=1"} <= set(plain)
+    assert not [
+        word for word in plain if word.startswith(("--nice", "--array", "--mem", "--deadline", "--qos"))
+    ]
+
+
+def test_script_of_one_node_becomes_the_command_and_quotes_every_word() -> None:
+    odd = 'it\'s $(id) `id` "x" \\ * \n end'
+    words = ["printf", "%s|", odd, "{allocation}", "a{allocation}b", "", "-"]
+    script = script_text(submission(command=words, count=3, environment={"ODD": odd}), "srun").decode()
+    assert script.rsplit("\nexec ", 1)[0].count("export ODD=") == 1
+    environ = {"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "2"}
+    done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, env=environ, check=True)
+    assert done.stdout == f"{odd}|tm-a-e1-1.2|atm-a-e1-1.2b||-|"
+
+
+def test_script_of_several_nodes_launches_and_of_a_range_asks_slurm_for_their_number() -> None:
+    script = script_text(submission(nodes=4, nodes_min=2), "srun").decode()
+    assert 'exec srun --nodes="$SLURM_JOB_NUM_NODES"' in script
+    assert "exec srun --nodes=4 " in script_text(submission(nodes=4), "srun").decode()
+    assert "srun" not in script_text(submission(nodes=4, ranks=False), "srun").decode()
+
+
+def test_script_refuses_what_no_shell_can_say() -> None:
+    for changes in ({"environment": {"A B": "x"}}, {"command": ["a\0b"]}):
+        with pytest.raises(SiteError) as caught:
+            script_text(submission(**changes), "srun")
+        assert not caught.value.transient
+
+
+def test_client_sees_no_tokens() -> None:
+    environ = {
+        "HOME": "/h",
+        "AWS_SECRET": "x",
+        "SLURM_JOB_ID": "7",
+        "SLURM_CONF": "/c",
+        "SBATCH_ACCOUNT": "a",
+    }
+    assert set(client_environ(environ)) == {"HOME", "SLURM_CONF", "SBATCH_ACCOUNT"}
