@@ -95,6 +95,28 @@ def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: Slu
         assert job(it, number)["events_failed"] == 0
 
 
+def test_pilots_in_the_way_of_a_planned_job_are_told_to_end_before_it(slurm_cluster: SlurmCluster) -> None:
+    with site_on(slurm_cluster) as it:
+        submit = ("sbatch", "--parsable", "-t1", "-o/dev/null", "--wrap", "sleep 60")
+        slurm_cluster.run_as_user(submit[0], "-N2", *submit[1:], user=OTHER_USER)
+        hold_all(it, 2)
+        slurm_cluster.run_as_user(submit[0], "-N4", *submit[1:], user=OTHER_USER)
+        it.wait(lambda: len(it.records("shorten")) > 0, "limits are shortened")
+        ends_s: dict[str, float] = {}
+        for record in it.records("shorten"):
+            ends_s.update(record["ends_s"])
+        assert len(ends_s) == 2
+        assert max(ends_s.values()) < time.time() + 120
+
+        def told() -> set[str]:
+            files = (it.directory / "fleets").glob("*/work/*.json")
+            return {end["allocation"] for file in files for end in json.loads(file.read_text())["ends"]}
+
+        it.wait(lambda: told() == set(ends_s), "their pilots are told")
+        limits = slurm_cluster.run("squeue", "-h", "-r", "-u", "nobody", "-t", "R", "-o", "%e").split()
+        assert len(set(limits)) == 1
+
+
 def test_a_stop_file_of_another_user_ends_us_until_an_operator_resumes(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
         number = hold_all(it, 4)

@@ -440,6 +440,7 @@ class Agent:
             self.sync.is_under_way
             or self.log.pool.state.reports
             or self.granting.is_staging
+            or self.errands.is_busy
             or self.deliveries.is_busy
         )
 
@@ -465,6 +466,7 @@ class Agent:
 
     def leave(self) -> None:
         """End cleanly: everything durable and condensed; pilots and leads go on."""
+        self.harvesting.finish()
         self.log.commit()
         self.log.condense()
         self.close()

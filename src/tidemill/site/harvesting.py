@@ -35,6 +35,7 @@ IDLE_FACTOR = 10
 RETREAT_AGAIN_S = 10.0
 """A stopped site tells allocations that are still there to end again after so long."""
 
+FINISH_S = 5.0
 HOUR_US = 3_600_000_000
 _log = Log("harvest")
 
@@ -76,6 +77,7 @@ class Harvesting:
             self.harm.restore(self.planlog.recent())
         self.figures = Figures()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
+        self._notes: list[str] = []
         self.waits_for: str | None = None
 
     # ---- looking ----
@@ -91,6 +93,11 @@ class Harvesting:
             self._errands.look(names, machine=self._machine.reads_snapshots)
             changed |= self._take()
         return changed
+
+    def finish(self) -> None:
+        """Wait, bounded, for what is under way and note it; what is missed the next agent finds by name."""
+        self._errands.wait(FINISH_S)
+        self._take()
 
     def hurry(self) -> None:
         """Look again as soon as may be."""
@@ -280,6 +287,11 @@ class Harvesting:
     # ---- telling ----
 
     def _tell(self, reasons: Sequence[str]) -> None:
+        notes = self._machine.ledger.notes
+        if notes != self._notes:
+            self._notes = notes
+            for note in notes:
+                _log.warning("grant.note", reason=note)
         waits_for = "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or None
         if waits_for == self.waits_for:
             return
