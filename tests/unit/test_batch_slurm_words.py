@@ -217,8 +217,13 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
 
 def submission(**changes: object) -> Submission:
     plain: dict[str, object] = {
-        "name": "tm-a-e1-1", "command": ["run", "{allocation}"], "nodes": 1, "cores": 8, "memory_mb": 0, "walltime_s": 601,
-    }  # fmt: skip
+        "name": "tm-a-e1-1",
+        "command": ["run", "{allocation}"],
+        "nodes": 1,
+        "cores": 8,
+        "memory_mb": 0,
+        "walltime_s": 601,
+    }
     return Submission(**{**plain, **changes})  # type: ignore[arg-type]
 
 
@@ -231,19 +236,9 @@ def test_words_of_a_submission() -> None:
     config = Cluster(
         partition="batch", qos="low", features=["amd"], exclude=["n1"], directives=["--gres=gpu:4"]
     )
-    words = submit_words(
-        submission(
-            features=("hdr",),
-            exclude=("n2",),
-            count=5,
-            nodes=4,
-            nodes_min=2,
-            walltime_min_s=60,
-            start_by_s=1300.0,
-        ),
-        config,
-        ASKED,
-    )
+    asked = submission(features=("hdr",), exclude=("n2",), count=5, nodes=4, nodes_min=2)
+    asked = msgspec.structs.replace(asked, walltime_min_s=60, start_by_s=1300.0)
+    words = submit_words(asked, config, ASKED)
     assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
     for word in (
         "--nodes=2-4", "--time=11", "--time-min=1", "--deadline=now+360seconds", "--array=0-4", "--no-requeue",
