@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.fault.processes import Process, send, snapshot
 from tests.fault.world import World
 from tests.integration.mpi_world import KINDS, darts, lines_of, mpi_world
 
-from tidemill.model.job import JobSpec, Resources
+from tidemill.model.job import JobSpec
 from tidemill.wire.api import JobDetail
 
 SLOW_MS = 100_000 // 2
@@ -57,19 +56,6 @@ def test_every_event_runs_once_on_ranks_of_exactly_as_many_nodes(it: World) -> N
     assert "payloads span nodes: ranks run outside of the slot" in (it.home / "site.log").read_text()
 
 
-def test_an_ad_hoc_command_may_span_nodes_and_learns_its_width(it: World) -> None:
-    script = "echo $TIDEMILL_NODES $TIDEMILL_RANKS $TIDEMILL_CORES {cores} ${{#TIDEMILL_ALLOCATION}} $SLURM_X"
-    spec = JobSpec(
-        command=["/bin/sh", "-c", script.replace("{{", "{").replace("}}", "}")],
-        resources=Resources(nodes=3, ranks=6),
-        keep_stdout=True,
-    )
-    (detail,) = ended(it, "adhoc", spec)
-    assert detail.row.state == "COMPLETED", detail.row.reason
-    tar = Path(detail.outputs[0].url.removeprefix("file://")).read_bytes()
-    assert tar.count(b"3 6 1 1 ") == 6
-
-
 def test_a_killed_rank_ends_its_payload_and_is_named(it: World) -> None:
     (job,) = it.submit("killed", darts(nodes=2, ranks=4, sleep_ms=SLOW_MS))
     it.wait_for(lambda: len(ranks_of(it)) == 4, "four ranks run")
@@ -105,45 +91,3 @@ def test_a_pilot_killed_with_its_ranks_loses_and_repeats_nothing(it: World) -> N
     assert detail.row.state == "COMPLETED", detail.row.reason
     assert [event for event, _, _ in lines_of(detail)] == list(range(24))
     assert all(each.evidence.failure != "payload" for each in detail.failures)
-
-
-def test_ordinary_work_makes_room_for_a_wide_job_and_goes_on(it: World) -> None:
-    plain = JobSpec(
-        command=["/bin/sleep", "0.2"], events=150, resources=Resources(event_s=0.2), name="plain", retries=0
-    )
-    (filler,) = it.submit("filler", plain)
-    it.wait_for(lambda: it.client.job(filler).row.events_done > 4, "ordinary work runs")
-    (wide,) = ended(it, "wide", darts(nodes=4, ranks=8, events=8))
-    assert wide.row.state == "COMPLETED", wide.row.reason
-    row = it.wait_campaign("filler")
-    assert row.states == {"COMPLETED": 1}
-    assert not row.failures
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--nodes", "0"], "--nodes"),
-        (["--nodes", "-2"], "--nodes"),
-        (["--nodes", "4", "--ranks", "2"], "every node needs at least one rank"),
-        (["--nodes", "2", "--ranks", "3"], "2 or 4 can"),
-        (["--nodes", "2000"], "may span 1024 nodes, the job asks for 2000"),
-    ],
-)
-def test_wrong_widths_are_refused_at_submit(it: World, words: list[str], told: str) -> None:
-    done = it.run("submit", "--app", "mpi-darts", *words)
-    assert done.returncode == 2
-    assert told in done.stderr
-
-
-def test_an_application_that_no_launcher_may_start_is_refused(it: World) -> None:
-    done = it.run("submit", "--app", "pi", "--nodes", "2")
-    assert done.returncode == 2
-    assert "not approved for an MPI launcher" in done.stderr
-
-
-def test_more_nodes_than_the_site_has_wait_and_say_so(it: World) -> None:
-    (job,) = it.submit("broad", darts(nodes=5, ranks=5))
-    it.wait_for(lambda: it.client.job(job).waits_for == "too_few_nodes", "the cause is named")
-    assert "spans 5 nodes, this site gives it at most 4" in str(it.client.job(job).waits_hint)
-    it.client.cancel([job])

@@ -110,12 +110,14 @@ def test_a_canceled_job_ends_all_ranks_and_the_next_runs_in_the_same_allocation(
     assert held
 
 
-@pytest.mark.parametrize("how", ["scancel", "pilot"])
+@pytest.mark.parametrize("how", ["scancel", "pilot", "node"])
 def test_the_end_of_the_allocation_ends_all_ranks_and_loses_nothing(it: Site, how: str) -> None:
     number = submit(it, events=60, sleep_ms=60)
     it.wait(lambda: show(it, number)["row"]["events_done"] > 2 and bool(ranks_of(it)), "events are done")
     if how == "scancel":
         it.cluster.run("scancel", *it.ours("R"))
+    elif how == "node":
+        it.cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     else:
         pilots = it.world.processes("pilot") or [
             each for each in snapshot().values() if "--allocation" in each.argv and "run" in each.argv
@@ -125,6 +127,8 @@ def test_the_end_of_the_allocation_ends_all_ranks_and_loses_nothing(it: Site, ho
     assert told["row"]["state"] == "COMPLETED", told
     assert [event for event, _, _ in lines_of(told)] == list(range(60))
     it.wait(lambda: not ranks_of(it), "no rank is left")
+    if how == "node":
+        it.cluster.run("scontrol", "update", "nodename=n2", "state=resume")
 
 
 def test_wide_and_ordinary_jobs_share_the_machine(it: Site) -> None:
@@ -144,3 +148,14 @@ def test_more_nodes_than_there_are_are_named(it: Site) -> None:
     number = submit(it, nodes=5, ranks=5)
     it.wait(lambda: show(it, number)["waits_for"] == "too_few_nodes", "the cause is named")
     it.world.run("job", "cancel", str(number))
+
+
+def test_mpiexec_starts_its_ranks_on_the_nodes_of_the_allocation(it: Site) -> None:
+    file = it.directory / "site.toml"
+    file.write_text(file.read_text().replace("[cluster]\n", '[cluster]\nlauncher = "mpiexec"\n'))
+    (agent,) = it.world.processes("agent")
+    assert send(agent, signal.SIGTERM)
+    it.wait(lambda: any(each.pid != agent.pid for each in it.world.processes("agent")), "a new agent")
+    told = wait_done(it, submit(it, nodes=3, ranks=6, events=6))
+    assert told["row"]["state"] == "COMPLETED", told
+    assert [event for event, _, _ in lines_of(told)] == list(range(6))

@@ -75,6 +75,8 @@ def show_app(args: Namespace) -> int:
         app = offer.app
         show(f"{app.name} {app.version} at {offer.site}: {app.help or 'no description'}")
         show(f"    {app.mode} mode, {app.cores} cores, {app.memory_mb} MB, about {app.event_s:g} s per event")
+        if app.ranks_max:
+            show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
         show(f"    {app.digest}")
         show(f"    outputs: {', '.join(app.outputs) or 'none'}")
         for name, parameter in sorted(app.parameters.items()):
