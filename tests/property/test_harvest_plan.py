@@ -61,6 +61,7 @@ def view(situation: Situation, *, with_us: bool) -> tuple[list[str], dict[str, f
     counts = {each.key: each.count for each in situation.holdings}
     widths = {each.key: each.width for each in situation.holdings}
     free = situation.idle
+    assert len({each.key for each in decision.cancel}) == len(decision.cancel)
     for each in decision.cancel:
         counts[each.key] -= each.count
         free += each.count * widths[each.key]

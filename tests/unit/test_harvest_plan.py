@@ -167,6 +167,38 @@ def test_too_few_allocations_become_wide_and_some_are_kept_for_the_next_gap() ->
     assert pieces(31, 1000, 32, 32) == []
 
 
+def test_a_narrow_allocation_goes_when_a_wide_one_in_its_place_pays() -> None:
+    few = limits(allocations_max=2, width_max=100)
+    holdings = [held(1, 1, width=2, loss_s=100), held(2, 1, width=50)]
+    wide_gap = situation(idle=40, busy=[Busy(8, HOUR)], holdings=holdings, limits=few)
+    small_gap = situation(idle=1, busy=[Busy(47, HOUR)], holdings=holdings, limits=few)
+
+    assert decide(wide_gap, Policy.YIELD).cancel == [Cancel(1, 1)]
+    assert decide(wide_gap, Policy.YIELD).waits_for == Binding.ALLOCATIONS
+    assert decide(small_gap, Policy.YIELD).cancel == [Cancel(1, 1)]
+    assert (
+        decide(
+            msgspec.structs.replace(small_gap, busy=[Busy(47, 60.0)], queue=[Waiting("a", 100, HOUR)]),
+            Policy.YIELD,
+        ).cancel
+        == []
+    )
+
+
+def test_a_rest_that_is_too_narrow_for_the_longest_gap_does_not_leave_the_others_empty() -> None:
+    found = decide(
+        situation(
+            idle=64,
+            busy=[Busy(36, HOUR)],
+            queue=[Waiting("a", 90, HOUR)],
+            limits=limits(width_min=32, width_max=32),
+        ),
+        Policy.YIELD,
+    )
+
+    assert [(each.width, each.count) for each in found.submit] == [(32, 2)]
+
+
 def test_wide_allocations_are_given_back_with_as_little_surplus_as_possible() -> None:
     found = decide(
         situation(

@@ -120,7 +120,9 @@ def wave(
             break
         taken, binding = _cut(submits, (missing, walltime_s), room, situation)
         given += taken
-        if taken < missing:
+        if (
+            taken < missing and binding is not Binding.WIDTH
+        ):  # a rest that is too narrow fits into shorter gaps
             break
     return merged(submits), binding
 

@@ -8,6 +8,10 @@ from tidemill.harvest.profile import Profile, ahead, play
 from tidemill.harvest.situation import Cancel, Decision, Holding, Shorten, Situation, Waiting
 from tidemill.harvest.waves import SENTENCES, Binding, room_of, wave
 
+LASTS_S = 3600.0
+"""A gap is taken to last so long where its end is not planned."""
+PASSING = (Binding.STARTS, Binding.SUBMITS, Binding.WAITING)
+"""These bounds loosen with time alone."""
 PUNCTUAL_S = 1.0
 """An end that is later than this after the planned one is worth a change of the limit."""
 
@@ -45,15 +49,21 @@ def yields(situation: Situation) -> Decision:
         room_of(situation, running=running, waiting=waiting),
         idle=min(idle, max(0, profile.free[0])),
     )
+    if binding is Binding.ALLOCATIONS:
+        unfilled = min(idle, profile.free[0]) - sum(each.width * each.count for each in submits)
+        changed = {each.key for each in shortens}
+        free_to_go = [each for each in held if each.key not in changed]
+        cancels += make_room(free_to_go, profile, unfilled, situation)
     if binding is Binding.IDLE and situation.idle and not waiting[0]:
         binding = Binding.REGULAR
     return Decision(
-        cancel=dropped + cancels,
+        cancel=dropped + summed(cancels),
         shorten=shortens,
         submit=submits,
         yields_to=blocked(outlook.starts, situation.idle),
         waits_for=binding.value,
         why=why(situation, needed, outlook.planned, binding),
+        next_s=now + limits.poll_s if binding in PASSING else None,
     )
 
 
@@ -90,6 +100,14 @@ def give_back(held: Sequence[Held], nodes: int) -> list[Cancel]:
     return cancels[::-1]
 
 
+def summed(cancels: Sequence[Cancel]) -> list[Cancel]:
+    """One entry for each holding."""
+    counts: dict[int, int] = {}
+    for each in cancels:
+        counts[each.key] = counts.get(each.key, 0) + each.count
+    return [Cancel(key, count) for key, count in counts.items()]
+
+
 def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten]:
     """Shorten ours so that at no later time more of them live than nodes are free; those first that end first."""
     alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
@@ -110,6 +128,25 @@ def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten
             each.left -= count
             first += each.left == 0
     return shortens
+
+
+def make_room(held: Sequence[Held], profile: Profile, unfilled: int, situation: Situation) -> list[Cancel]:
+    """No allocation may be added, yet nodes are idle: end the one that costs least, if a wider one in its place pays.
+
+    What ends loses its work in flight, and its nodes start anew; what is won is the idle nodes' time until they are
+    needed.
+    """
+    limits = situation.limits
+    restart_s = limits.startup_s + limits.cycle_s + limits.death_s
+    candidates = [each for each in held if each.left and each.width < limits.width_max]
+    if not candidates or unfilled < limits.width_min:
+        return []
+    each = min(candidates, key=lambda one: ((one.loss + restart_s) * one.width, one.key))
+    lasts_s = min(LASTS_S, max(s for s, nodes in profile.staircase() if nodes >= unfilled))
+    if unfilled * lasts_s < limits.payback * (each.loss + restart_s) * each.width:
+        return []
+    each.left -= 1
+    return [Cancel(each.key, 1)]
 
 
 def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death_s: float) -> None:
