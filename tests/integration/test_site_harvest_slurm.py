@@ -187,11 +187,11 @@ def test_an_agent_killed_while_it_submits_submits_nothing_twice(
 
 def test_a_killed_agents_successor_finds_what_runs(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
-        number = hold_all(it, 4, events=300)
+        number = hold_all(it, 4, events=120)
         before = set(it.ours())
         it.world.restart("agent")
         row = wait_done(it, number, 120)
-        assert (row["state"], row["events_done"]) == ("COMPLETED", 300)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 120)
         assert before
         assert "allocation.lost" not in it.log()
 
@@ -277,3 +277,18 @@ def test_node_hours_are_used_up_to_their_bound_and_not_beyond(slurm_cluster: Slu
         it.wait(lambda: any(plan["waits_for"] == "grant" for plan in it.records("plan")), "the bound is told")
         asked = sum(each["count"] * each["width"] * each["walltime_s"] for each in it.records("submit"))
         assert 0 < asked <= 180
+
+
+def test_an_agent_that_starts_while_the_controller_is_down_waits_for_it(
+    start_slurm: Callable[..., SlurmCluster],
+) -> None:
+    cluster = start_slurm("--nodes", "2")
+    with site_on(cluster) as it:
+        cluster.crash_controller()
+        it.world.restart("agent")
+        it.wait(lambda: "batch.away" in it.log(), "the agent says that it waits")
+        number = campaign(it, "/bin/sleep", "0.2", events=20)
+        cluster.start_controller()
+        row = wait_done(it, number)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 20)
+        assert it.log().count("agent.started") == 2

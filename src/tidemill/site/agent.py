@@ -120,7 +120,7 @@ class Agent:
         self.sync = Sync(config)
         self.throughput = Throughput()
         self.standing: OpenFleet | None = None
-        self.metrics = MetricsFile(site_dir / "metrics.prom")
+        self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s)
         self._offers_told = False
         self._drained: set[str] = set()
         self._next_applications_s = 0.0

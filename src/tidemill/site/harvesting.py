@@ -7,6 +7,7 @@ name, or sees that it never came to be.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -78,6 +79,8 @@ class Harvesting:
         self.figures = Figures()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
         self._notes: list[str] = []
+        known = log.pool.state.allocations.values()
+        self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
 
     # ---- looking ----
@@ -245,6 +248,7 @@ class Harvesting:
             submission = self._book.intend(ask)
             submissions.append(submission)
             self.figures.starts += ask.count
+            self._asked.append((clock.now_us(), ask.count))
             records.append(
                 r.Submitted(
                     at_s=clock.now_us() / 1e6,
@@ -274,7 +278,9 @@ class Harvesting:
         """How starting went: submissions that were refused, and pilots that failed wherever they started."""
         book, verdict = self._book, self._machine.bad.judge(clock.now_us() / 1e6)
         since_us = clock.now_us() - HOUR_US
-        hour = sum(a.intended_us >= since_us for a in self._log.pool.state.allocations.values())
+        while self._asked and self._asked[0][0] < since_us:
+            self._asked.popleft()
+        hour = sum(count for _, count in self._asked)
         pause_s = pause_s_of(
             book.starts_failed, clock.monotonic_s() - book.last_failed_s, config=self._config
         )

@@ -24,7 +24,8 @@ from tidemill.site.harvesting import Figures, Harvesting
 from tidemill.site.machine import Machine
 from tidemill.site.state import SiteState
 
-WRITE_S = 15.0
+BEATS = 3
+"""The file is written every so many heartbeats: 15 s unless configured otherwise."""
 
 METRICS: dict[str, tuple[str, str]] = {
     "tidemill_batch_calls_total": ("counter", "Commands that we ran, by kind: query, action"),
@@ -89,8 +90,9 @@ def render(samples: Iterator[Sample] | list[Sample]) -> str:
 class MetricsFile:
     """Writes the file when it is time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, heartbeat_s: float) -> None:
         self._path = path
+        self._pause_s = BEATS * heartbeat_s
         self._next_s = 0.0
 
     def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
@@ -98,7 +100,7 @@ class MetricsFile:
         now_s = clock.monotonic_s()
         if now_s < self._next_s:
             return
-        self._next_s = now_s + WRITE_S
+        self._next_s = now_s + self._pause_s
         samples = [
             *_of_calls(calls),
             *_of_machine(machine.snapshot),
