@@ -192,6 +192,8 @@ def notes_of(trace: Trace) -> list[str]:
 
 def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
     """The JSON document."""
+    from tidemill.harvest.phase import lead
+
     first = next(iter(results.values()))
     world = study.world
     return {
@@ -211,7 +213,7 @@ def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Re
             "event_s": world.event_s,
             "startup_s": world.startup_s,
             "poll_s": world.poll_s,
-            "lead_s": None if args.unaligned else world.death_s + 1 if args.lead_s is None else args.lead_s,
+            "lead_s": None if args.unaligned else lead(world.death_s) if args.lead_s is None else args.lead_s,
             "cycle_s": world.cycle_s,
             "death_s": world.death_s,
             "jitter_s": study.jitter_s,

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from tidemill.harvest.phase import lead
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.profile import EVER, Profile, play
 from tidemill.harvest.situation import (
@@ -92,7 +93,7 @@ class Machine:
         self.next_poll_s = EVER
         self.next_cycle_s = EVER
         self.cycle_phase_s = chance.random() * world.cycle_s
-        lead_s = world.death_s + 1 if world.lead_s is None else world.lead_s
+        lead_s = lead(world.death_s) if world.lead_s is None else world.lead_s
         unrelated_s = chance.random() * world.poll_s
         self.poll_phase_s = self.cycle_phase_s - lead_s if world.is_aligned else unrelated_s
         self.now_s = 0.0

@@ -1,0 +1,25 @@
+"""Looks keep their pace and come just before the scheduler's cycles."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.harvest.phase import lead, pause
+
+
+@given(st.floats(1, 300), st.floats(0, 600), st.floats(1, 120), st.floats(0, 30))
+def test_the_next_look_is_a_lead_before_a_cycle_and_about_a_poll_away(
+    poll_s: float, age_s: float, cycle_s: float, lead_s: float
+) -> None:
+    found = pause(poll_s, plan_age_s=age_s, cycle_s=cycle_s, lead_s=lead_s)
+
+    cycles = (age_s + found + lead_s) / cycle_s
+    assert cycles == pytest.approx(round(cycles), abs=1e-6)
+    assert poll_s / 2 - 1e-6 <= found <= poll_s + cycle_s + 1e-6
+
+
+def test_without_knowledge_of_the_cycle_the_pace_is_kept() -> None:
+    assert pause(30, plan_age_s=None, cycle_s=30, lead_s=lead(5)) == 30
+    assert pause(30, plan_age_s=10, cycle_s=30, lead_s=lead(5)) == 44  # 54 s after the last cycle
