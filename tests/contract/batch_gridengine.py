@@ -104,15 +104,19 @@ class GridEngineWorld:
 
 
 def start(folder: Path, *options: str) -> None:
-    """A Grid Engine in `folder`, for our process and its children."""
+    """A Grid Engine in `folder`; `enter` it before use."""
     done = subprocess.run([SCRIPT, "start", folder, *options], capture_output=True, text=True, check=False)
     if done.returncode:
         reason = f"Grid Engine does not start: {done.stderr.strip()}"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    for line in (folder / "env.sh").read_text().removeprefix("export ").split():
-        key, _, value = line.partition("=")
+
+
+def enter(folder: Path) -> None:
+    """Our process and its children use the Grid Engine in this folder from now on."""
+    for pair in (folder / "env.sh").read_text().removeprefix("export ").split():
+        key, _, value = pair.partition("=")
         os.environ[key] = value
 
 
@@ -138,7 +142,9 @@ def _cluster(request: pytest.FixtureRequest) -> Path:
 
 @contextlib.contextmanager
 def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:
-    made = GridEngineWorld(_cluster(request), directory)
+    cluster = _cluster(request)
+    enter(cluster)
+    made = GridEngineWorld(cluster, directory)
     made.clear()
     yield made
     made.clear()

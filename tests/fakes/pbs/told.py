@@ -60,6 +60,7 @@ def as_json(part: str, records: dict[str, Any]) -> str:
     if records:
         document[part] = records
     text = json.dumps(document, indent=4)
+    text = text.replace('"UNREADABLE', '"UN"READABLE')  # openpbs issue 830
     text = text.replace("it's", "it\\'s")  # openpbs issue 2049
     return text.replace('"PBS_NGPUS": 0', '"PBS_NGPUS":007') + "\n"  # openpbs issue 1255
 

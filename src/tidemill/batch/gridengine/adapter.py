@@ -3,8 +3,8 @@
 Our jobs carry the key in their context (`-ac`), which `qstat -j` shows to everybody, and in the accounting string.
 `qstat -u US -r -xml` tells the states of all of them at once; their keys are asked for once. A job that has ended is
 gone from there at once, so its script notes the end (`batch/script.py`); `qacct`, which is often closed to users and
-comes seconds later, is asked only for those that could not. `qalter -l h_rt` of a running job is accepted and changes
-nothing that counts: limits cannot be shortened, pilots end themselves.
+comes seconds later, is asked only for those that could not. `qalter -l h_rt` of a running job is accepted and shown by
+qstat, but the job runs on (tried with 8.1.9): limits cannot be shortened, pilots end themselves.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WORDS = (
 )
 """Words of the commands of 8.1.9, lower case (source and observation)."""
 
-ACCOUNTING_EVERY_S = 30.0
+ACCOUNTING_EVERY_S = 10.0
 ACCOUNTING_DAYS = 8
 IDS_MAX = 2000
 _log = Log("gridengine")
