@@ -75,13 +75,20 @@ class Harvesting:
         self.planlog = PlanLog(machine.site_dir / "harvest")
         self.harm = Tracker(self._interval_s)
         if machine.reads_snapshots:
-            self.harm.restore(self.planlog.recent())
+            self._restore_harm()
         self.figures = Figures()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
         self._notes: list[str] = []
         known = log.pool.state.allocations.values()
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
+
+    def _restore_harm(self) -> None:
+        """Go on with the jobs that an earlier agent yielded to, as far as its records can be read."""
+        try:
+            self.harm.restore(self.planlog.recent())
+        except SiteError as error:
+            _log.error("planlog.unreadable", reason=error.message)
 
     # ---- looking ----
 
