@@ -129,7 +129,7 @@ def _name(wishes: Wishes, facts: Facts | None) -> tuple[str, str]:
     cluster = "" if facts is None else facts.scheduler.get("ClusterName", "")
     if NAME.fullmatch(cluster):
         return cluster, f"the cluster's name, as {facts.system if facts else ''} tells it"
-    return "local", "the default"
+    return wishes.batch, "the batch system's: `--name` gives a better one"
 
 
 def choose_partition(facts: Facts, named: str | None) -> tuple[PartitionFacts | None, str]:
