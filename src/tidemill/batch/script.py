@@ -60,6 +60,10 @@ exit $status
 """
 
 
+_NAME, _STATUS = "@NAME@", "@STATUS@"
+"""Words that become expansions of the shell, when all others are quoted."""
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch system's scripts differ by."""
 
@@ -84,12 +88,13 @@ def compose(submission: Submission, place: Place) -> str:
     text = _WRAPPER.replace("@START_BY@", str(int(submission.start_by_s or 0)))
     text = text.replace("@WARN@", str(warn_s)).replace("@REST@", str(max(1, term_s - warn_s)))
     command = " ".join(shlex.quote(word) for word in _launched(submission, place))
+    command = command.replace(_NAME, '"$name"').replace(_STATUS, '"$dir/exit/.$name.status"')
     return "\n".join(lines) + text.replace("@COMMAND@", command)
 
 
 def node_text(submission: Submission) -> str:
     """The script that runs on each node, started by the launcher or by the script above."""
-    lines = ["#!/bin/sh"]
+    lines = ["#!/bin/sh", "TIDEMILL_ALLOCATION=$1; export TIDEMILL_ALLOCATION"]
     for key, value in submission.environment.items():
         lines.append(f"export {key}={shlex.quote(value)}")
     lines.append("exec " + " ".join(_quote(word) for word in submission.command))
@@ -102,12 +107,11 @@ def node_script(directory: Path, name: str) -> Path:
 
 
 def _launched(submission: Submission, place: Place) -> list[str]:
-    command = ["/bin/sh", str(node_script(place.directory, submission.name))]
+    """The name goes along as an argument: Open MPI takes no environment to other nodes."""
+    command = ["/bin/sh", str(node_script(place.directory, submission.name)), _NAME]
     if submission.nodes == 1 or not submission.ranks:
         return command
-    # The name is not expanded here: a wide allocation is never an element of an array.
-    statuses = place.directory / "exit" / f".{submission.name}.status"
-    return launch_words(place.launcher, submission.nodes, command, status_files=statuses)
+    return launch_words(place.launcher, submission.nodes, command, status_files=Path(_STATUS))
 
 
 def _quote(word: str) -> str:
