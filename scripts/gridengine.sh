@@ -95,7 +95,7 @@ spool() { # the empty database
     lib=/usr/lib/gridengine share=/usr/share/gridengine
     $lib/spoolinit berkeleydb libspoolb "$dir/spool/db" init
     sed -e "s#^execd_spool_dir.*#execd_spool_dir              $dir/spool/execd#; s#^gid_range.*#gid_range                    65400-65500#" \
-        -e "s#^min_uid.*#min_uid                      0#; s#^min_gid.*#min_gid                      0#; s#^load_report_time.*#load_report_time             00:00:05#" \
+        -e "s#^min_uid.*#min_uid                      0#; s#^min_gid.*#min_gid                      0#; s#^load_report_time.*#load_report_time             00:00:01#" \
         $share/default-configuration >"$dir/etc/conf"
     sed -i "s#^execd_params.*#execd_params                 NOTIFY_KILL=default,ENABLE_ADDGRP_KILL=true#" "$dir/etc/conf"
     $lib/spooldefaults configuration "$dir/etc/conf"
@@ -231,7 +231,7 @@ case $verb in
     crash)
         pid=$(cat "$dir/run/qmaster.pid")
         inside kill -KILL "$pid"
-        until_s 5 sh -c "! nsenter -t $(cat "$dir/run/init") -p -m kill -0 $pid" || true
+        until_s 5 sh -c "! nsenter -t $(cat "$dir/run/init") -p -m grep -qs '^State:[[:space:]]*[^ZX[:space:]]' /proc/$pid/status" || fail "process $pid has not ended"
         ;;
     master)
         . "$dir/env.sh"

@@ -99,6 +99,8 @@ def test_job_that_cannot_be_started_has_failed_to_launch(
     status = wait(broken, wanted.name, is_final)
     assert status.ending is Ending.LAUNCH
     assert "E" in status.reason
+    for _ in range(3):  # it is deleted, and stays failed
+        assert wait(broken, wanted.name, is_final).ending is Ending.LAUNCH
 
 
 def test_waiting_job_that_somebody_else_deletes_is_unclear_and_then_gone(

@@ -77,6 +77,7 @@ class GridEngineBatchSystem:
         self._ours: dict[tuple[str, str], bool] = {}
         self._missing_since_s: dict[str, float] = {}
         self._accounts: dict[str, Status] = {}
+        self._failed: dict[str, Status] = {}
         self._asked_accounting_s = -ACCOUNTING_EVERY_S
 
     # ---- contract ----
@@ -117,6 +118,7 @@ class GridEngineBatchSystem:
                 answers[name] = self._told(name, row)
             else:
                 answers[name] = self._left(name)
+        self._delete_errors([found[name] for name in names if name in found and found[name].is_error])
         unclear = [name for name in names if answers[name].answer is Answer.UNCLEAR]
         if unclear and self._ask_accounting():
             answers.update({name: self._accounts[name] for name in unclear if name in self._accounts})
@@ -213,6 +215,13 @@ class GridEngineBatchSystem:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
 
+    def _delete_errors(self, rows: list[Row]) -> None:
+        """Those that we have told to have failed must not start when somebody clears their error."""
+        try:
+            self._delete([f"{row.id}.{row.tasks[0]}" if row.tasks else row.id for row in rows])
+        except SiteError as error:
+            _log.warning("delete.failed", reason=error.message)
+
     # ---- words on one allocation ----
 
     def _told(self, name: str, row: Row) -> Status:
@@ -221,7 +230,9 @@ class GridEngineBatchSystem:
             return ending  # its host does not answer any more: `dr` stays for ever
         if row.is_error:
             reason = f"Grid Engine could not start it: state {row.state}"
-            return ended(AllocationState.FAILED, Ending.LAUNCH, batch_id=row.id, reason=reason)
+            failed = ended(AllocationState.FAILED, Ending.LAUNCH, batch_id=row.id, reason=reason)
+            self._failed[name] = failed
+            return failed
         ends_s = None
         submitted = self._records.submitted(split_element(name)[0])
         walltime_s = row.walltime_s or (submitted.walltime_s if submitted else None)
@@ -248,6 +259,8 @@ class GridEngineBatchSystem:
             return status
         if not self._records.has(name):
             return Status(answer=Answer.GONE)
+        if name in self._failed:
+            return self._failed[name]
         if self._records.was_canceled(name):
             return ended(AllocationState.CANCELED, Ending.CANCELED, batch_id=number, reason="we ended it")
         if name in self._accounts:
