@@ -237,8 +237,11 @@ def test_bad_samples_are_refused_with_the_line(tmp_path: Path, text: str, messag
 
 
 def test_the_tide_is_drawn_with_all_three_layers() -> None:
-    drawn = tide([(0.0, 3, 0), (50.0, 5, 5)], nodes=10, until_s=100.0, title="a <machine>")
+    drawn = tide(
+        [(0.0, 3, 0), (50.0, 5, 5)], nodes=10, until_s=100.0, title="a <machine>", outages=[(60, 80)]
+    )
 
     assert drawn.startswith("<svg")
     assert drawn.count("<polygon") == 2
+    assert "out of service" in drawn
     assert "a &lt;machine&gt;" in drawn

@@ -52,28 +52,7 @@ def define(parser: Parser) -> None:
         default="swf",
         help="`swf`: jobs, Standard Workload Format; `availability`: lines of time and free nodes (default: swf)",
     )
-    for name, value, text in (
-        ("--event-s", 300.0, "seconds of one event on a node"),
-        ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
-        ("--poll-s", 30.0, "pause between two looks at the machine"),
-        ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
-        ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
-        ("--walltime-max-s", 86400.0, "longest allocation"),
-    ):
-        parser.add_argument(
-            name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
-        )
-    parser.add_argument(
-        "--lead-s",
-        type=seconds,
-        metavar="S",
-        help="a poll has acted so long before the scheduler's cycle (default: death-s + 1)",
-    )
-    parser.add_argument(
-        "--unaligned",
-        action="store_true",
-        help="polls know nothing of the scheduler's cycle (default: they come just before it)",
-    )
+    define_times(parser)
     parser.add_argument(
         "--seeds",
         type=count,
@@ -108,6 +87,32 @@ def define(parser: Parser) -> None:
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the tide of seed 1 as SVG (default: not)"
+    )
+
+
+def define_times(parser: Parser) -> None:
+    """Options that are times."""
+    for name, value, text in (
+        ("--event-s", 300.0, "seconds of one event on a node"),
+        ("--startup-s", 120.0, "prolog and start of a pilot until it works"),
+        ("--poll-s", 30.0, "pause between two looks at the machine"),
+        ("--cycle-s", 30.0, "pause between two backfill cycles of the scheduler"),
+        ("--death-s", 5.0, "from cancel, or the end of a limit, to free nodes"),
+        ("--walltime-max-s", 86400.0, "longest allocation"),
+    ):
+        parser.add_argument(
+            name, type=seconds, default=value, metavar="S", help=f"{text} (default: {value:.0f})"
+        )
+    parser.add_argument(
+        "--lead-s",
+        type=seconds,
+        metavar="S",
+        help="a poll has acted so long before the scheduler's cycle (default: death-s + 1)",
+    )
+    parser.add_argument(
+        "--unaligned",
+        action="store_true",
+        help="polls know nothing of the scheduler's cycle (default: they come just before it)",
     )
 
 
@@ -234,7 +239,11 @@ def draw(path: Path, study: Study, trace: Trace) -> None:
     policy = study.policies[0]
     tally = tide_of(study, policy)
     drawn = tide(
-        tally.tide, nodes=trace.nodes, until_s=study.world.horizon_s, title=f"{trace.name}, {policy}"
+        tally.tide,
+        nodes=trace.nodes,
+        until_s=study.world.horizon_s,
+        outages=trace.outages,
+        title=f"{trace.name}, {policy}",
     )
     try:
         path.write_text(drawn, encoding="utf-8")

@@ -12,11 +12,18 @@ LEFT = 70
 TOP = 44
 BOTTOM = 34
 DAY_S = 86400.0
-REGULAR, OURS, IDLE = "#7d8ca3", "#1f8a70", "#f2d7a0"
+REGULAR, OURS, IDLE, OUT = "#7d8ca3", "#1f8a70", "#f2d7a0", "#d9dde3"
 STYLE = "text{font:12px system-ui,sans-serif;fill:#444}.title{font-size:14px;font-weight:600}"
 
 
-def tide(changes: Sequence[tuple[float, int, int]], *, nodes: int, until_s: float, title: str) -> str:
+def tide(
+    changes: Sequence[tuple[float, int, int]],
+    *,
+    nodes: int,
+    until_s: float,
+    title: str,
+    outages: Sequence[tuple[float, float]] = (),
+) -> str:
     """An SVG of (time, nodes of regular jobs, nodes of ours), averaged over equal bins from 0 to `until_s`."""
     regular, ours = averaged(changes, until_s)
     width, height = WIDTH - LEFT - 16, HEIGHT - TOP - BOTTOM
@@ -27,10 +34,12 @@ def tide(changes: Sequence[tuple[float, int, int]], *, nodes: int, until_s: floa
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text class="title" x="{LEFT}" y="18">{name}</text>',
         f'<rect x="{LEFT}" y="{TOP}" width="{width}" height="{height}" fill="{IDLE}"/>',
+        *bands(outages, until_s),
         area([r + o for r, o in zip(regular, ours, strict=True)], nodes, OURS),
         area(regular, nodes, REGULAR),
     ]
-    for k, (text, colour) in enumerate((("regular jobs", REGULAR), ("harvested", OURS), ("idle", IDLE))):
+    layers = [("regular jobs", REGULAR), ("harvested", OURS), ("idle", IDLE)]
+    for k, (text, colour) in enumerate([*layers, ("out of service", OUT)] if outages else layers):
         left = LEFT + 130 * k
         parts.append(f'<rect x="{left}" y="26" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{left + 17}" y="36">{text}</text>')
@@ -45,6 +54,17 @@ def tide(changes: Sequence[tuple[float, int, int]], *, nodes: int, until_s: floa
         )
     parts.append("</svg>\n")
     return "\n".join(parts)
+
+
+def bands(outages: Sequence[tuple[float, float]], until_s: float) -> list[str]:
+    """Spans of time over the whole height."""
+    scale = (WIDTH - LEFT - 16) / max(until_s, 1.0)
+    return [
+        f'<rect x="{LEFT + start * scale:.1f}" y="{TOP}" width="{max(1.0, (end - start) * scale):.1f}" '
+        f'height="{HEIGHT - TOP - BOTTOM}" fill="{OUT}"/>'
+        for start, end in outages
+        if start < until_s
+    ]
 
 
 def area(values: Sequence[float], top: float, colour: str) -> str:
