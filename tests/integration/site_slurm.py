@@ -44,7 +44,7 @@ cycle_s = 2
 startup_s = 1
 {harvest}
 [yield]
-dead_after_s = 20
+dead_after_s = 10
 stop_s = 3
 drain_s = 5
 """

@@ -109,7 +109,7 @@ def test_pilots_in_the_way_of_a_planned_job_are_told_to_end_before_it(slurm_clus
         assert max(ends_s.values()) < time.time() + 120
 
         def told() -> set[str]:
-            files = (it.directory / "fleets").glob("*/work/*.json")
+            files = (it.directory / "fleets").rglob("0*.json")
             return {end["allocation"] for file in files for end in json.loads(file.read_text())["ends"]}
 
         it.wait(lambda: told() == set(ends_s), "their pilots are told")
