@@ -77,7 +77,7 @@ def test_the_work_of_a_pilot_that_is_killed_is_done_by_another(tmp_path: Path, w
         pilots[1].kill()
         pilots[1].wait()
         it.end(1)
-        it.until(lambda: len(it.events(1)) == 300, "all is done")
+        it.until(lambda: len(it.events(1)) == 160, "all is done")
         it.order(WorkOrder(close=True))
         assert it.left(pilots[0]) == [0], it.it.tails()
 

@@ -59,26 +59,13 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         records = records.without_lead();
     }
     let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
-    let (isolated, note) = match &probed {
-        Ok((isolated, note)) => (isolated.clone(), note.clone()),
-        Err(error) => (String::from("none"), cause(error)),
-    };
-    let said = std::iter::once(note)
-        .chain(facts.notes)
-        .filter(|each| !each.is_empty());
-    let started = Started {
-        p: pilot.clone(),
-        s: 0,
-        allocation: options.allocation.clone(),
-        node: node.clone(),
-        rank,
-        cores,
-        memory_mb,
-        isolation: isolated,
-        note: said.collect::<Vec<_>>().join("; "),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        at_us: realtime_us(),
-    };
+    let mut started = first_record(options, (&pilot, rank, &node), &probed);
+    (started.cores, started.memory_mb) = (cores, memory_mb);
+    let said = std::iter::once(std::mem::take(&mut started.note)).chain(facts.notes);
+    started.note = said
+        .filter(|each| !each.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
     introduce(&started);
     records.add(Record::Started(started))?;
     if let Err(error) = probed {
@@ -90,18 +77,18 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         give_up(&mut records, (Reason::Idle, message.to_owned()))?;
         return Ok(None);
     }
-    let identity = Identity {
-        pilot,
-        allocation: options.allocation.clone(),
-        rank,
-        node,
-        secret,
-    };
     let source = if files {
         // a start that follows another of the same allocation: what that one was given is not ours
         let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
         Source::Files(Mailbox::open(address(options, &settings), first, now_us)?)
     } else {
+        let identity = Identity {
+            pilot,
+            allocation: options.allocation.clone(),
+            rank,
+            node,
+            secret,
+        };
         Source::Lead(Link::new(&options.fleet, identity, now_us))
     };
     Ok(Some(Pilot::new(Parts {
@@ -113,6 +100,30 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         lead_process,
         signals,
     })))
+}
+
+fn first_record(
+    options: &Options,
+    (pilot, rank, node): (&str, u64, &str),
+    probed: &Result<(String, String), PilotError>,
+) -> Started {
+    let (isolation, note) = match probed {
+        Ok((isolation, note)) => (isolation.clone(), note.clone()),
+        Err(error) => (String::from("none"), cause(error)),
+    };
+    Started {
+        p: pilot.to_owned(),
+        s: 0,
+        allocation: options.allocation.clone(),
+        node: node.to_owned(),
+        rank,
+        cores: 0,
+        memory_mb: 0,
+        isolation,
+        note,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        at_us: realtime_us(),
+    }
 }
 
 fn address(options: &Options, settings: &Settings) -> Address {
@@ -166,19 +177,10 @@ fn leave_late(options: &Options, rank: u64, node: Option<String>) {
     let tell = || -> Result<(), PilotError> {
         let (pilot, _, _) = claim(options, rank, u64::MAX)?;
         let mut records = Records::new(&pilot, &options.fleet.join("journal")).without_lead();
-        records.add(Record::Started(Started {
-            p: pilot,
-            s: 0,
-            allocation: options.allocation.clone(),
-            node: node.unwrap_or_else(system::host),
-            rank,
-            cores: 0,
-            memory_mb: 0,
-            isolation: String::from("none"),
-            note: String::new(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            at_us: realtime_us(),
-        }))?;
+        let node = node.unwrap_or_else(system::host);
+        let unprobed = Ok((String::from("none"), String::new()));
+        let started = first_record(options, (&pilot, rank, &node), &unprobed);
+        records.add(Record::Started(started))?;
         give_up(&mut records, (Reason::Late, String::new()))
     };
     LOG.info(
