@@ -149,6 +149,17 @@ def test_three_cancellations_by_staff_drain_the_site(slurm_cluster: SlurmCluster
         it.wait(lambda: it.metric("tidemill_drained") == 1, "the metric tells", 30)
 
 
+def test_a_pilot_that_staff_put_on_hold_drains_the_site(slurm_cluster: SlurmCluster) -> None:
+    words = ("sbatch", "-N4", "-t5", "-o/dev/null", "--wrap", "sleep 300")
+    slurm_cluster.run_as_user(*words, user=OTHER_USER)
+    with site_on(slurm_cluster, harvest='policy = "demand"') as it:  # queues like anybody else
+        campaign(it, *SECOND, events=500)
+        it.wait(lambda: bool(it.ours("PD")), "pilots wait in the queue")
+        slurm_cluster.run("scontrol", "hold", it.ours("PD")[0])
+        it.wait(lambda: '"cause":"held"' in it.log(), "the site stops")
+        it.wait(lambda: not it.ours(), "all of ours are gone", 60)
+
+
 def killing_sbatch(it_commands: Path, moment: str) -> Callable[[Path], str]:
     """A directory with an `sbatch` that kills who called it, once, before or after the real one has done its work."""
 
