@@ -159,9 +159,10 @@ def test_where_the_plan_is_hidden_only_windows_are_used_and_nothing_is_given_bac
     assert [(each.count, each.walltime_s) for each in found.submit] == [(4, 7140.0), (4, 3540.0)]
 
 
-def test_too_few_allocations_become_wide_and_some_are_kept_for_the_next_gap() -> None:
+def test_too_few_allocations_become_wide_and_most_are_kept_for_later_gaps() -> None:
     assert pieces(100, 1000, 1, 1) == [(1, 100)]
-    assert pieces(100, 10, 1, 100) == [(20, 5)]
+    assert pieces(100, 20, 1, 100) == [(50, 2)]
+    assert pieces(100, 68, 1, 100) == [(2, 50)]
     assert pieces(100, 1, 1, 100) == [(100, 1)]
     assert pieces(100, 1000, 32, 32) == [(32, 3)]
     assert pieces(31, 1000, 32, 32) == []
