@@ -53,11 +53,8 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let lead_process =
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(system::host);
-    let mut records = Records::new(&pilot, &options.fleet.join("journal"));
     let files = post.manifest.lead == "none";
-    if files {
-        records = records.without_lead();
-    }
+    let mut records = journal(&pilot, options, files);
     let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
@@ -100,6 +97,15 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         lead_process,
         signals,
     })))
+}
+
+fn journal(pilot: &str, options: &Options, files: bool) -> Records {
+    let records = Records::new(pilot, &options.fleet.join("journal"));
+    if files {
+        records.without_lead()
+    } else {
+        records
+    }
 }
 
 fn first_record(
@@ -176,7 +182,7 @@ fn is_late(options: &Options) -> bool {
 fn leave_late(options: &Options, rank: u64, node: Option<String>) {
     let tell = || -> Result<(), PilotError> {
         let (pilot, _, _) = claim(options, rank, u64::MAX)?;
-        let mut records = Records::new(&pilot, &options.fleet.join("journal")).without_lead();
+        let mut records = journal(&pilot, options, true);
         let node = node.unwrap_or_else(system::host);
         let unprobed = Ok((String::from("none"), String::new()));
         let started = first_record(options, (&pilot, rank, &node), &unprobed);
