@@ -60,6 +60,8 @@ policy = "yield"
 poll_s = {poll}
 cycle_s = 2
 startup_s = 1
+death_s = 0.3
+slack_s = 8
 starts_per_node_hour = 720
 start_by_s = 120
 """

@@ -134,7 +134,7 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         doc(
             "`yield` gives nodes back before others wait; `preempt` leaves that to the scheduler; `capped` fits its "
             "limits to the gaps and never yields; `windows` uses only what no plan needs; `demand` queues like "
-            "anybody else. none = `demand` on the local batch system, `windows` on PBS, else `yield`"
+            "anybody else. none = `demand` on the local batch system, `yield` on Slurm, else `windows`"
         ),
     ] = None
     poll_s: Annotated[
@@ -147,6 +147,14 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Annotated[Duration, msgspec.Meta(ge=0.1)] | None,
         doc("The scheduler's backfill cycle; none = as it says, else 30 s"),
     ] = None
+    death_s: Annotated[
+        Duration, msgspec.Meta(ge=0), doc("From cancelling one of our allocations to its nodes being free")
+    ] = 5.0
+    slack_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc("From the limit of others' jobs to their nodes being free: Slurm's KillWait and the epilog"),
+    ] = 30.0
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
         doc("Nodes of an allocation at least; none = 1"),

@@ -16,6 +16,7 @@ from tidemill import clock
 from tidemill.batch.contract import Submission
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.harvest import phase
 from tidemill.harvest import records as r
 from tidemill.harvest.harm import Tracker, Yielded
 from tidemill.harvest.plan import Policy
@@ -24,7 +25,7 @@ from tidemill.site import state as s
 from tidemill.site.allocations import Allocations, Ask
 from tidemill.site.errands import Acted, Acts, Away, Errands, Look
 from tidemill.site.log import SiteLog
-from tidemill.site.machine import Machine
+from tidemill.site.machine import CYCLE_S, Machine
 from tidemill.site.manners import retreat
 from tidemill.site.planlog import PlanLog
 from tidemill.site.planning import Demand, Named, Starts, pause_s_of, policy_of, poll_s_of
@@ -32,6 +33,9 @@ from tidemill.site.wide import Wide, WidePlan, plan_wide
 
 IDLE_FACTOR = 10
 """Where nothing is held and nothing waits, the machine is looked at so many times more rarely."""
+
+FIRST_WORK_S = 2.0
+"""Where nothing was held, work that comes makes us look so long after the last look, not at the next one."""
 
 RETREAT_AGAIN_S = 10.0
 """A stopped site tells allocations that are still there to end again after so long."""
@@ -67,6 +71,8 @@ class Harvesting:
         self._interval_s = poll_s_of(config)
         self._last_look_s: float | None = None
         self._hurries = False
+        self._wanted = False  #: as of the last tick
+        self._begins = False  #: work has come since the last look
         self._is_fresh = False
         self._away = ""
         self._plans = 0
@@ -98,7 +104,7 @@ class Harvesting:
         changed = self._take()
         if self._is_due(wants=wants) and not self._errands.is_busy:
             self._last_look_s = clock.monotonic_s()
-            self._hurries = False
+            self._hurries = self._begins = False
             names = [a.name for a in self._book.watched(clock.now_us())]
             self._errands.look(names, machine=self._machine.reads_snapshots)
             changed |= self._take()
@@ -114,15 +120,32 @@ class Harvesting:
         self._hurries = True
 
     def _is_due(self, *, wants: bool) -> bool:
+        self._begins = wants and (self._begins or not self._wanted)
+        self._wanted = wants
         if self._last_look_s is None or self._hurries:
             return not self._machine.is_local or bool(self._book.living)
-        calls = self._errands.batch.calls
-        pause_s = self._interval_s * calls.interval_factor
-        if not wants and not self._book.living:
-            if self._machine.is_local:
-                return False
-            pause_s *= IDLE_FACTOR
+        pause_s = self._pause_s()
+        if not self._book.living:
+            if self._begins:  # the first work for a while should not wait for the next look
+                pause_s = min(pause_s, FIRST_WORK_S)
+            elif not wants:
+                if self._machine.is_local:
+                    return False
+                pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_look_s + pause_s
+
+    def _pause_s(self) -> float:
+        """From the last look to the next: the interval, in step with the scheduler's cycle where that is seen."""
+        pause_s = self._interval_s * self._errands.batch.calls.interval_factor
+        snapshot, harvest = self._machine.snapshot, self._config.harvest
+        if snapshot is None or self._policy is Policy.DEMAND:
+            return pause_s
+        return phase.pause(
+            pause_s,
+            plan_age_s=snapshot.plan_age_s,
+            cycle_s=harvest.cycle_s or CYCLE_S,
+            lead_s=phase.lead(harvest.death_s),
+        )
 
     def _take(self) -> bool:
         answer = self._errands.take()

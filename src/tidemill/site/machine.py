@@ -246,6 +246,7 @@ class Machine:
             starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
             poll_s=planning.poll_s_of(config),
             cycle_s=harvest.cycle_s or CYCLE_S,
+            death_s=harvest.death_s,
             walltime_min_s=WALLTIME_MIN_S,
             node_s_left=self.ledger.node_s_left,
         )
@@ -275,6 +276,7 @@ class Machine:
             exclude=frozenset(self._excluded()),
             wake_nodes=self._config.harvest.wake_nodes,
             windows_only=policy is Policy.WINDOWS,
+            end_slack_s=self._config.harvest.slack_s,
         )
 
     def _shape_of(self, pool: Pool, *, single: bool) -> Shape:

@@ -94,8 +94,8 @@ def policy_of(config: SiteConfig) -> Policy:
     """The policy that the configuration names, or the batch system's."""
     if config.harvest.policy is not None:
         return Policy(config.harvest.policy)
-    defaults = {"local": Policy.DEMAND, "pbs": Policy.WINDOWS}
-    return defaults.get(config.batch, Policy.YIELD)
+    defaults = {"local": Policy.DEMAND, "slurm": Policy.YIELD}
+    return defaults.get(config.batch, Policy.WINDOWS)  # the others do not show what they plan
 
 
 def poll_s_of(config: SiteConfig) -> float:
