@@ -17,7 +17,7 @@ LOGS := target/logs
 SEEDS ?= $(if $(CI),50,5)
 FIRST ?= 1
 
-.PHONY: help setup node quickstart test check check-python check-rust test-python test-rust gen fault bench dist clean
+.PHONY: help setup node quickstart test check check-python check-rust test-python test-rust gen fault bench bench-slurm dist clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -50,14 +50,16 @@ check-rust: setup
 	@cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
 
-# Tests that share nothing run two at a time; those that measure time or fill the machine take turns. Fault tests mostly
-# wait for something that was killed to come back.
+# Most tests wait for a batch system, or for something that was killed to come back: they share the machine, a file at a
+# time where its tests share a cluster. Those that measure time or fill the machine take turns.
+MEASURE := tests/e2e/test_occupancy.py tests/integration/test_pilot_ends.py tests/integration/test_fleet_ways.py
 test-python: setup
 	@mkdir -p $(LOGS)
 	rm -f $(LOGS)/pytest-*.log
-	$(PYTEST) -q -n 2 $(wildcard tests/unit tests/property tests/contract) 2>&1 | tee $(LOGS)/pytest-1.log
-	$(PYTEST) -q $(wildcard tests/integration tests/e2e) 2>&1 | tee $(LOGS)/pytest-2.log
-	$(PYTEST) -q -n 2 --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-3.log
+	$(PYTEST) -q -n 3 $(wildcard tests/unit tests/property tests/contract) 2>&1 | tee $(LOGS)/pytest-1.log
+	$(PYTEST) -q -n 3 --dist loadfile $(MEASURE:%=--ignore=%) tests/integration tests/e2e 2>&1 | tee $(LOGS)/pytest-2.log
+	$(PYTEST) -q $(MEASURE) 2>&1 | tee $(LOGS)/pytest-3.log
+	$(PYTEST) -q -n 3 --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-4.log
 
 test-rust: setup
 	@$(CARGO_TEST)
@@ -70,8 +72,11 @@ gen: setup ## write the generated files: schema, Rust types, pages of the docume
 	for page in states config files; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
-bench: setup ## the figures: dispatch and store, one JSON object each
-	@for bench in bench/dispatch.py bench/store.py; do .venv/bin/python $$bench --json; done
+bench: setup ## the figures: dispatch, store and lead, one JSON object each
+	@for bench in bench/dispatch.py bench/store.py bench/lead.py; do .venv/bin/python $$bench --json; done
+
+bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
+	@.venv/bin/python bench/slurm_harvest.py --json
 
 # maturin itself, not `uv build`: through PEP 517 the wheel would not get its manylinux tag
 dist: setup ## both distributions in dist/, checked
