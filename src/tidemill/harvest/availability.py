@@ -1,6 +1,6 @@
 """Logs of free nodes over time: lines of `time nodes`, comma or space between them, comments after `#` or `;`.
 
-`time` is in seconds (any origin) or as 2026-11-20T12:00:00. Nobody's jobs are in such a log, so they are made: a fall of
+`time` is in seconds (any origin) or as 2026-11-20T12:00:00. Nobody's jobs are in such a log, they are made: a fall of
 the number is a job that comes then and cannot be foreseen, and ends with the rises that follow, last come, first gone.
 Without us these jobs start at once, so that the same simulator replays the log; who waits, waits because of us.
 """
