@@ -33,6 +33,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         30.0  #: from a job's limit to its free nodes: Slurm's KillWait (slurm.conf(5)), epilog
     )
     guard_s: float = GUARD_S
+    left_out: frozenset[str] = (
+        frozenset()
+    )  #: ids of regular jobs that do not take the nodes that they are given
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,7 +301,7 @@ def _charge(snapshot: Snapshot, groups: Sequence[_Group], terms: Terms) -> dict[
     homes: dict[tuple[object, ...], list[_Group]] = {}
     sizes = {id(group): (group.size, group.free) for group in groups}
     for job in snapshot.queued:
-        if job.ours or not job.eligible or job.reservation != terms.reservation:
+        if job.ours or not job.eligible or job.reservation != terms.reservation or job.id in terms.left_out:
             continue
         cores = -(-job.cores // max(1, job.width))
         kind = (job.partitions, job.features, job.is_feature_list_exact, job.memory_mb_per_node, cores)

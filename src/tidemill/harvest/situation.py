@@ -134,6 +134,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     shorten: list[Shorten] = []
     submit: list[Submit] = []
     yields_to: list[str] = []
+    ready: list[str] = []  #: ids of regular jobs that could start now on idle nodes alone
     waits_for: str = ""
     why: str = ""
     next_s: float | None = None  #: nothing changes before this time unless the inputs change

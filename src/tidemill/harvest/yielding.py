@@ -56,11 +56,13 @@ def yields(situation: Situation) -> Decision:
         cancels += make_room(free_to_go, profile, unfilled, situation)
     if binding is Binding.IDLE and situation.idle and not waiting[0]:
         binding = Binding.REGULAR
+    blocking = blocked(outlook.starts, situation.idle)
     return Decision(
         cancel=dropped + summed(cancels),
         shorten=shortens,
         submit=submits,
-        yields_to=blocked(outlook.starts, situation.idle),
+        yields_to=blocking,
+        ready=[job.id for job in outlook.starts if job.id not in blocking],
         waits_for=binding.value,
         why=why(situation, needed, outlook.planned, binding),
         next_s=now + limits.poll_s if binding in PASSING else None,

@@ -17,10 +17,12 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.holdings import Held
 from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
+from tidemill.harvest.patience import Patience
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.situation import Limits
 from tidemill.harvest.windows import partitions
+from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import planning
@@ -32,6 +34,7 @@ from tidemill.site.prepare import NodeShape
 from tidemill.site.state import Allocation, SiteState
 from tidemill.site.wide import WideAsk, WideBounds, as_regular, room_for
 
+_log = Log("machine")
 WALLTIME_MIN_S = 60.0
 """A shorter limit than a minute there is not: Slurm, PBS and Grid Engine plan in minutes, or round up to them."""
 
@@ -51,6 +54,7 @@ class Machine:
         self.bad = Nodes(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
+        self.patience = Patience()
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
         if self.reads_snapshots:
@@ -123,12 +127,16 @@ class Machine:
         snapshot = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
         pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
         plans = []
+        ready: list[str] = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
+            ready += decision.ready
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
             plans.append(
                 planning.with_names(shape, pool.situation, decision=decision, groups=groups, starts_wait=wait)
             )
+        for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
+            _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
 
     def asks(self, plan: Named, fleet: str) -> list[Ask]:
@@ -277,6 +285,7 @@ class Machine:
             wake_nodes=self._config.harvest.wake_nodes,
             windows_only=policy is Policy.WINDOWS,
             end_slack_s=self._config.harvest.slack_s,
+            left_out=self.patience.left_out(self.snapshot.at_s) if self.snapshot else frozenset(),
         )
 
     def _shape_of(self, pool: Pool, *, single: bool) -> Shape:

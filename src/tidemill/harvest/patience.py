@@ -1,0 +1,40 @@
+"""Regular jobs that have had their nodes and do not start: they wait for something that is not seen here. Pure.
+
+A licence, a topology, a limit that the batch system does not show: for such a job nodes would be kept idle for ever.
+One for which enough nodes were idle for longer than the scheduler needs is left out of the queue for a time; then it
+is believed once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+PATIENCE_S_MIN = 120.0
+CYCLES = 3.0
+"""The scheduler has looked at it so many times by then."""
+
+AGAIN_S = 1800.0
+"""A job that was left out counts again after so long."""
+
+
+class Patience:
+    """Since when each job could have started on idle nodes, and which are left out until when."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._until_s: dict[str, float] = {}
+
+    def look(self, now_s: float, ready: Iterable[str], *, cycle_s: float) -> list[str]:
+        """Note the jobs for which enough nodes are idle now; those that are left out from now on."""
+        patience_s = max(PATIENCE_S_MIN, CYCLES * cycle_s)
+        self._since_s = {job: self._since_s.get(job, now_s) for job in ready}
+        late = [job for job, since_s in self._since_s.items() if now_s - since_s >= patience_s]
+        for job in late:
+            del self._since_s[job]
+            self._until_s[job] = now_s + AGAIN_S
+        return late
+
+    def left_out(self, now_s: float) -> frozenset[str]:
+        """The jobs that do not count at this time."""
+        self._until_s = {job: until_s for job, until_s in self._until_s.items() if until_s > now_s}
+        return frozenset(self._until_s)
