@@ -194,6 +194,14 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fast_failure_s: Annotated[
         Duration, msgspec.Meta(ge=0.1), doc("A start that fails within this time is a fast failure")
     ] = 120.0
+    first_record_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc(
+            "An allocation that runs so long without a word of a pilot hangs, and is given back: launchers and file "
+            "systems that are slow need a minute or two, and nodes should not be held idle for much longer"
+        ),
+    ] = 300.0
 
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     """What an ended allocation says of its nodes."""
 
     WORKED = "worked"
-    FAILED_FAST = "failed_fast"
+    FAILED_FAST = "failed_fast"  #: or never came to work at all
     NOTHING = "nothing"  #: it neither worked nor failed by the node's fault
 
 
@@ -50,6 +50,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     did_work: bool  #: a range of it ran
     payloads_failed: int = 0  #: payloads that failed there
     ordered: bool = False
+    silent: bool = False  #: it was ended because no pilot of it was ever heard
     evidence: str = ""  #: the last line that it printed, or the batch system's reason
 
 
@@ -102,6 +103,8 @@ def outcome_of(end: End, settings: Settings) -> Outcome:
     """Whether an allocation's end tells for or against its nodes."""
     if end.did_work:
         return Outcome.WORKED
+    if end.silent:
+        return Outcome.FAILED_FAST
     if end.ordered or end.lived_s > settings.fast_failure_s:
         return Outcome.NOTHING
     if end.ending in FAILED_ENDINGS or (end.ending == "done" and end.payloads_failed):

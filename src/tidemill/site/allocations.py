@@ -205,6 +205,15 @@ class Allocations:
         self.held = held
         return changed
 
+    def silent(self, name: str, why: str) -> None:
+        """No pilot of it was ever heard, and we end it: a failed start, of its nodes where there is a quarantine."""
+        allocation = self._log.pool.state.allocations[name]
+        if allocation.hosts and not self._is_local:
+            _log.warning("allocation.silent", name=name, nodes=allocation.hosts, reason=why)
+            self.nodes.silent(allocation, why, clock.now_us())
+        else:
+            self._failed_start(name, why)
+
     def worked(self) -> None:
         """A pilot has worked: allocations start."""
         self.starts_failed = 0

@@ -42,6 +42,7 @@ class Costs:
         )
         self._is_measured = False
         self._pilots: dict[str, _Pilot] = {}
+        self._first: dict[str, int] = {}
 
     def heard(self, records: Iterable[Record], allocations: dict[str, Allocation]) -> None:
         """Take records of a fleet; `allocations` by name tell when each began for the batch system."""
@@ -78,9 +79,15 @@ class Costs:
         pilot = self._pilots.get(name)
         return (pilot.done, pilot.failed) if pilot is not None else (0, 0)
 
+    def take_first(self) -> list[tuple[str, int]]:
+        """Allocations whose first work was heard of since this was asked last, and when it ended there."""
+        first, self._first = list(self._first.items()), {}
+        return first
+
     def forget(self, name: str) -> None:
         """The allocation has ended."""
         self._pilots.pop(name, None)
+        self._first.pop(name, None)
 
     def _worked(self, record: Done, allocations: dict[str, Allocation]) -> None:
         self._told(record.p, record.slot, record.ended_us)
@@ -92,6 +99,7 @@ class Costs:
         if pilot.first_done_us:
             return
         pilot.first_done_us = max(record.ended_us, 1)
+        self._first[name] = pilot.first_done_us
         allocation = allocations.get(name)
         if allocation is None:
             return

@@ -24,6 +24,7 @@ from tidemill.log import Log
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations, Ask
 from tidemill.site.errands import Acted, Acts, Away, Errands, Look
+from tidemill.site.evictions import Eviction, Silence, doomed, late
 from tidemill.site.log import SiteLog
 from tidemill.site.machine import CYCLE_S, Machine
 from tidemill.site.manners import retreat
@@ -78,6 +79,8 @@ class Harvesting:
         self._plans = 0
         self._told: dict[str, tuple[object, ...]] = {}
         self._shortened_by: dict[str, str] = {}
+        self._silence = Silence(config.harvest.first_record_s)
+        self._looked = False
         self.planlog = PlanLog(machine.site_dir / "harvest")
         self.harm = Tracker(self._interval_s)
         if machine.reads_snapshots:
@@ -163,6 +166,7 @@ class Harvesting:
 
     def _look(self, look: Look) -> bool:
         self._away = ""
+        self._looked = True
         foreign = len(self._log.pool.state.foreign_us)
         changed = self._book.take(look.statuses)
         self.figures.foreign_cancels += max(0, len(self._log.pool.state.foreign_us) - foreign)
@@ -183,6 +187,10 @@ class Harvesting:
         stop = self._log.pool.state.stop
         if stop is not None:  # does not wait for the next look
             return self._retreat(stop)
+        if self._looked:
+            self._looked = False
+            if self._end(self._evictions()):
+                return True
         if not (self._is_fresh or self._policy is Policy.DEMAND):
             return False
         self._is_fresh = False
@@ -219,15 +227,42 @@ class Harvesting:
 
     def cancel(self, names: Sequence[str], *, why: str) -> bool:
         """End allocations because somebody says so, not a plan. Whether there was anything to end now."""
-        if not names or self._errands.is_busy:
+        return self._end([Eviction(names=list(names), why=why)] if names else [])
+
+    def _end(self, evictions: Sequence[Eviction]) -> bool:
+        if not evictions or self._errands.is_busy:
             return False
-        self._log.apply(s.Ordered(at_us=clock.now_us(), cancel=list(names), why=why))
+        names = list(dict.fromkeys(name for each in evictions for name in each.names))
+        at_us = clock.now_us()
+        for each in evictions:
+            self._log.apply(s.Ordered(at_us=at_us, cancel=each.names, why=each.why))
         self._log.commit()
-        self._write([r.Canceled(at_s=clock.now_us() / 1e6, plan="", names=list(names), reason=why)])
+        self._write(
+            [r.Canceled(at_s=at_us / 1e6, plan="", names=each.names, reason=each.why) for each in evictions]
+        )
+        for each in evictions:
+            if each.is_failure:
+                for name in each.names:
+                    self._book.silent(name, each.why)
         self.figures.cancels += len(names)
-        self._errands.act(Acts(cancel=list(names)))
+        self._errands.act(Acts(cancel=names))
         self._take()
         return True
+
+    def _evictions(self) -> list[Eviction]:
+        """What has to go whatever the plan says."""
+        bad, now_us = self._machine.bad, clock.now_us()
+        living = self._book.living
+        found = self._silence.look(living, clock.monotonic_s())
+        if self._machine.is_local:
+            return found
+        fleets = self._log.pool.state.fleets
+        waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
+        found += late(waiting, self._config.harvest, now_us)
+        exclude = bad.judge(now_us / 1e6).exclude
+        if exclude and self._config.batch != "pbs":  # which cannot be told to leave nodes out
+            found += doomed(waiting, bad.sentenced_s, exclude, now_us)
+        return found
 
     def _carry_out(self, plans: Sequence[Named], fleet: str | None, wide: WidePlan) -> bool:
         """Note what is decided, then have it done: cancels of all pools, then shortenings, then submissions."""
@@ -306,6 +341,7 @@ class Harvesting:
 
     def _starts(self) -> Starts:
         """How starting went: submissions that were refused, and pilots that failed wherever they started."""
+        self._machine.bad.heard(self._log.pool.state.allocations)
         book, verdict = self._book, self._machine.bad.judge(clock.now_us() / 1e6)
         since_us = clock.now_us() - HOUR_US
         while self._asked and self._asked[0][0] < since_us:

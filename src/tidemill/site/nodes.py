@@ -5,6 +5,7 @@ SITE/quarantine.json      quarantine.State, written when something is worth reme
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,27 @@ class Nodes:
         )
         outcome = self._quarantine.ended(allocation.hosts, end, allocation.ended_us / 1e6)
         self._is_news |= outcome is Outcome.FAILED_FAST
+
+    def silent(self, allocation: Allocation, why: str, now_us: int) -> None:
+        """It has run for long without a word of a pilot, and we end it."""
+        since_us = allocation.started_us or now_us
+        lived_s = max(0, now_us - since_us) / 1e6
+        end = End(ending="failed", lived_s=lived_s, did_work=False, silent=True, evidence=why)
+        self._quarantine.ended(allocation.hosts, end, now_us / 1e6)
+        self._is_news = True
+
+    def heard(self, allocations: Mapping[str, Allocation]) -> None:
+        """First work was done in some allocations: that tells for their nodes, however long they go on."""
+        for name, at_us in self._costs.take_first():
+            if name in allocations and allocations[name].hosts:
+                self._quarantine.worked(allocations[name].hosts, at_us / 1e6)
+
+    @property
+    def sentenced_s(self) -> float:
+        """When the newest of the nodes in quarantine went there; 0 = there is none."""
+        serving = set(self.verdict.exclude)
+        since = (each.since_s for each in reversed(self._quarantine.state.trail) if each.node in serving)
+        return next(since, 0.0)
 
     def judge(self, now_s: float) -> Verdict:
         """What follows now."""

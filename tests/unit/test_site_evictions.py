@@ -1,0 +1,114 @@
+"""Allocations that have to go whatever the plan says, and what that tells of their nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.config.site import Harvest, SiteConfig
+from tidemill.model.state import AllocationState
+from tidemill.site.costs import Costs
+from tidemill.site.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late
+from tidemill.site.nodes import Nodes
+from tidemill.site.state import Allocation
+from tidemill.wire.node import Done, Started
+
+SECOND = 1_000_000
+HARVEST = Harvest(start_by_s=600, quarantine_starts=3)
+CONFIG = SiteConfig(name="s", server="unix:/s", batch="slurm", harvest=HARVEST)
+
+
+def allocation(
+    name: str, state: AllocationState = AllocationState.ACTIVE, hosts: tuple[str, ...] = (), at_s: int = 1
+) -> Allocation:
+    return Allocation(
+        name=name, fleet="f", nodes=max(1, len(hosts)), cores=1, state=state, intended_us=at_s * SECOND,
+        started_us=at_s * SECOND, hosts=list(hosts),
+    )  # fmt: skip
+
+
+def test_what_runs_without_a_word_of_a_pilot_goes_after_its_bound_and_counts_once() -> None:
+    silence, mine = Silence(300), [allocation("a", hosts=("n1", "n2")), allocation("b")]
+    mine[1].pilots = 1
+    assert silence.look(mine, 1000) == []
+    assert silence.look(mine, 1299) == []
+    (found,) = silence.look(mine, 1300)
+    assert (found.names, found.is_failure) == (["a"], True)
+    assert found.why == (
+        "it has run for 300 s on n1, n2 and no pilot of it was heard: its launcher hangs, or the file system there"
+    )
+    mine[0].canceled_us = 1
+    assert silence.look(mine, 1301) == []
+    (again,) = silence.look(mine, 1600)
+    assert (again.names, again.is_failure) == (["a"], False)
+
+
+def test_the_time_of_silence_begins_when_it_runs_and_ends_with_the_first_word() -> None:
+    silence, mine = Silence(300), allocation("a", AllocationState.QUEUED)
+    assert silence.look([mine], 0) == []
+    mine.state = AllocationState.ACTIVE
+    assert silence.look([mine], 500) == []
+    mine.pilots = 1
+    assert silence.look([mine], 900) == []
+
+
+def test_what_waits_past_its_last_start_goes_and_is_told_again() -> None:
+    waits, runs = allocation("waits", AllocationState.QUEUED), allocation("runs")
+    bound_us = int((1 + 600 + LATE_SLACK_S) * SECOND)
+    assert late([waits, runs], HARVEST, bound_us) == []
+    (found,) = late([waits, runs], HARVEST, bound_us + 1)
+    assert found.names == ["waits"]
+    waits.canceled_us = bound_us
+    assert late([waits], HARVEST, bound_us + SECOND) == []
+    assert late([waits], HARVEST, bound_us + int(AGAIN_S * SECOND))[0].names == ["waits"]
+
+
+@pytest.fixture
+def costs() -> Costs:
+    return Costs(10)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, costs: Costs) -> Nodes:
+    return Nodes(tmp_path / "quarantine.json", CONFIG, costs)
+
+
+def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(nodes: Nodes) -> None:
+    nodes.started(allocation("good", hosts=("n0",)))
+    for at_s in (500, 1000, 1500):
+        silent = allocation("bad", hosts=("n7",), at_s=at_s - 300)
+        nodes.silent(silent, "no pilot was heard", at_s * SECOND)
+    assert nodes.sentenced_s == 0
+    verdict = nodes.judge(1500)
+    assert verdict.exclude == ("n7",)
+    assert nodes.sentenced_s == 1500
+    before = allocation("q1", AllocationState.QUEUED, at_s=1490)
+    after = allocation("q2", AllocationState.QUEUED, at_s=1501)
+    (found,) = doomed([before, after, allocation("runs")], 1500, verdict.exclude, 1600 * SECOND)
+    assert found.names == ["q1"]
+    assert "n7" in found.why
+    nodes.judge(1500 + 86401)
+    assert nodes.sentenced_s == 0
+
+
+def test_first_work_tells_for_its_node_at_once(nodes: Nodes, costs: Costs) -> None:
+    """One more failure after two would be a sentence; work in between forgives, while its allocation goes on."""
+    nodes.started(allocation("good", hosts=("n0",)))
+    mine = {"a": allocation("a", hosts=("n7",), at_s=1000)}
+    for at_s in (400, 800):
+        nodes.silent(allocation("bad", hosts=("n7",), at_s=at_s - 300), "no pilot was heard", at_s * SECOND)
+    started = Started(
+        p="a.r0.i1", s=1, allocation="a", node="n7", rank=0, cores=1, memory_mb=1, isolation="namespaces", note="",
+        version="1", at_us=1001 * SECOND,
+    )  # fmt: skip
+    done = Done(
+        p="a.r0.i1", s=2, grant=1, job=1, first=0, count=1, payloads=1, slot=0, started_us=1002 * SECOND,
+        ended_us=1010 * SECOND, wall_us=1, setup_us=1, user_us=0, system_us=0, rss_kb=0, read_bytes=None,
+        write_bytes=None, outputs=[],
+    )  # fmt: skip
+    costs.heard([started, done], mine)
+    nodes.heard(mine)
+    assert costs.take_first() == []
+    nodes.silent(allocation("bad", hosts=("n7",), at_s=1200), "no pilot was heard", 1500 * SECOND)
+    assert nodes.judge(1500).exclude == ()
