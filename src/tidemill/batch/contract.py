@@ -53,7 +53,7 @@ class Answer(StrEnum):
 
     FOUND = "found"
     GONE = "gone"
-    UNCLEAR = "unclear"
+    UNCLEAR = "unclear"  #: what was submitted and is not known is so for `cluster.unknown_s`, and then gone
 
 
 class Ending(StrEnum):

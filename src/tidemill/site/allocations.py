@@ -220,6 +220,7 @@ class Allocations:
 
     def _observe(self, allocation: s.Allocation, status: Status) -> bool:
         if status.answer is Answer.UNCLEAR:
+            self._gone_since.setdefault(allocation.name, clock.monotonic_s())
             return False
         if status.answer is Answer.GONE:
             return self._gone(allocation)
@@ -288,8 +289,8 @@ class Allocations:
         return ending in STARTED_FAILED
 
     def _gone(self, allocation: s.Allocation) -> bool:
-        """Neither queue nor accounting know it. A submit that was under way may still appear for a while; one that
-        has left may be in the accounting soon. Pilots that told their end have ended it."""
+        """Neither queue nor accounting know it. A submit that was under way may still appear for a while; for one that
+        was submitted the adapter has waited. Pilots that told their end have ended it."""
         if allocation.state is AllocationState.LOST:
             return False
         now = clock.monotonic_s()
@@ -309,12 +310,10 @@ class Allocations:
         return True
 
     def _patience_s(self, allocation: s.Allocation) -> float:
-        if self._is_local:
-            return INTENT_LOST_S if allocation.state is AllocationState.INTENDED else 0.0
-        cluster = self._config.cluster
-        if allocation.state is AllocationState.INTENDED:
-            return max(INTENT_LOST_S, cluster.timeout_s)
-        return cluster.unknown_s
+        """How long what is gone may still come, since it was not found first."""
+        if allocation.state is not AllocationState.INTENDED:
+            return 0.0  # adapters say UNCLEAR for `cluster.unknown_s`
+        return INTENT_LOST_S if self._is_local else max(INTENT_LOST_S, self._config.cluster.timeout_s)
 
     def _note(self, allocation: s.Allocation, state: AllocationState, batch_id: str, reason: str) -> None:
         self._log.apply(

@@ -1,0 +1,58 @@
+"""What the site makes of the batch system's word on its allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill.batch.contract import Answer, Status
+from tidemill.config.site import Cluster, SiteConfig
+from tidemill.model.state import AllocationState
+from tidemill.site import state as s
+from tidemill.site.allocations import Allocations, Ask
+from tidemill.site.costs import Costs
+from tidemill.site.errands import Acted, Acts
+from tidemill.site.log import SiteLog, restore
+from tidemill.site.nodes import Nodes
+
+CONFIG = SiteConfig(name="here", server="unix:/s", batch="slurm", cluster=Cluster(unknown_s=600))
+ASK = Ask(fleet="e1-1", nodes=1, cores=4, memory_mb=0, walltime_s=600)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SiteLog]:
+    (tmp_path / "log").mkdir()
+    restored = restore(tmp_path / "log", "here")
+    log = SiteLog(tmp_path / "log", 1, restored.pool, lines_max=1000)
+    log.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read=restored.read))
+    log.apply(s.FleetOpened(fleet="e1-1", at_us=0))
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def book(log: SiteLog, tmp_path: Path) -> Allocations:
+    nodes = Nodes(tmp_path / "quarantine.json", CONFIG, Costs(10))
+    return Allocations(log, CONFIG, binary=Path("/node"), fleets=tmp_path, nodes=nodes)
+
+
+def state_of(log: SiteLog, name: str) -> AllocationState:
+    return log.pool.state.allocations[name].state
+
+
+def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: Allocations) -> None:
+    submission = book.intend(ASK)
+    book.note(Acted(acts=Acts(submissions=[submission]), submitted={submission.name: "7"}))
+    assert state_of(log, submission.name) is AllocationState.QUEUED
+    book.take({submission.name: Status(answer=Answer.UNCLEAR)})
+    assert state_of(log, submission.name) is AllocationState.QUEUED
+    book.take({submission.name: Status(answer=Answer.GONE)})
+    assert state_of(log, submission.name) is AllocationState.LOST
+
+
+def test_an_intent_whose_call_may_still_be_under_way_is_not_lost_yet(log: SiteLog, book: Allocations) -> None:
+    submission = book.intend(ASK)
+    book.take({submission.name: Status(answer=Answer.GONE)})
+    assert state_of(log, submission.name) is AllocationState.INTENDED
