@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.batch.contract import Ending, Submission
@@ -106,6 +107,8 @@ def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> Non
     assert words[words.index("-pe") : words.index("-pe") + 3] == ["-pe", "nodes", "8"]
     assert "hostname=!(n9)" in words
     assert words[words.index("-p") + 1] == "-7"
+    regular = msgspec.structs.replace(submission, polite=False)
+    assert "-p" not in command.submit_words(regular, config, key="k", account="proj")
     assert words[words.index("-P") + 1] == "proj"
     assert words[-2:] == ["-l", "exclusive=true"]
 

@@ -246,6 +246,8 @@ def test_words_of_a_submission() -> None:
         "--output=/s p/50%%/output/tm-a-e1-1.%a",
     ):  # fmt: skip
         assert word in words
+    regular = submit_words(msgspec.structs.replace(asked, polite=False), config, ASKED)
+    assert set(words) - set(regular) == {"--nice=1000000"}
     plain = submit_words(submission(partition="p2", account="other"), Cluster(nice=None), ASKED)
     assert {"--partition=p2", "--account=other", "--nodes=1"} <= set(plain)
     assert not [

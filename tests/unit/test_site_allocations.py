@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.batch.contract import Answer, Status
@@ -50,6 +51,11 @@ def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: All
     assert state_of(log, submission.name) is AllocationState.QUEUED
     book.take({submission.name: Status(answer=Answer.GONE)})
     assert state_of(log, submission.name) is AllocationState.LOST
+
+
+def test_wide_allocations_queue_like_anybodys_and_pilots_behind_them(book: Allocations) -> None:
+    assert book.intend(ASK).polite
+    assert not book.intend(msgspec.structs.replace(ASK, nodes=4, wide=True)).polite
 
 
 def test_an_intent_whose_call_may_still_be_under_way_is_not_lost_yet(log: SiteLog, book: Allocations) -> None:

@@ -6,8 +6,9 @@ import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.situation import Limits
+from tidemill.harvest.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
+from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.planning import (
@@ -17,6 +18,7 @@ from tidemill.site.planning import (
     Starts,
     anything,
     backlog_of,
+    for_others,
     group_by_start,
     local_situation,
     pause_s_of,
@@ -114,6 +116,14 @@ def test_a_little_work_is_worth_one_node_and_more_at_the_server_fills_all() -> N
     assert more.nodes_max == 16
     assert more.node_s > 1e9
     assert anything(limits).nodes_max == 16
+
+
+def test_room_that_pilots_make_for_our_own_wide_jobs_is_no_wait_of_others() -> None:
+    theirs = Queued(id="7", name="job", user="them", width=2, walltime_s=60)
+    queued = [theirs, msgspec.structs.replace(theirs, id="8", name="tm-s-e1-1", user="us", ours=True)]
+    snapshot = Snapshot(at_s=0, nodes=[], running=[], queued=queued)
+    decision = Decision(yields_to=["8", "7"], waits_for="queue")
+    assert for_others(decision, snapshot) == Decision(yields_to=["7"], waits_for="queue")
 
 
 AHEAD = Ahead(

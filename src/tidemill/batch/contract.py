@@ -43,6 +43,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()  #: nodes must have all of these
     partition: str = ""  #: empty = the configured one
     account: str = ""  #: empty = the configured one
+    polite: bool = (
+        True  #: stands behind others' jobs, where there is such a thing; False: queues like anybody's
+    )
     ranks: bool = (
         True  #: with several nodes: `command` on each node; False: on the first only (it launches itself)
     )

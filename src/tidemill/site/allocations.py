@@ -134,6 +134,7 @@ class Allocations:
             features=ask.features,
             partition=ask.partition,
             account=ask.account,
+            polite=not ask.wide,
             ranks=not ask.wide,
         )
 

@@ -130,6 +130,7 @@ class Machine:
         ready: list[str] = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
             ready += decision.ready
+            decision = planning.for_others(decision, self.snapshot)
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
             plans.append(

@@ -218,6 +218,13 @@ def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
     )
 
 
+def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
+    """The decision as what it is for others: that our pilots make room for our own wide jobs is nobody's wait."""
+    ours = {job.id for job in snapshot.queued if job.ours}
+    yields_to = [name for name in decision.yields_to if name not in ours]
+    return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision
+
+
 def with_names(
     shape: Shape, situation: Situation, *, decision: Decision, groups: Sequence[Group], starts_wait: str
 ) -> Named:

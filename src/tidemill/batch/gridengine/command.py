@@ -56,7 +56,8 @@ def submit_words(submission: Submission, config: Cluster, *, key: str, account: 
     words += ["-q", queue] if queue else []
     words += ["-P", project] if project else []
     words += ["-ar", config.reservation] if config.reservation else []
-    words += ["-p", str(max(PRIORITY_MIN, -config.nice))] if config.nice is not None else []
+    is_behind = submission.polite and config.nice is not None
+    words += ["-p", str(max(PRIORITY_MIN, -(config.nice or 0)))] if is_behind else []
     for feature in dict.fromkeys([*config.features, *submission.features]):
         words += ["-l", f"{feature}=TRUE"]
     exclude = sorted({*config.exclude, *submission.exclude})

@@ -70,7 +70,7 @@ def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[
         "reservation": config.reservation,
         "constraint": "&".join([*config.features, *s.features]),
         "exclude": ",".join([*config.exclude, *s.exclude]),
-        "nice": str(config.nice) if config.nice else "",
+        "nice": str(config.nice) if config.nice and s.polite else "",
     }
     words += [f"--{key}={text}" for key, text in named.items() if text]
     return [*words, *config.directives]

@@ -147,7 +147,8 @@ def job_state(word: str, reason: str = "") -> tuple[S, Ending]:
 def held(reason: str) -> str:
     """The reason, if it is staff or an account that keeps the job: a hold, or a grant that is used up. A limit of jobs
     or nodes at a time is no such thing: it passes by itself."""
-    for each in reason.split(","):  # of an array whose elements wait together: `Resources,JobHeldAdmin` (22.05)
+    # Of an array whose elements wait together: `Resources,JobHeldAdmin` (22.05).
+    for each in reason.split(","):
         used_up = each.startswith(("AssocGrp", "QOSGrp")) and "Minutes" in each and "Run" not in each
         if used_up or each in _HELD:
             return each
