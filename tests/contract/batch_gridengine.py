@@ -28,7 +28,7 @@ class GridEngineWorld:
 
     can = frozenset(
         {
-            Can.ARRAYS,
+            Can.ARRAYS, Can.FORGET,
             Can.NAMES, Can.AWAY, Can.EXCLUDE, Can.FOREIGN, Can.NODE_COUNTS, Can.ORDER, Can.REFUSE, Can.SIGNAL,
             Can.SNAPSHOT, Can.WALLTIME,
         }

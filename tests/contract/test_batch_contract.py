@@ -84,6 +84,27 @@ def test_unknown_name_is_gone_and_known_ones_are_told_in_one_call(bench: Bench) 
     assert answers[bench.name("never")].answer is Answer.GONE
 
 
+@needs(Can.FORGET)
+def test_what_is_forgotten_leaves_no_file_and_others_keep_theirs(bench: Bench) -> None:
+    for short, count in (("a", 2), ("b", 1)):
+        bench.submit(short, "echo x", count=count if Can.ARRAYS in bench.world.can else 1)
+    names = [name for name in bench.names if name.startswith(bench.name("a"))]
+    bench.until(
+        lambda: all(each.state in ALLOCATION_FINAL for each in bench.batch.status(bench.names).values()),
+        "all have ended",
+    )
+    files = bench.batch.output(names[0]).parents[1]
+    before = {path for path in files.rglob("*") if path.is_file()}
+    assert {path.name for path in before if bench.name("a") in path.name} >= set(names)
+    bench.batch.forget(names[:1], [])
+    assert not bench.batch.output(names[0]).exists()
+    assert bench.batch.status([bench.name("b")])[bench.name("b")].state is AllocationState.COMPLETED
+    bench.batch.forget(names, [bench.name("a")])
+    bench.batch.forget(names, [bench.name("a")])
+    after = {path for path in files.rglob("*") if path.is_file()}
+    assert before - after == {path for path in before if bench.name("a") in path.name}
+
+
 def test_same_name_again_is_the_same_allocation(bench: Bench) -> None:
     script = f"echo x >> {bench.path('ran')}"
     first = bench.submit("a", script)

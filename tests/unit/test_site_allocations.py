@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.batch.contract import Answer, Status
+from tidemill.batch.contract import Answer, Ending, Status
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.model.state import AllocationState
 from tidemill.site import state as s
@@ -51,6 +51,16 @@ def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: All
     assert state_of(log, submission.name) is AllocationState.QUEUED
     book.take({submission.name: Status(answer=Answer.GONE)})
     assert state_of(log, submission.name) is AllocationState.LOST
+    assert len(book.leftovers) == 1
+
+
+def test_what_has_ended_is_remembered_for_its_files(book: Allocations) -> None:
+    submission = book.intend(ASK)
+    book.note(Acted(acts=Acts(submissions=[submission]), submitted={submission.name: "7"}))
+    assert len(book.leftovers) == 0
+    done = Status(answer=Answer.FOUND, state=AllocationState.COMPLETED, batch_id="7", ending=Ending.DONE)
+    book.take({submission.name: done})
+    assert len(book.leftovers) == 1
 
 
 def test_wide_allocations_queue_like_anybodys_and_pilots_behind_them(book: Allocations) -> None:

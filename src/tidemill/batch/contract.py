@@ -184,6 +184,10 @@ class BatchSystem(Protocol):
     def output(self, name: str) -> Path:
         """The file that holds what the allocation printed."""
 
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """Delete the files of these allocations, which have ended, and of these submissions, of which none lives; a
+        fixed number of operations for each, and no directory is listed. Their names are not asked for any more."""
+
 
 def element_name(name: str, index: int, count: int) -> str:
     """The name of one allocation of a submission."""

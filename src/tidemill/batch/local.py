@@ -240,6 +240,9 @@ class LocalBatchSystem:
         """See the contract."""
         return self._directory / "output" / f"{name}.0"
 
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """See the contract: nothing to do, the daemon deletes them an hour after the end."""
+
     def stop(self) -> None:
         """Tell the daemon to end once nothing runs."""
         write_file(self._directory / "stop", b"")

@@ -11,6 +11,7 @@ DIR/canceled/NAME       we ordered its end
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,14 @@ class Records:
         nodes = (host,) if host else ()
         return _told(status, why, batch_id=batch_id, nodes=nodes, output=self.output(name))
 
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """Delete what is kept of allocations and submissions. Raises SiteError."""
+        remove([self.directory / kind / name for name in names for kind in ("output", "exit", "canceled")])
+        for name in submissions:
+            script = self.directory / "scripts" / name
+            remove([script, *(script.with_name(name + end) for end in (".node", ".id"))])
+            self._known.pop(name, None)
+
     def was_canceled(self, name: str) -> bool:
         """Whether we ordered its end."""
         return (self.directory / "canceled" / name).exists()
@@ -124,6 +133,15 @@ def tail_of(path: Path) -> str:
             return file.read().decode(errors="replace").strip()[-TAIL_CHARS_MAX:]
     except OSError:
         return ""
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete files that may be gone already. Raises SiteError."""
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to delete `{path}`: {error.strerror}") from error
 
 
 def _told(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], output: Path) -> Status:

@@ -19,6 +19,7 @@ from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site import state as s
 from tidemill.site.errands import Acted
+from tidemill.site.leftovers import Leftovers
 from tidemill.site.log import SiteLog
 from tidemill.site.nodes import Nodes
 
@@ -67,6 +68,7 @@ class Allocations:
         self.why_failed = ""
         self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
         self.nodes = nodes
+        self.leftovers = Leftovers(log.pool.state.allocations.values())
 
     @property
     def living(self) -> list[s.Allocation]:
@@ -276,6 +278,7 @@ class Allocations:
         if self._is_failed_start(allocation, ending):
             self._failed_start(allocation.name, reason)
         self.nodes.ended(allocation)
+        self.leftovers.ended(allocation)
 
     def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
         if allocation.pilots or allocation.canceled_us or allocation.leaves:
@@ -327,6 +330,8 @@ class Allocations:
                 ending=Ending.UNKNOWN.value if state in ALLOCATION_FINAL else "",
             )
         )
+        if state in ALLOCATION_FINAL:
+            self.leftovers.ended(allocation)
 
     def _failed_start(self, name: str, reason: str) -> None:
         self.starts_failed += 1

@@ -1,8 +1,8 @@
 """The calls to the batch system, one after the other beside the agent's loop: a slow controller holds up nothing.
 
-At most one errand is under way: a look (one status of all ours, one snapshot) or acts (cancel, shorten, submit, in this
-order). What an errand does outside is durable in the site's log before it starts, and the epoch is looked at before
-every single act. Nothing here decides.
+At most one errand is under way: a look (one status of all ours, one snapshot), acts (cancel, shorten, submit, in this
+order), or the deletion of a few old files. What an errand does outside is durable in the site's log before it starts,
+and the epoch is looked at before every single act. Nothing here decides.
 """
 
 from __future__ import annotations
@@ -47,10 +47,19 @@ class Acted(msgspec.Struct, kw_only=True):
     errors: list[TidemillError] = []
 
 
+class Tidied(msgspec.Struct, frozen=True):
+    """Old files are deleted, or not: then `error` says why."""
+
+    error: TidemillError | None = None
+
+
 class Away(msgspec.Struct, frozen=True):
     """The batch system could not be asked."""
 
     error: TidemillError
+
+
+Answered = Look | Acted | Tidied | Away
 
 
 class Errands:
@@ -61,7 +70,7 @@ class Errands:
         self.batch = batch
         self._check = check
         self._thread = None if inline else ThreadPoolExecutor(1, thread_name_prefix="batch")
-        self._under_way: Future[Look | Acted | Away] | None = None
+        self._under_way: Future[Answered] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -76,7 +85,11 @@ class Errands:
         """Do these acts. They must be durable in the site's log."""
         self._start(lambda: _act(self.batch, acts, self._check))
 
-    def take(self) -> Look | Acted | Away | None:
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """Delete the files of these; see the contract of batch systems."""
+        self._start(lambda: _forget(self.batch, names, submissions))
+
+    def take(self) -> Answered | None:
         """The answer, None while there is none. Raises SupersededError when a newer agent serves the site."""
         if self._under_way is None or not self._under_way.done():
             return None
@@ -94,12 +107,12 @@ class Errands:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, errand: Callable[[], Look | Acted | Away]) -> None:
+    def _start(self, errand: Callable[[], Answered]) -> None:
         assert self._under_way is None, "one errand at a time"
         if self._thread is not None:
             self._under_way = self._thread.submit(errand)
             return
-        done: Future[Look | Acted | Away] = Future()
+        done: Future[Answered] = Future()
         done.set_result(errand())
         self._under_way = done
 
@@ -112,6 +125,14 @@ def _look(batch: BatchSystem, names: list[str], machine: bool) -> Look | Away:
     except TidemillError as error:
         return Away(error)
     return Look(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+
+
+def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> Tidied:
+    try:
+        batch.forget(names, submissions)
+    except TidemillError as error:
+        return Tidied(error)
+    return Tidied()
 
 
 def _act(batch: BatchSystem, acts: Acts, check: Callable[[], None]) -> Acted:

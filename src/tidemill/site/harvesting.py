@@ -8,7 +8,7 @@ name, or sees that it never came to be.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ from tidemill.harvest.plan import Policy
 from tidemill.log import Log
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations, Ask
-from tidemill.site.errands import Acted, Acts, Away, Errands, Look
+from tidemill.site.errands import Acted, Acts, Away, Errands, Look, Tidied
 from tidemill.site.evictions import Eviction, Silence, doomed, late
 from tidemill.site.log import SiteLog
 from tidemill.site.machine import CYCLE_S, Machine
@@ -40,6 +40,9 @@ FIRST_WORK_S = 2.0
 
 RETREAT_AGAIN_S = 10.0
 """A stopped site tells allocations that are still there to end again after so long."""
+
+TIDY_S = 5.0
+"""Pause between two deletions of old files."""
 
 FINISH_S = 5.0
 HOUR_US = 3_600_000_000
@@ -83,8 +86,10 @@ class Harvesting:
         self._looked = False
         self.planlog = PlanLog(machine.site_dir / "harvest")
         self.harm = Tracker(self._interval_s)
+        self._next_tidy_s = 0.0
+        self._untidy = ""
         if machine.reads_snapshots:
-            self._restore_harm()
+            self._restore()
         self.figures = Figures()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
         self._notes: list[str] = []
@@ -92,12 +97,22 @@ class Harvesting:
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
 
-    def _restore_harm(self) -> None:
-        """Go on with the jobs that an earlier agent yielded to, as far as its records can be read."""
+    def _restore(self) -> None:
+        """Go on with the jobs that earlier agents yielded to, and with the files of what they asked for, as far as
+        their records can be read."""
+        submitted: list[r.Submitted] = []
+
+        def records() -> Iterator[r.AnyRecord]:
+            for record in self.planlog.recent():
+                if isinstance(record, r.Submitted):
+                    submitted.append(record)
+                yield record
+
         try:
-            self.harm.restore(self.planlog.recent())
+            self.harm.restore(records())
         except SiteError as error:
             _log.error("planlog.unreadable", reason=error.message)
+        self._book.leftovers.restore(submitted, self._log.pool.state.allocations, clock.now_us())
 
     # ---- looking ----
 
@@ -111,7 +126,18 @@ class Harvesting:
             names = [a.name for a in self._book.watched(clock.now_us())]
             self._errands.look(names, machine=self._machine.reads_snapshots)
             changed |= self._take()
+        self._tidy()
         return changed
+
+    def _tidy(self) -> None:
+        """Delete a few files of what ended long ago, when nothing else is to be done."""
+        now_s = clock.monotonic_s()
+        if self._machine.is_local or self._is_fresh or self._errands.is_busy or now_s < self._next_tidy_s:
+            return
+        self._next_tidy_s = now_s + TIDY_S
+        batch = self._book.leftovers.take(self._book.living, clock.now_us())
+        if batch is not None:
+            self._errands.forget(batch.names, batch.submissions)
 
     def finish(self) -> None:
         """Wait, bounded, for what is under way and note it; what is missed the next agent finds by name."""
@@ -158,6 +184,11 @@ class Harvesting:
             if answer.error.message != self._away:
                 self._away = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
+            return False
+        if isinstance(answer, Tidied):
+            if answer.error is not None and answer.error.message != self._untidy:
+                self._untidy = answer.error.message
+                _log.warning("leftovers.stay", reason=answer.error.message)
             return False
         if isinstance(answer, Acted):
             self._note(answer)

@@ -169,6 +169,15 @@ class GridEngineBatchSystem:
         """See the contract."""
         return self._records.output(name)
 
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """See the contract."""
+        for name in names:
+            for kept in (self._missing_since_s, self._accounts, self._failed):
+                kept.pop(name, None)
+        gone = set(submissions)
+        self._ours = {key: is_ours for key, is_ours in self._ours.items() if key[1] not in gone}
+        self._records.forget(names, submissions)
+
     # ---- ours ----
 
     def _rows(self) -> list[Row]:

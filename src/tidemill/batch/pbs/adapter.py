@@ -174,6 +174,13 @@ class PbsBatchSystem:
         """See the contract."""
         return self._records.output(name)
 
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """See the contract."""
+        for name in names:
+            for kept in (self._final, self._missing_since_s):
+                kept.pop(name, None)
+        self._records.forget(names, submissions)
+
     # ---- ours ----
 
     def _is_ours(self, job: Record) -> bool:

@@ -28,6 +28,7 @@ from tidemill.batch.contract import (
 from tidemill.batch.launch import detect
 from tidemill.batch.names import carries_key, check_name, compose_comment, is_allocation_name
 from tidemill.batch.polite import Budget
+from tidemill.batch.records import remove
 from tidemill.batch.run import Refusal, Reply
 from tidemill.batch.slurm import own, text
 from tidemill.batch.slurm.facts import find_facts
@@ -202,6 +203,16 @@ class SlurmBatchSystem:
     def output(self, name: str) -> Path:
         """See the contract."""
         return output_path(self._directory, name)
+
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """See the contract."""
+        for name in names:
+            self._ended.pop(name, None)
+            self._missing_since.pop(name, None)
+        for name in submissions:
+            self._numbers.pop(name, None)
+        scripts = [self._script(name) for name in submissions]
+        remove([*map(self.output, names), *scripts, *(each.with_suffix(".id") for each in scripts)])
 
     def _own_jobs(self) -> list[text.OwnJob]:
         """All jobs of our user, by one query."""
