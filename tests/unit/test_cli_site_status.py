@@ -29,6 +29,9 @@ tidemill_grant_node_hours{account="sci",kind="left"} 854.5
 tidemill_node_hours_left 95.25
 tidemill_harm_seconds_today 42
 tidemill_harm_jobs_today 2
+tidemill_waits_for{cause="idle"} 1
+tidemill_waits_for{cause="failed_starts"} 1
+tidemill_waits_for{cause="new"} 1
 tidemill_broken nothing
 other_metric 1
 """
@@ -46,6 +49,7 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     lines = dict(metrics_lines(read_metrics(path)))
     assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
     assert lines["node-hours"].startswith("95.2")
+    assert lines["no more for"] == "no node is idle; starts have failed, the next try is later; new"
     assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
     assert read_metrics(tmp_path / "none") == {}
     assert metrics_lines({}) == []
@@ -68,6 +72,12 @@ def test_a_plan_is_told_in_words() -> None:
         "batch/8c: 16 nodes, 12 busy, 3 idle, 1 ours; 0 of ours and 5 regular jobs wait. job 77 could start; "
         "2 given back for 77 (10 s ago)"
     )
+
+
+def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
+    told = "3 allocations in a row did not start work: next try in 4 s: no such file"
+    assert f"; waits: {told} (10 s ago)" in plan_text(plan(100, why="w", waits_for=told), now_s=110)
+    assert "waits:" not in plan_text(plan(100, why="no node is idle", waits_for="idle"), now_s=100)
 
 
 def test_the_mode_tells_policy_and_bounds() -> None:

@@ -18,6 +18,7 @@ from tidemill.site.planning import (
     Starts,
     anything,
     backlog_of,
+    causes_of,
     for_others,
     group_by_start,
     local_situation,
@@ -80,6 +81,8 @@ def test_waiting_allocations_that_nothing_would_fill_are_given_up_newest_first()
 def test_failed_starts_slow_it_down_with_a_reason_and_then_one_is_tried() -> None:
     pausing = local(demand(1000, 1e6), [], Starts(pause_s=3, tries=1, why="3 did not start"))
     assert (asked(pausing), pausing.waits_for) == (0, "3 did not start")
+    assert causes_of([pausing], wide_waits=True) == ["failed_starts", "wide"]
+    assert causes_of([local(demand(0, 0), [])], wide_waits=False) == ["backlog"]
     assert asked(local(demand(1000, 1e6), [], Starts(tries=1, why="3 did not start"))) == 1
 
 

@@ -146,6 +146,8 @@ def plan_text(plan: PlanMade, *, now_s: float) -> str:
     done = ", ".join(f"{number} {word}" for number, word in acts if number)
     if plan.why:
         text += f". {plan.why}"
+    if " " in plan.waits_for:  # a sentence of the agent's, not the word that stands for `why`
+        text += f"; waits: {plan.waits_for}"
     if done:
         text += f"; {done}"
     if plan.yields_to:
@@ -191,6 +193,9 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     left = _one(samples, "tidemill_node_hours_left")
     if left is not None:
         lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
+    causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
+    if causes:
+        lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))
     harm, jobs = _one(samples, "tidemill_harm_seconds_today"), _one(samples, "tidemill_harm_jobs_today")
     if harm is not None:
         text = (
@@ -200,6 +205,20 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
         )
         lines.append(("today", text + (", `tidemill site harm` tells more" if jobs else "")))
     return lines
+
+
+def _cause_text(cause: str) -> str:
+    """Why no more nodes are asked for, in words."""
+    from tidemill.harvest.waves import SENTENCES
+    from tidemill.site import planning
+
+    own = {
+        planning.STOPPED: "the site is stopped",
+        planning.WIDE: "a job that spans nodes waits for them",
+        planning.FAILED_STARTS: "starts have failed, the next try is later",
+    }
+    words = {binding.value: text for binding, text in SENTENCES.items()} | own
+    return words.get(cause, cause)
 
 
 def quarantine_lines(path: Path, *, now_s: float) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from tidemill.harvest import records as r
 from tidemill.harvest.harm import Tracker, Yielded
 from tidemill.harvest.plan import Policy
 from tidemill.log import Log
+from tidemill.site import planning
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations, Ask
 from tidemill.site.errands import Acted, Acts, Away, Errands, Look, Tidied
@@ -96,6 +97,7 @@ class Harvesting:
         known = log.pool.state.allocations.values()
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
+        self.causes: list[str] = []  #: the same in single words, for metrics
 
     def _restore(self) -> None:
         """Go on with the jobs that earlier agents yielded to, and with the files of what they asked for, as far as
@@ -217,6 +219,7 @@ class Harvesting:
             return False
         stop = self._log.pool.state.stop
         if stop is not None:  # does not wait for the next look
+            self.causes = [planning.STOPPED]
             return self._retreat(stop)
         if self._looked:
             self._looked = False
@@ -231,6 +234,7 @@ class Harvesting:
         self.figures.plan_seconds += clock.monotonic_s() - began_s
         wide = self._wide_plan()
         self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
+        self.causes = planning.causes_of(plans, wide_waits=bool(wide.waits_for))
         return self._carry_out(plans, fleet, wide)
 
     def _wide_plan(self) -> WidePlan:

@@ -55,6 +55,7 @@ METRICS: dict[str, tuple[str, str]] = {
         "gauge",
         "Start of an allocation until it works, a fading mean of what was seen",
     ),
+    "tidemill_waits_for": ("gauge", "Why no more nodes are asked for: 1 for each cause that holds"),
     "tidemill_epoch": ("gauge", "Number of the agent's term"),
 }
 
@@ -108,6 +109,7 @@ class MetricsFile:
             *_of_ledger(machine.ledger),
             Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
+            *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
         ]
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)

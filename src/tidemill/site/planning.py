@@ -30,6 +30,9 @@ DYING_US = 20_000_000
 """An allocation that was told to end is gone after so long: KillWait and epilog are 30 s at most by default, ours exits
 at once."""
 
+STOPPED, WIDE, FAILED_STARTS = "stopped", "wide", "failed_starts"
+"""Why no more nodes are asked for, besides what decisions name (`harvest.waves.Binding`)."""
+
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
 
@@ -216,6 +219,15 @@ def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
             for job in snapshot.running
         ],
     )
+
+
+def causes_of(plans: Sequence[Named], *, wide_waits: bool) -> list[str]:
+    """Why no more nodes are asked for, one word for each cause: for metrics, whose labels must be few."""
+    causes = [
+        FAILED_STARTS if plan.waits_for != plan.decision.waits_for else plan.decision.waits_for
+        for plan in plans
+    ]
+    return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
