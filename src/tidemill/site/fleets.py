@@ -199,7 +199,10 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
             if not a.told_lead and not is_back_soon:
                 ended.append(a.name)
             continue
-        if a.shortened_us and a.ends_us and abs(a.ends_us - a.told_end_us) > END_TOLD_US:
+        early = a.shortened_us or (
+            a.started_us and a.ends_us < a.started_us + a.walltime_s * 1e6 - END_TOLD_US
+        )
+        if a.ends_us and early and abs(a.ends_us - a.told_end_us) > END_TOLD_US:
             ends.append(End(allocation=a.name, at_us=a.ends_us))
         if a.leaves and not a.told_leave:
             leave.append(a.name)
