@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -38,6 +39,8 @@ class PbsWorld:
         self.space = directory / "space"
         for each in (self.state, self.space):
             each.mkdir()
+        self._alive = (self.state / "alive").open("w")  # its jobs end when this process does, however
+        fcntl.flock(self._alive, fcntl.LOCK_EX)
         self.configure()
 
     def configure(self, **server: str) -> None:
@@ -87,6 +90,7 @@ class PbsWorld:
             if clock.monotonic_s() > deadline_s:
                 pytest.fail("the fake PBS does not become empty")
             clock.sleep_s(0.05)
+        self._alive.close()
 
     def _living(self) -> list[tuple[str, str]]:
         subprocess.run(["qselect"], capture_output=True, check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from tests.contract.batch_pbs import PbsWorld, world
 from tests.contract.batch_world import KEY
 
 from tidemill import clock
+from tidemill.batch import processes
 from tidemill.batch.contract import Answer, Ending, Status, Submission
 from tidemill.batch.pbs import PbsBatchSystem
 from tidemill.config.site import Cluster
@@ -140,3 +142,28 @@ def test_limits_of_several_are_lowered_by_one_call_each(pbs: PbsWorld) -> None:
         "tm-here-e1-2": 200,
     }
     assert batch.shorten({"tm-here-e1-1": starts["tm-here-e1-1"] + 500}) == {}, "never raised"
+
+
+def test_jobs_of_the_fake_end_with_the_test_that_started_them(tmp_path: Path) -> None:
+    script = f"trap '' TERM; : > {tmp_path}/runs; while :; do sleep 600; done"
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.contract.batch_pbs import world\n"
+        "from tests.integration.test_pbs_endings import client, submission\n"
+        "with world(None, Path(sys.argv[1])) as made:\n"
+        "    client(made).submit(submission(sys.argv[2]))\n"
+        "    while not Path(sys.argv[1], 'runs').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), script],
+        timeout=DEADLINE_S, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (tmp_path / "runs").exists()
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    here = str(tmp_path).encode()
+    while any(here in word for pid in processes.processes() for word in processes.words_of(pid)):
+        assert clock.monotonic_s() < deadline_s, "its processes stay"
+        clock.sleep_s(0.05)

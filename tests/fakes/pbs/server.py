@@ -190,9 +190,31 @@ def run_job(key: str, script: str) -> None:
         else []
     )
     child = subprocess.Popen([*outer, "/bin/sh", script], start_new_session=True, cwd="/")
-    but = child.pid if outer else 0
+    try:
+        status = watch(key, child, child.pid if outer else 0)
+    finally:  # whatever went wrong here, nothing of the job stays
+        signal_all(child.pid, 0, signal.SIGKILL)
+    with path("end", f".{key}").open("w") as file:
+        file.write(str(status))
+    path("end", f".{key}").replace(path("end", key))
+
+
+def is_orphaned() -> bool:
+    """Whether the test that started all this is gone: it holds a lock as long as it lives."""
+    try:
+        with path("alive").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def watch(key: str, child: subprocess.Popen[bytes], but: int) -> int:
+    """Follow a job until its end; its exit status as PBS tells it."""
     started, told, why = time.monotonic(), None, 0
     while child.poll() is None:
+        if is_orphaned():
+            raise Failed("the test is gone", AWAY)
         now = time.monotonic()
         with path("limit", key).open() as file:
             limit = float(file.read() or 1e9)
@@ -207,7 +229,6 @@ def run_job(key: str, script: str) -> None:
         elif told is not None and now - told > KILL_DELAY_S:
             signal_all(child.pid, 0, signal.SIGKILL)
         time.sleep(0.01)
-    signal_all(child.pid, 0, signal.SIGKILL)
     status = child.returncode
     if why:
         status = why
@@ -215,6 +236,4 @@ def run_job(key: str, script: str) -> None:
         status = 256 - status
     elif told is not None and status > 128:
         status = 256 + status - 128
-    with path("end", f".{key}").open("w") as file:
-        file.write(str(status))
-    path("end", f".{key}").replace(path("end", key))
+    return status
