@@ -90,6 +90,9 @@ class PbsWorld:
             if clock.monotonic_s() > deadline_s:
                 pytest.fail("the fake PBS does not become empty")
             clock.sleep_s(0.05)
+
+    def close(self) -> None:
+        """What still runs ends by itself."""
         self._alive.close()
 
     def _living(self) -> list[tuple[str, str]]:
@@ -111,5 +114,6 @@ def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorl
         yield made
         made.stop()
     finally:
+        made.close()
         os.environ.clear()
         os.environ.update(before)
