@@ -269,6 +269,7 @@ def test_script_of_several_nodes_launches_and_of_a_range_asks_slurm_for_their_nu
     script = script_text(submission(nodes=4, nodes_min=2), "srun").decode()
     assert 'exec srun --nodes="$SLURM_JOB_NUM_NODES"' in script
     assert "exec srun --nodes=4 " in script_text(submission(nodes=4), "srun").decode()
+    assert " --cpu-bind=none " in script, "a pilot has all cores of its node, and binds its slots itself"
     assert "srun" not in script_text(submission(nodes=4, ranks=False), "srun").decode()
 
 

@@ -126,7 +126,8 @@ def launch_words(kind: str, nodes: int, command: list[str], *, status_files: Pat
     if kind == "fork":
         return ["/bin/sh", "-c", _FORK, "sh", str(nodes), *command]
     if kind == "srun":
-        words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+        # Where Slurm binds tasks (TaskPlugin=task/affinity), one task of a node would get one core: pilots bind slots.
+        words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
         return [*words, "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", *command]
     each = ["/bin/sh", "-c", _EACH, "sh", os.fspath(status_files or ""), *command]
     if kind == "mpich":
