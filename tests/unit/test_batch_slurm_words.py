@@ -241,11 +241,14 @@ def test_words_of_a_submission() -> None:
     words = submit_words(asked, config, ASKED)
     assert words[-1] == "--gres=gpu:4", "the operator's words come last, and so win"
     for word in (
-        "--nodes=2-4", "--time=11", "--time-min=1", "--deadline=now+360seconds", "--array=0-4", "--no-requeue",
+        "--nodes=2-4", "--time=11", "--time-min=1", "--array=0-4", "--no-requeue",
         "--constraint=amd&hdr", "--exclude=n1,n2", "--account=grant", "--qos=low", "--nice=1000000", "--exclusive",
         "--output=/s p/50%%/output/tm-a-e1-1.%a",
     ):  # fmt: skip
         assert word in words
+    assert not [word for word in words if word.startswith("--deadline")], "22.05 would not use --time-min"
+    punctual = submit_words(msgspec.structs.replace(asked, walltime_min_s=None), config, ASKED)
+    assert "--deadline=now+960seconds" in punctual
     regular = submit_words(msgspec.structs.replace(asked, polite=False), config, ASKED)
     assert set(words) - set(regular) == {"--nice=1000000"}
     plain = submit_words(submission(partition="p2", account="other"), Cluster(nice=None), ASKED)

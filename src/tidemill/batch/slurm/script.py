@@ -61,7 +61,9 @@ def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[
         words.append(f"--mem={s.memory_mb}M")
     if s.signal_before_s is not None:
         words.append(f"--signal=B:USR1@{min(65535, max(1, round(s.signal_before_s)))}")
-    if s.start_by_s is not None:  # a deadline is an end: the start, and the shortest limit
+    # A deadline is an end: the start, and the limit. With one, 22.05.8 never uses --time-min (tried): such a job has
+    # its latest start in its command alone.
+    if s.start_by_s is not None and least == limit:
         words.append(f"--deadline=now+{max(1, round(s.start_by_s + least * 60 - asked.now_s))}seconds")
     named = {
         "partition": s.partition or config.partition,
