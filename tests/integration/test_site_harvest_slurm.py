@@ -303,3 +303,18 @@ def test_an_agent_that_starts_while_the_controller_is_down_waits_for_it(
         row = wait_done(it, number)
         assert (row["state"], row["events_done"]) == ("COMPLETED", 20)
         assert it.log().count("agent.started") == 2
+
+
+def test_up_starts_while_the_controller_is_down_and_says_that_the_site_waits(
+    start_slurm: Callable[..., SlurmCluster],
+) -> None:
+    cluster = start_slurm("--nodes", "2")
+    cluster.crash_controller()
+    with site_on(cluster) as it:
+        assert "the site waits for its batch system" in (it.home / "up.log").read_text()
+        status = it.world.run("site", "status", str(it.directory))
+        assert "asked again and again" in " ".join(status.stdout.split()), status.stderr
+        number = campaign(it, "/bin/sleep", "0.2", events=20)
+        cluster.start_controller()
+        assert wait_done(it, number)["events_done"] == 20
+        assert not (it.directory / "away.json").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.cli.site_status import (
+    away_text,
     metrics_lines,
     mode_text,
     newest_plans,
@@ -17,6 +18,7 @@ from tidemill.cli.site_status import (
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.quarantine import NodeRecord, Sentence, State
 from tidemill.harvest.records import PlanMade, Submitted, encode
+from tidemill.site.away import clear_away, read_away, show_away
 
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge
@@ -78,6 +80,20 @@ def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
     told = "3 allocations in a row did not start work: next try in 4 s: no such file"
     assert f"; waits: {told} (10 s ago)" in plan_text(plan(100, why="w", waits_for=told), now_s=110)
     assert "waits:" not in plan_text(plan(100, why="no node is idle", waits_for="idle"), now_s=100)
+
+
+def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_path: Path) -> None:
+    assert read_away(tmp_path) is None
+    show_away(tmp_path, "")
+    show_away(tmp_path, "`squeue` failed with status 1: Unable to contact slurm controller", "see `cluster`")
+    away = read_away(tmp_path)
+    assert away is not None
+    assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
+        "it has not answered for 2 m 00 s, and is asked again and again: `squeue` failed with status 1: Unable to "
+        "contact slurm controller (see `cluster`)"
+    )
+    clear_away(tmp_path)
+    assert read_away(tmp_path) is None
 
 
 def test_the_mode_tells_policy_and_bounds() -> None:

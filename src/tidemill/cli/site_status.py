@@ -19,6 +19,7 @@ from tidemill.report.tables import count_text, duration_text
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.records import PlanMade
+    from tidemill.site.away import Waiting
     from tidemill.wire.api import SiteRow
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
@@ -39,6 +40,7 @@ def define_status(parser: Parser) -> None:
 def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
     from tidemill.site.applications import Applications
+    from tidemill.site.away import read_away
     from tidemill.site.drain import drained
     from tidemill.site.planning import policy_of
 
@@ -48,7 +50,7 @@ def status(args: Namespace) -> int:
     applications.refresh()
     row, why = _server_view(config)
     owner = owner_of(directory)
-    stopped = drained(directory)
+    stopped, away = drained(directory), read_away(directory)
     plans = newest_plans(directory / "harvest")
     samples = read_metrics(directory / "metrics.prom")
     if args.json:
@@ -62,6 +64,7 @@ def status(args: Namespace) -> int:
                 "nodes_max": config.nodes_max,
                 "agent": owner,
                 "drained": stopped,
+                "batch_away": away,
                 "plans": plans,
                 "metrics": samples,
                 "contact": config.contact,
@@ -76,6 +79,8 @@ def status(args: Namespace) -> int:
     _line("site", f"{config.name} in {directory}")
     _line("mode", mode_text(config))
     _line("agent", _owner_text(owner))
+    if away is not None:
+        _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
         _line(
             "stopped",
@@ -94,6 +99,13 @@ def status(args: Namespace) -> int:
         _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")
         _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
     return 0
+
+
+def away_text(away: Waiting, *, now_s: float) -> str:
+    """That the batch system does not answer, in words."""
+    age = duration_text(max(0.0, now_s - away.since_us / 1e6))
+    text = f"it has not answered for {age}, and is asked again and again"
+    return text + (f": {away.reason}" if away.reason else "") + (f" ({away.hint})" if away.hint else "")
 
 
 def _line(head: str, text: str) -> None:

@@ -21,6 +21,7 @@ from tidemill.errors import ConfigError, SiteError, TidemillError
 if TYPE_CHECKING:
     from tidemill.cli.supervise import Child
     from tidemill.client.home import UpFile
+    from tidemill.wire.api import SiteRow
 
 READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 60.0  #: how long `--stop` waits
@@ -123,6 +124,8 @@ def stop_up(home: Path) -> bool:
 
 def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     """Say what runs and what to do with it."""
+    from tidemill.site.away import read_away
+
     if as_json:
         show_json(up)
         return
@@ -132,6 +135,10 @@ def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
         else f"up to {up.nodes} node(s) of the cluster"
     )
     say(f"tidemill is up: process {up.pid}, {shape}")
+    away = read_away(home / "site")
+    if away is not None:
+        why = away.reason or "no answer yet"
+        say(f"    but      the site waits for its batch system, and asks it again and again: {why}")
     say(f"    address  {up.address}")
     say(f"    state    {home}")
     say("    try      tidemill run --events 20 -- echo event {event}")
@@ -183,13 +190,13 @@ def _loop(
     from tidemill.cli.supervise import POLL_S, reap
 
     told = False
-    deadline = clock.monotonic_s() + READY_S
+    deadline, began_us = clock.monotonic_s() + READY_S, clock.now_us()
     written: list[int] = []
     while not asked:
         pids = {child.pid for child in children}
         reap(keep=pids.__contains__)
         changed = [child.tend() for child in children]
-        if not told and _answers(home):
+        if not told and (_answers(home) or _waits(home, began_us, deadline)):
             told = True
             tell_up(home, _write_up(home, children, shape), as_json=args.json)
             written = [child.pid for child in children]
@@ -272,14 +279,29 @@ cores_per_node = {cores}
 
 def _answers(home: Path) -> bool:
     """Whether the server answers and knows that the site is up."""
+    return any(site.state == "UP" for site in _sites(home) or [])
+
+
+def _waits(home: Path, began_us: int, deadline: float) -> bool:
+    """Whether the server answers, and the site runs, but waits for its batch system: that may take hours."""
+    from tidemill.site.away import read_away
+
+    away = read_away(home / "site")
+    if away is None or away.since_us < began_us or not (away.reason or clock.monotonic_s() > deadline):
+        return False
+    return _sites(home) is not None
+
+
+def _sites(home: Path) -> list[SiteRow] | None:
+    """What the server knows of sites; None while it does not answer."""
     from tidemill.wire.api import SiteRow
     from tidemill.wire.http import Connection
 
     connection = Connection(f"unix:{home}/server/api.sock", timeout_s=5)
     try:
-        return any(site.state == "UP" for site in connection.call("GET", "/v1/sites", list[SiteRow]))
+        return connection.call("GET", "/v1/sites", list[SiteRow])
     except TidemillError:
-        return False
+        return None
     finally:
         connection.close()
 

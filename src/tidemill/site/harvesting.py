@@ -24,6 +24,7 @@ from tidemill.log import Log
 from tidemill.site import planning
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations, Ask
+from tidemill.site.away import clear_away, show_away
 from tidemill.site.errands import Acted, Acts, Away, Errands, Look, Tidied
 from tidemill.site.evictions import Eviction, Silence, doomed, late
 from tidemill.site.log import SiteLog
@@ -186,6 +187,7 @@ class Harvesting:
             if answer.error.message != self._away:
                 self._away = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
+                show_away(self._machine.site_dir, answer.error.message, answer.error.hint)
             return False
         if isinstance(answer, Tidied):
             if answer.error is not None and answer.error.message != self._untidy:
@@ -198,6 +200,8 @@ class Harvesting:
         return self._look(answer)
 
     def _look(self, look: Look) -> bool:
+        if self._away:
+            clear_away(self._machine.site_dir)
         self._away = ""
         self._looked = True
         foreign = len(self._log.pool.state.foreign_us)

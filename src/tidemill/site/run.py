@@ -13,6 +13,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
+from tidemill.site.away import clear_away, show_away
 from tidemill.site.costs import Costs
 from tidemill.site.identity import Identity, SupersededError, claim
 from tidemill.site.machine import Machine
@@ -87,19 +88,27 @@ def _first_look(
     Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
     """
     pause_s = AWAY_FIRST_S
+    clear_away(site_dir)  # of an agent that was killed
+    show_away(site_dir, "")
     while True:
         identity.check()
         identity.beat()
         try:
-            return Machine(config, site_dir, batch, Costs(config.harvest.startup_s))
+            machine = Machine(config, site_dir, batch, Costs(config.harvest.startup_s))
         except SiteError as error:
             if signals is None or not error.transient:
+                clear_away(site_dir)
                 raise
             _log.warning("batch.away", reason=error.message, hint=error.hint, next_try_s=pause_s)
+            show_away(site_dir, error.message, error.hint)
+        else:
+            clear_away(site_dir)
+            return machine
         until_s = clock.monotonic_s() + pause_s
         pause_s = min(2 * pause_s, AWAY_MAX_S)
         while clock.monotonic_s() < until_s:
             if signals.is_asked:
+                clear_away(site_dir)
                 return None
             identity.beat()
             clock.sleep_s(config.tick_s)
