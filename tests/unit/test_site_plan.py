@@ -6,13 +6,15 @@ import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.situation import Decision, Limits
+from tidemill.harvest.situation import Cancel, Decision, Holding, Limits
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.planning import (
+    Choice,
     Demand,
+    Group,
     Named,
     Shape,
     Starts,
@@ -20,6 +22,7 @@ from tidemill.site.planning import (
     backlog_of,
     causes_of,
     for_others,
+    given_back,
     group_by_start,
     local_situation,
     pause_s_of,
@@ -52,7 +55,9 @@ def local(work: Demand, allocations: list[Allocation], starts: Starts | None = N
     situation = local_situation(CONFIG, work, nodes=8, groups=groups, starts=starts)
     shape = Shape(pool="local", cores=4, memory_mb=100)
     decision = decide(situation, Policy.DEMAND)
-    return with_names(shape, situation, decision=decision, groups=groups, starts_wait=starts.why)
+    return with_names(
+        shape, situation, choice=Choice(decision=decision), groups=groups, starts_wait=starts.why
+    )
 
 
 def asked(plan: Named) -> int:
@@ -164,3 +169,17 @@ def test_range_is_halved_and_uncounted_failures_are_not() -> None:
     assert halves.again == [Piece(0, 3, 3), Piece(3, 2, 2)]
     whole = decide_retry(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
     assert (whole.again, whole.counted) == ([Piece(0, 5)], [])
+
+
+def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
+    def group(key: int, loss_s: float, *names: str) -> Group:
+        holding = Holding(
+            key=key, width=1, count=len(names), waiting=False, started_s=0.0, ends_s=900.0, loss_s=loss_s
+        )
+        return Group(holding=holding, names=list(names))
+
+    groups = [group(0, 0.0, "a", "b"), group(1, 5.0, "c"), group(2, 500.0, "d")]
+    decision = Decision(cancel=[Cancel(0, 2)])
+    assert given_back(decision, groups, [], event_s=10.0) == ["a", "b"]
+    assert given_back(decision, groups, ["d", "c"], event_s=10.0) == ["c", "a"]
+    assert given_back(decision, groups, ["b", "c"], event_s=10.0) == ["b", "c"]

@@ -134,8 +134,10 @@ class Machine:
             decision = planning.for_others(decision, self.snapshot)
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
+            favored = planning.preferred_of(snapshot, pool.situation, decision)
+            choice = planning.Choice(decision=decision, favored=favored)
             plans.append(
-                planning.with_names(shape, pool.situation, decision=decision, groups=groups, starts_wait=wait)
+                planning.with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             )
         for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
@@ -202,7 +204,9 @@ class Machine:
         groups = planning.group_by_start(living)
         situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
         decision = decide(situation, Policy.DEMAND)
-        return planning.with_names(shape, situation, decision=decision, groups=groups, starts_wait=wait)
+        return planning.with_names(
+            shape, situation, choice=planning.Choice(decision=decision), groups=groups, starts_wait=wait
+        )
 
     def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
         """The grants now, with what is in flight and committed."""

@@ -11,9 +11,10 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill.config.site import SiteConfig
+from tidemill.harvest.placement import preferred
 from tidemill.harvest.plan import Policy
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
-from tidemill.model.machine import Snapshot
+from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.state import Allocation
 
@@ -74,6 +75,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     holding: Holding
     names: list[str]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision in counts, and who should go first of those that cost alike."""
+
+    decision: Decision
+    favored: list[str] = []
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,16 +245,50 @@ def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
     return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision
 
 
+def preferred_of(snapshot: Snapshot, situation: Situation, decision: Decision) -> list[str]:
+    """Our allocations on the nodes that the regular jobs that start now would get without us."""
+    if not decision.yields_to:
+        return []
+    starting = {*decision.ready, *decision.yields_to}
+    return preferred(
+        [node.name for node in snapshot.nodes],
+        [node.name for node in snapshot.nodes if node.state is NodeState.IDLE],
+        {job.name: job.nodes[0] for job in snapshot.running if job.ours and len(job.nodes) == 1},
+        [job.width for job in situation.queue if job.id in starting],
+    )
+
+
+def given_back(
+    decision: Decision, groups: Sequence[Group], favored: Sequence[str], *, event_s: float
+) -> list[str]:
+    """Who goes: as many as decided, the cheapest, but of those that cost alike (within an event) the favored ones.
+
+    `favored`: running allocations of one node on the nodes that the scheduler would have taken.
+    """
+    counts = {order.key: order.count for order in decision.cancel}
+    ours = {group.holding.key: group for group in groups}
+    going = [name for key, count in counts.items() for name in ours[key].names[:count]]
+    single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
+    ended = [group for group in single if counts.get(group.holding.key)]
+    if not ended:
+        return going
+    dearest_s = max(group.holding.loss_s for group in ended) + event_s
+    alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
+    replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
+    better = [name for name in favored if name in alike][: len(replaced)]
+    rest = [name for name in going if name in replaced and name not in better]
+    return [name for name in going if name not in replaced] + better + rest[: len(replaced) - len(better)]
+
+
 def with_names(
-    shape: Shape, situation: Situation, *, decision: Decision, groups: Sequence[Group], starts_wait: str
+    shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
 ) -> Named:
     """Who it is that goes or ends earlier. What was canceled is not shortened, too."""
-    names = {group.holding.key: list(group.names) for group in groups}
-    cancel: list[str] = []
+    decision = choice.decision
+    cancel = given_back(decision, groups, choice.favored, event_s=situation.backlog.event_s)
+    gone = set(cancel)
+    names = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
     ends_s: dict[str, float] = {}
-    for order in decision.cancel:
-        cancel += names[order.key][: order.count]
-        del names[order.key][: order.count]
     for each in decision.shorten:
         for _ in range(min(each.count, len(names[each.key]))):
             ends_s[names[each.key].pop()] = each.ends_s
