@@ -154,7 +154,7 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     pub allocation: String,
-    /// places in the file's `grants`, from 0: parts of one grant may be for several allocations
+    /// places in the file's `grants`, from 0: one grant may be in parts for several
     pub grants: Vec<u64>,
 }
 

@@ -168,7 +168,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0)."""
 
     allocation: str
-    grants: list[int]  #: places in the file's `grants`, from 0: parts of one grant may be for several allocations
+    grants: list[int]  #: places in the file's `grants`, from 0: one grant may be in parts for several
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
