@@ -272,6 +272,25 @@ def test_a_node_on_which_every_start_fails_costs_few_starts(slurm_cluster: Slurm
         it.wait(lambda: it.metric("tidemill_quarantined_nodes") == 1, "the metric tells", 30)
 
 
+def test_a_node_on_which_pilots_hang_is_given_back_and_then_left_alone(slurm_cluster: SlurmCluster) -> None:
+    binary = slurm_cluster.space / "node-that-hangs"
+    binary.write_text(
+        f'#!/bin/sh\n[ "$SLURMD_NODENAME" = n1 ] && exec sleep 600\nexec {find_binary()} "$@"\n'
+    )
+    binary.chmod(0o755)
+    harvest = "first_record_s = 3\nquarantine_starts = 2"
+    with site_on(slurm_cluster, top=f'node_binary = "{binary}"', harvest=harvest) as it:
+        number = campaign(it, *SECOND, events=2000)
+        it.wait(lambda: "node.quarantined" in it.log(), "the node is in quarantine")
+        (sentence,) = [json.loads(line) for line in it.log().splitlines() if "node.quarantined" in line]
+        assert sentence["node"] == "n1"
+        assert "no pilot of it was heard" in str(sentence["evidence"])
+        assert any("on n1 and no pilot" in record["reason"] for record in it.records("cancel"))
+        done = job(it, number)["events_done"]
+        it.wait(lambda: job(it, number)["events_done"] > done, "the others go on")  # type: ignore[operator]
+        assert "site.stopped" not in it.log()
+
+
 def test_a_site_that_observes_says_what_it_would_do_and_submits_nothing(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster, top='mode = "observe"') as it:
         campaign(it, "/bin/true", events=5)
