@@ -80,7 +80,8 @@ def test_mpiexec_on_two_nodes_of_slurm(
     cluster = start_slurm("--nodes", "2", "--cores", "2", *REACH)
     chosen = cluster.directory / "mpi"
     chosen.mkdir(mode=0o755)
-    (chosen / "mpiexec").write_text(f'#!/bin/sh\nexec {program} "$@"\n')  # a link would hide MPICH's own programs
+    # a link would hide MPICH's own programs
+    (chosen / "mpiexec").write_text(f'#!/bin/sh\nexec {program} "$@"\n')
     (chosen / "mpiexec").chmod(0o755)
     path = {"PATH": f"{chosen}:{os.environ['PATH']}"}
     launcher = 'launcher = "mpiexec"'
