@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 def ends_told(it: Site) -> set[str]:
     """Allocations whose pilots were told an earlier end."""
     found: set[str] = set()
-    for path in (it.directory / "fleets").glob("*/work/*.json"):
+    for path in (it.directory / "fleets").rglob("0*.json"):
         found |= {end["allocation"] for end in json.loads(path.read_bytes())["ends"]}
     return found
 

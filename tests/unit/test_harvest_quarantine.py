@@ -137,9 +137,7 @@ def test_after_its_time_a_node_is_tried_again_with_one_start() -> None:
     bad.ended(["n00"], CRASH, 1110)
     verdict = bad.judge(1110)
     assert verdict.exclude == ("n00",)
-    assert (
-        verdict.new[0].why == "starts failed fast once more after its quarantine while others worked (1)"
-    )
+    assert verdict.new[0].why == "starts failed fast once more after its quarantine while others worked (1)"
 
 
 def test_a_node_that_works_on_trial_is_like_any_other() -> None:
