@@ -203,6 +203,14 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = 300.0
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot work together."""
+        if self.lead == "none" and (self.width or 1) > 1:
+            raise ValueError(
+                '`lead = "none"` serves allocations of one node, and `width` asks for more: leave `width` out, or '
+                "let pilots reach a lead"
+            )
+
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where mail to the contact goes out."""

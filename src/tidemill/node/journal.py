@@ -7,7 +7,7 @@ acknowledgement). Pilots number their records from 1 without gaps, so (pilot, nu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -111,6 +111,7 @@ class FleetJournal:
         self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
         self._retired = set(start.retired)
         self.growing = 0
+        self.is_behind = False  #: the last `read` stopped at its bound
 
     def read(self, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         """New records, each once; those of one pilot in ascending order within one call, and almost always across.
@@ -131,6 +132,7 @@ class FleetJournal:
             left -= tail.offset - before
             if left <= 0:
                 break
+        self.is_behind = left <= 0
         return self._merge.take(found)
 
     def state(self) -> MergeState:
@@ -200,6 +202,33 @@ def _reading_order(name: str) -> tuple[int, int, str]:
     if name.startswith("lead-") and incarnation.isdecimal():
         return (0, int(incarnation), name)
     return (1, 0, name)
+
+
+def replay(directory: Path, offsets: Mapping[str, int]) -> Iterator[list[Record]]:
+    """The records of the first `offsets[name]` bytes of each journal, in pieces, as they were read before.
+
+    What an incomplete line leaves is the reader's to come. Raises SiteError, ProtocolError.
+    """
+    for name in sorted(offsets, key=_reading_order):
+        at, end = 0, offsets[name]
+        while at < end:
+            content = _read_bytes(directory / name, at, min(READ_BYTES_MAX, end - at))
+            records, used = decode_lines(content, _decode_record, source=f"`{directory / name}`")
+            if not used:
+                break
+            at += used
+            yield records
+
+
+def _read_bytes(path: Path, at: int, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return file.read(size)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise SiteError(f"failed to read `{path}` at {at}: {error.strerror}") from error
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:

@@ -106,11 +106,13 @@ class Agent:
         roots = [*config.data_roots, base]
         self.stage = Stage(site_dir / "stage", config, roots)
         self.fleets = Fleets(site_dir / "fleets", config, binary=binary)
+        self.fleets.devices = self.shape.devices
         self.fleets.adopt(self.log.pool.state)
         self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
+        self.harvesting.outfit = lambda asked: self.fleets.first_work(self.log.pool.state, asked)
         self.launcher = find_launcher(config)
         self._set_launching()
         deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)
@@ -178,12 +180,12 @@ class Agent:
             self.log.apply(s.Replied(acked=reply.acked, orders=reply.orders, at_us=clock.now_us()))
         return has_news
 
-    def _read_fleets(self) -> bool:
+    def _read_fleets(self, *, hurry: bool = False) -> bool:
         changed = False
         for opened in list(self.fleets.open.values()):
             if opened.record.finished_us is not None:
                 continue
-            for entry in self._read_fleet(opened):
+            for entry in self._read_fleet(opened, hurry=hurry):
                 self.log.apply(entry)
                 self.machine.costs.heard(entry.records, self.log.pool.state.allocations)
                 changed = True
@@ -194,12 +196,16 @@ class Agent:
                     _tell_isolation(record)
         return changed
 
-    def _read_fleet(self, opened: OpenFleet) -> list[s.Read]:
+    def _read_fleet(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
         try:
-            return self.fleets.read(opened)
+            entries = self.fleets.read(opened, hurry=hurry)
         except SiteError as error:
             _log.warning("journal.unreadable", fleet=opened.record.name, reason=error.message)
             return []
+        if opened.mailbox is not None:
+            for entry in entries:
+                opened.mailbox.take(entry.records)
+        return entries
 
     def _grant(self) -> bool:
         if self.guest.is_stopped:
@@ -280,8 +286,11 @@ class Agent:
         state, name = self.log.pool.state, opened.record.name
         is_standing = opened is self.standing or self.wide.owns(opened)
         over = is_over(state, name)
-        close = not is_standing and (opened.record.open == 0 or over)
+        close = not is_standing and (over or not opened.has_work)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
+        if ended and opened.mailbox is not None:  # what they did comes before what they did not do
+            for entry in self._read_fleet(opened, hurry=True):
+                self.log.apply(entry)
         told = self.granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self.log.commit()
@@ -295,6 +304,7 @@ class Agent:
     def _keep_lead(self, opened: OpenFleet) -> None:
         try:
             opened.lead.keep(self.identity)
+            self.fleets.hand_out(opened, self.log.pool.state, self.identity.check)
         except SupersededError:
             raise
         except SiteError as error:
@@ -304,7 +314,7 @@ class Agent:
         """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
         if not opened.lead.end():
             return False
-        entries = self._read_fleet(opened)
+        entries = self._read_fleet(opened, hurry=True)
         for entry in entries:
             self.log.apply(entry)
         if not entries:
@@ -459,7 +469,7 @@ class Agent:
             self._read_fleets()
             self.log.commit()
             clock.sleep_s(self.config.tick_s)
-        self._read_fleets()
+        self._read_fleets(hurry=True)
         self.log.commit()
         for opened in self.fleets.open.values():
             opened.lead.stop()

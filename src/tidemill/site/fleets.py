@@ -7,18 +7,25 @@ lead is kept alive and their journals are read until their allocations have ende
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import Submission
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, SiteError
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
-from tidemill.node.journal import FleetJournal, MergeState
+from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
 from tidemill.site import state as s
-from tidemill.site.lead import Lead
+from tidemill.site.handout import Seat
+from tidemill.site.lead import Lead, NoLead, Serving
+from tidemill.site.mailbox import Mailbox, adopt
 from tidemill.site.masks import masked_paths
-from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Settings
+from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
 
 BATCH_COMMANDS = [
     *("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sacct"),
@@ -42,6 +49,20 @@ WIDE_QUEUE_S = 30.0
 WIDE_IDLE_S = 5.0
 """Many nodes idle together: such an allocation leaves sooner than one of a single node."""
 
+OPERATIONS_PER_S_MAX = 20.0
+"""Without a lead: operations of the agent on the fleet's file system for reading journals; 100 pilots are read every
+10 s then. A metadata server does thousands a second, and others have a right to them."""
+
+READ_SHARE, READ_S_MIN = 1 / 12, 0.1
+"""... and as often as that part of a top-up interval, which is what a result then waits."""
+
+RETIRE_S = 60.0
+"""Journals of allocations that have ended are left alone so long afterwards: network file systems may show what was
+written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
+
+UNKNOWN_MEMORY_MB = 1 << 40
+"""Where a submission asks for no memory: what does not fit, the pilot returns."""
+
 RECORDS_PER_READ = 5000
 """Records in one line of the site's log, at most."""
 
@@ -61,7 +82,20 @@ class OpenFleet:
             fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
         )
         self.offsets = dict(record.offsets)
-        self.lead = Lead(fleet, binary)
+        is_closed = fleet.manifest.lead == "none"
+        self.mailbox = Mailbox(fleet) if is_closed else None
+        self.lead: Serving = NoLead(fleet) if is_closed else Lead(fleet, binary)
+        self.next_read_s = 0.0
+        self.retiring: dict[
+            str, float
+        ] = {}  #: allocations that have ended -> when their journals are left alone
+
+    @property
+    def has_work(self) -> bool:
+        """Whether its pilots may still have something to do."""
+        if self.mailbox is not None:
+            return self.record.open > 0 and self.mailbox.has_work
+        return self.record.open > 0
 
 
 class Fleets:
@@ -72,6 +106,7 @@ class Fleets:
         self._config = config
         self._binary = binary
         self.open: dict[str, OpenFleet] = {}
+        self.devices: dict[str, int] = {}  #: of a node
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
     @property
@@ -85,9 +120,10 @@ class Fleets:
             if record.finished_us is not None or record.name in self.open:
                 continue
             try:
-                self.open[record.name] = OpenFleet(
-                    record, open_fleet(self._directory / record.name), self._binary
-                )
+                opened = OpenFleet(record, open_fleet(self._directory / record.name), self._binary)
+                if opened.mailbox is not None:
+                    adopt_mailbox(opened, state)
+                self.open[record.name] = opened
             except ConfigError as error:
                 _log.warning("fleet.absent", fleet=record.name, reason=error.message)
 
@@ -100,7 +136,7 @@ class Fleets:
             site=config.name,
             epoch=record.epoch,
             created_us=record.created_us,
-            lead="beside",
+            lead=config.harvest.lead,
             listen=config.lead_listen,
             settings=Settings(
                 record_flush_ms=max(1, int(config.record_flush_s * 1000)),
@@ -128,9 +164,10 @@ class Fleets:
         _log.info("fleet.opened", fleet=record.name)
         return opened
 
-    def read(self, opened: OpenFleet) -> list[s.Read]:
-        """What is new in a fleet's journals, as entries for the log. Raises SiteError, ProtocolError."""
-        records = opened.journal.read()
+    def read(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
+        """What is new in a fleet's journals, as entries for the log. Without a lead there are as many journals as
+        pilots: they are read in intervals, unless it is urgent. Raises SiteError, ProtocolError."""
+        records = opened.journal.read() if opened.mailbox is None else self._read_many(opened, hurry=hurry)
         if not records:
             return []
         offsets = opened.journal.state().offsets
@@ -143,6 +180,49 @@ class Fleets:
             for n, piece in enumerate(pieces, start=1)
         ]
 
+    def _read_many(self, opened: OpenFleet, *, hurry: bool) -> list[Record]:
+        now = clock.monotonic_s()
+        records: list[Record] = []
+        for name in [name for name, at in opened.retiring.items() if now >= at]:
+            records += opened.journal.retire(name)
+            del opened.retiring[name]
+        if hurry or now >= opened.next_read_s:
+            records += opened.journal.read()
+            settings = opened.fleet.manifest.settings
+            pause_s = read_interval_s(
+                opened.journal.growing,
+                operations_per_s_max=OPERATIONS_PER_S_MAX,
+                interval_s=max(READ_S_MIN, settings.top_up_s * READ_SHARE),
+            )
+            opened.next_read_s = now + (0.0 if opened.journal.is_behind else pause_s)
+        return records
+
+    def first_work(self, state: s.SiteState, submissions: list[Submission]) -> list[Submission]:
+        """Submissions with the work file that their pilots start with, where they read files. One that cannot be
+        written is no reason to wait: those pilots get work once they are heard."""
+        told: list[Submission] = []
+        for submission in submissions:
+            members = [a for a in state.allocations.values() if a.submission == submission.name]
+            mailbox = self.open[members[0].fleet].mailbox if members else None
+            if mailbox is not None:
+                seats = [_first_seat(a.name, submission, self.devices) for a in members]
+                try:
+                    number = mailbox.first_shares(seats)
+                except SiteError as error:
+                    _log.error("work.unwritten", reason=error.message, hint=error.hint)
+                else:
+                    command = [*submission.command, "--work-from", str(number)]
+                    submission = msgspec.structs.replace(submission, command=command)
+            told.append(submission)
+        return told
+
+    def hand_out(self, opened: OpenFleet, state: s.SiteState, check: Callable[[], None]) -> None:
+        """Write orders and shares where pilots read files. `check` refuses where a newer agent serves the site. Raises
+        SiteError: tried again with the next call."""
+        if opened.mailbox is not None:
+            seats = _seats(state, opened.record.name, self.devices)
+            opened.mailbox.step(seats, clock.monotonic_s(), check)
+
     def give(
         self,
         opened: OpenFleet,
@@ -152,7 +232,14 @@ class Fleets:
         jobs: dict[int, JobDef],
         order: WorkOrder,
     ) -> None:
-        """Write one work file, with the programs and jobs that this fleet has not been told. Raises SiteError."""
+        """Write one work file, with the programs and jobs that this fleet has not been told; without a lead, leave that
+        to `hand_out`. Raises SiteError."""
+        if opened.mailbox is not None:
+            opened.mailbox.grant(grants, programs.values(), jobs.values())
+            opened.mailbox.order(order)
+            at_s = clock.monotonic_s() + RETIRE_S
+            opened.retiring.update(dict.fromkeys(order.ended, at_s))
+            return
         new_jobs = [job for number, job in jobs.items() if number not in opened.jobs]
         new_programs = [each for number, each in programs.items() if number not in opened.programs]
         opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
@@ -170,6 +257,59 @@ class Fleets:
         except OSError as error:
             raise SiteError(f"failed to remove fleet `{self._directory / name}`: {error.strerror}") from error
         _log.info("fleet.removed", fleet=name)
+
+
+def adopt_mailbox(opened: OpenFleet, state: s.SiteState) -> None:
+    """What an earlier agent handed out in this fleet, from files; orders that wait for a pilot are given once more.
+    Raises SiteError, ProtocolError."""
+    name = opened.record.name
+    undone = [
+        (Grant(grant=number, job=job.id, first=0, count=0, chunk_max=None), held.open)
+        for job in state.jobs.values()
+        for number, held in job.grants.items()
+        if held.fleet == name
+    ]
+    opened.mailbox = adopt(opened.fleet, undone, opened.record.offsets)
+    mine = [a for a in state.allocations.values() if a.fleet == name]
+    living = [a for a in mine if not a.ended_us]
+    opened.mailbox.order(
+        WorkOrder(
+            ends=[End(allocation=a.name, at_us=a.told_end_us) for a in living if a.told_end_us],
+            leave=[a.name for a in living if a.told_leave],
+            ended=[a.name for a in mine if a.told_lead],
+            close=opened.record.closed,
+        )
+    )
+    known = {a.name for a in mine if not a.told_lead}
+    at_s = clock.monotonic_s() + RETIRE_S
+    left = {allocation_of(pilot) for pilot in opened.record.seen if pilot not in opened.record.ended}
+    opened.retiring.update(dict.fromkeys(left - known, at_s))
+
+
+def _first_seat(name: str, submission: Submission, devices: dict[str, int]) -> Seat:
+    """What an allocation that is about to be asked for can run: of payloads that span its nodes, one."""
+    return Seat(
+        allocation=name,
+        cores=submission.cores if submission.ranks else 1,
+        memory_mb=submission.memory_mb or UNKNOWN_MEMORY_MB,
+        devices=devices,
+        remaining_s=submission.walltime_s,
+    )
+
+
+def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> list[Seat]:
+    """The fleet's allocations that run; their pilots tell what they found there."""
+    now_us = clock.now_us()
+    seats: list[Seat] = []
+    for a in state.allocations.values():
+        if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
+            ends = [at for at in (a.ends_us, a.shortened_us) if at]
+            remaining_s = max(0.0, (min(ends) - now_us) / 1e6) if ends else None
+            seat = Seat(
+                allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
+            )
+            seats.append(seat)
+    return seats
 
 
 def make_private(directory: Path) -> None:

@@ -8,7 +8,7 @@ name, or sees that it never came to be.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -94,6 +94,7 @@ class Harvesting:
             self._restore()
         self.figures = Figures()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
+        self.outfit: Callable[[list[Submission]], list[Submission]] = list  #: adds what pilots start with
         self._notes: list[str] = []
         known = log.pool.state.allocations.values()
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
@@ -341,7 +342,7 @@ class Harvesting:
         self.figures.cancels += len(cancel)
         self.figures.shortens += len(ends_s)
         self._write(records)
-        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=submissions))
+        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=self.outfit(submissions)))
         self._take()
         return True
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import Protocol
 
 from tidemill import clock
 from tidemill.batch import processes
@@ -27,6 +28,37 @@ CLOSING_S = 5.0
 """A lead whose fleet is over ends by itself; it is told so after this time."""
 
 _log = Log("lead")
+
+
+class Serving(Protocol):
+    """What serves a fleet's pilots."""
+
+    def keep(self, identity: Identity) -> None:
+        """See to it that pilots are served. Raises SiteError."""
+
+    def end(self) -> bool:
+        """Make it end, since its fleet is over; whether it has."""
+
+    def stop(self) -> None:
+        """End at once."""
+
+
+class NoLead:
+    """Pilots read files: there is no process to keep, only the agent's sign of life."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def keep(self, identity: Identity) -> None:
+        """Tell the pilots that we live. Raises SiteError."""
+        self._fleet.beat(identity.epoch)
+
+    def end(self) -> bool:
+        """There is nothing to end."""
+        return True
+
+    def stop(self) -> None:
+        """There is nothing to stop: pilots leave when their fleet is closed, or we fall silent."""
 
 
 class Lead:

@@ -7,14 +7,19 @@ submitted. Who gets what is decided in `handout` (pure).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.fleet import Fleet, WorkOrder
-from tidemill.node.journal import FleetJournal
+from tidemill.node.journal import allocation_of, replay
 from tidemill.site.handout import Book, Given, Seat, plan, shares_of
 from tidemill.wire.node import End, Ended, Grant, JobDef, Program, Record, Share, Started
+
+LOOKS_PER_TOP_UP = 10
+"""Where nobody wants anything, it is looked again so often in a top-up interval."""
 
 _log = Log("mailbox")
 
@@ -35,7 +40,7 @@ class Mailbox:
         self._close = False
         self._told_over = False
         #: pilots whose first record has come: they read every work file that is written from now on
-        self._listening: set[str] = set()
+        self._listening: dict[str, Started] = {}
 
     def grant(self, grants: Iterable[Grant], programs: Iterable[Program], jobs: Iterable[JobDef]) -> None:
         """Work for this fleet; it goes out with the next shares."""
@@ -53,7 +58,7 @@ class Mailbox:
         self._close |= order.close
         for allocation in order.ended:
             self.book.take_back(allocation)
-            self._listening.discard(allocation)
+            self._listening.pop(allocation, None)
 
     def take(self, records: Iterable[Record]) -> None:
         """What pilots have recorded, each record once."""
@@ -61,11 +66,11 @@ class Mailbox:
             if self.book.take(record) and isinstance(record, Started):
                 self._ended.append(
                     record.allocation
-                )  # its new start may have taken what the old one was given
+                )  # the new start may have taken what the old one was given
             if isinstance(record, Started):
-                self._listening.add(record.allocation)
+                self._listening[record.allocation] = record
             elif isinstance(record, Ended):
-                self._listening.discard(record.p.rsplit(".", 2)[0])
+                self._listening.pop(allocation_of(record.p), None)
 
     def first_shares(self, seats: Iterable[Seat]) -> int:
         """Give allocations that are about to be submitted their first work; the file that they start with.
@@ -74,23 +79,37 @@ class Mailbox:
         """
         return self._write(plan(self.book, seats, top_up_s=self._top_up_s))
 
-    def step(self, seats: Iterable[Seat], now_s: float) -> bool:
+    def step(self, seats: Iterable[Seat], now_s: float, check: Callable[[], None] | None = None) -> bool:
         """Write orders, and when it is time shares of the allocations that run. Whether a file was written.
 
         `seats` are all that the batch system calls running; those whose pilot has not been heard get nothing more
-        than their first share. Raises SiteError: it is tried again with the next step.
+        than their first share. `check` is called before anything is written. Raises SiteError: it is tried again
+        with the next step.
         """
         given: list[Given] = []
         is_due = now_s >= self._next_s
         if is_due and not self._drain:
-            listening = [seat for seat in seats if seat.allocation in self._listening]
+            self._next_s = now_s + self._top_up_s / LOOKS_PER_TOP_UP
+            listening = [self._told(seat) for seat in seats if seat.allocation in self._listening]
             given = plan(self.book, listening, top_up_s=self._top_up_s)
         if not given and not self._has_orders():
             return False
+        if check is not None:
+            check()
         self._write(given)
-        if is_due:
+        if given:
             self._next_s = now_s + self._top_up_s
         return True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything that could be handed out here has not been settled."""
+        return self.book.open_events > 0
+
+    def _told(self, seat: Seat) -> Seat:
+        """The seat as its pilot found it."""
+        found = self._listening[seat.allocation]
+        return msgspec.structs.replace(seat, cores=found.cores, memory_mb=found.memory_mb)
 
     def _has_orders(self) -> bool:
         over = (self._drain or self._close) and not self._told_over
@@ -122,20 +141,26 @@ class Mailbox:
         return number
 
 
-def adopt(fleet: Fleet, open_events: Iterable[tuple[Grant, IntervalSet]]) -> Mailbox:
+def adopt(
+    fleet: Fleet, open_events: Iterable[tuple[Grant, IntervalSet]], offsets: Mapping[str, int]
+) -> Mailbox:
     """The mailbox of a fleet of an earlier agent: what is open comes from the site's log, who holds it from the work
-    files, what was returned from the journals, each read once.
+    files, what was returned from the journals up to these `offsets`, each read once; `take` what comes after them.
 
-    Raises SiteError, ProtocolError. Cost: all work files and journals of the fleet.
+    What no work file defines is left out: the site takes it back when the fleet is over. Raises SiteError,
+    ProtocolError. Cost: all work files and journals of the fleet.
     """
     mailbox = Mailbox(fleet)
     book = mailbox.book
-    known = {grant.grant: (grant, events) for grant, events in open_events}
-    for grant, events in known.values():
-        book.add(grant, list(events))
-    for number in range(1, fleet.next_number):
-        work = fleet.read_work(number)
+    works = [fleet.read_work(number) for number in range(1, fleet.next_number)]
+    for work in works:
         book.define(work.programs, work.jobs)
+    chunks = {grant.grant: grant.chunk_max for work in works for grant in work.grants}
+    for grant, events in open_events:
+        if grant.job in book.jobs:
+            chunk_max = chunks.get(grant.grant)
+            book.add(msgspec.structs.replace(grant, chunk_max=chunk_max), list(events))
+    for work in works:
         for allocation in work.ended:
             book.take_back(allocation)
         for share in work.shares:
@@ -143,8 +168,7 @@ def adopt(fleet: Fleet, open_events: Iterable[tuple[Grant, IntervalSet]]) -> Mai
                 book.move(share.allocation, work.grants[place])
         mailbox._drain |= work.drain
         mailbox._close |= work.close
-    journal = FleetJournal(fleet.journal)
-    while records := journal.read():
+    for records in replay(fleet.journal, offsets):
         mailbox.take(records)
     mailbox._told_over = mailbox._drain or mailbox._close
     _log.info("mailbox.adopted", fleet=fleet.directory.name, open_events=book.open_events)

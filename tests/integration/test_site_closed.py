@@ -1,0 +1,163 @@
+"""A site whose compute nodes do not reach the login node: work and results travel by files alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fault.oracle import output_bytes
+from tests.fault.processes import send
+from tests.fault.slurm_world import REACH, slurm_world
+from tests.fault.world import Options, World
+from tests.integration.slurm_cluster import SlurmCluster
+
+from tidemill.config import loads
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError
+from tidemill.model.job import JobSpec, Output, OutputKind, Resources
+from tidemill.node.journal import FleetJournal
+from tidemill.wire.api import JobDetail
+from tidemill.wire.node import Ended
+
+CLOSED = """[harvest]
+lead = "none"
+"""
+YIELD = """[yield]
+top_up_s = 0.5
+drain_s = 1
+dead_after_s = {dead_after_s}
+"""
+
+
+class ClosedWorld(World):
+    """A home whose site has no lead."""
+
+    def __init__(self, home: Path, options: Options, dead_after_s: float) -> None:
+        super().__init__(home, options)
+        path = home / "site" / "site.toml"
+        text, _, _ = path.read_text().partition("[yield]")
+        path.write_text(text + YIELD.format(dead_after_s=dead_after_s))
+
+
+@pytest.fixture
+def closed(short_path: Path) -> Iterator[Callable[..., ClosedWorld]]:
+    made: list[ClosedWorld] = []
+
+    def start(dead_after_s: float = 20.0) -> ClosedWorld:
+        it = ClosedWorld(short_path, Options(nodes=2, cores=2, extra=CLOSED), dead_after_s)
+        made.append(it)
+        it.start()
+        return it
+
+    yield start
+    for it in made:
+        it.stop()
+
+
+def spec(events: int, event_s: float = 0.2) -> JobSpec:
+    return JobSpec(
+        command=["/bin/sh", "-c", f"sleep {event_s}; echo $TIDEMILL_FIRST > hits"],
+        events=events,
+        outputs=[Output(name="hits", path="hits", kind=OutputKind.CONCAT)],
+        resources=Resources(event_s=event_s),
+        retries=20,
+    )
+
+
+def check(it: World, job: int, events: int) -> JobDetail:
+    it.wait_campaign("c")
+    detail = it.client.job(job)
+    assert detail.row.state == "COMPLETED", it.tails()
+    assert (detail.row.events_done, detail.row.events_failed) == (events, 0), it.tails()
+    assert output_bytes(detail) == "".join(f"{event}\n" for event in range(events)).encode()
+    return detail
+
+
+def started(it: World, job: int, events: int) -> None:
+    it.wait_for(lambda: it.client.job(job).row.events_done >= events, f"{events} events are done")
+
+
+def test_a_campaign_is_done_without_a_lead_whatever_is_killed(
+    closed: Callable[..., ClosedWorld],
+) -> None:
+    it = closed()
+    (job,) = it.submit("c", spec(160))
+    started(it, job, 8)
+    assert not it.processes("lead")
+    send(it.processes("pilot")[0], signal.SIGKILL)
+    started(it, job, 40)
+    it.restart("agent")
+    check(it, job, 160)
+
+
+def test_a_job_that_is_canceled_is_stopped_and_its_nodes_do_the_next_one(
+    closed: Callable[..., ClosedWorld],
+) -> None:
+    it = closed()
+    (endless,) = it.submit("endless", spec(50, event_s=600.0))
+    it.wait_for(lambda: len(it.processes("pilot")) > 0, "pilots run")
+    (job,) = it.submit("c", spec(20))
+    it.client.cancel([endless])
+    check(it, job, 20)
+
+
+def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., ClosedWorld]) -> None:
+    it = closed(dead_after_s=2.0)
+    (job,) = it.submit("c", spec(120))
+    started(it, job, 8)
+    (agent,) = it.processes("agent")
+    send(agent, signal.SIGSTOP)
+    start_s = time.monotonic()
+    it.wait_for(lambda: not it.processes("pilot"), "the pilots leave", 10.0)
+    assert time.monotonic() - start_s < 2 + 1 + 3
+    send(agent, signal.SIGCONT)
+    check(it, job, 120)
+
+
+def test_a_stop_file_empties_the_site(closed: Callable[..., ClosedWorld]) -> None:
+    it = closed()
+    (job,) = it.submit("c", spec(400))
+    started(it, job, 8)
+    (it.home / "site" / "STOP").write_text("maintenance\n")
+    it.wait_for(lambda: not it.processes("pilot"), "the pilots leave", 20.0)
+    (fleet,) = (it.home / "site" / "fleets").glob("e*")
+    reasons = {each.reason for each in FleetJournal(fleet / "journal").read() if isinstance(each, Ended)}
+    assert reasons <= {"drain", "stop"}
+    assert reasons
+
+
+def test_allocations_of_several_nodes_are_refused_without_a_lead() -> None:
+    text = 'name = "a"\nserver = "unix:/a"\n[harvest]\nlead = "none"\nwidth = 2\n'
+    with pytest.raises(ConfigError, match="allocations of one node"):
+        loads(text, SiteConfig, source=Path("site.toml"))
+
+
+JOB = """campaign = "c"
+[[job]]
+command = ["sh", "-c", "sleep 0.25; echo {event} {seed} > hits"]
+events = 120
+retries = 50
+outputs = [{name = "hits", path = "hits", kind = "concat"}]
+[job.resources]
+cores = 1
+memory_mb = 200
+event_s = 0.25
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
+def test_a_campaign_runs_through_slurm_without_a_lead(start_slurm: Callable[..., SlurmCluster]) -> None:
+    cluster = start_slurm("--nodes", "4", "--cores", "2", *REACH)
+    with slurm_world(cluster, harvest='lead = "none"\n[yield]\ntop_up_s = 1\n#') as it:
+        it.submit_file(JOB)
+        it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
+        send(it.processes("pilot")[0], signal.SIGKILL)
+        (detail,) = it.wait_jobs("c", 60.0)
+        assert not it.processes("lead")
+        assert (detail.row.events_done, detail.row.events_failed) == (120, 0), it.tails()
+        lines = (f"{event} {1 + detail.seed_base + event}\n" for event in range(120))
+        assert output_bytes(detail) == "".join(lines).encode(), it.tails()
