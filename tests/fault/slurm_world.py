@@ -83,11 +83,12 @@ def slurm_world(
     top: str = "",
     cluster_keys: str = "",
     harvest: str = "",
+    yields: str = Options.yields,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SlurmWorld]:
     """A running Tidemill that harvests the cluster's `partition`; ended and removed afterwards.
 
-    `top`: further keys of site.toml; `cluster_keys`, `harvest`: of its tables.
+    `top`: further keys of site.toml; `cluster_keys`, `harvest`, `yields`: of its tables.
     """
     binary = cluster.directory / "tidemill-node"
     if not binary.exists():
@@ -100,6 +101,7 @@ def slurm_world(
         nodes=64,
         user=UID,
         extra=extra,
+        yields=yields,
         environment={"SLURM_CONF": str(cluster.conf), **(environment or {})},
         parent=cluster.directory,
     )

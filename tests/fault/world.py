@@ -52,18 +52,19 @@ nodes = {nodes}
 cores_per_node = {cores}
 grace_s = 3
 [yield]
-dead_after_s = 20
+{yields}
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a world is made. `user`: it runs as this user (root only); `environment` is added; its home is made
-    in `parent`. HOME is `home/me`."""
+    in `parent`. HOME is `home/me`. `yields`: keys of the site's table `yield`."""
 
     nodes: int = 2
     cores: int = 1
     extra: str = ""
+    yields: str = "dead_after_s = 20"
     user: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     parent: Path = Path("/tmp")
@@ -78,7 +79,7 @@ class World:
         nodes, cores, extra = options.nodes, options.cores, options.extra
         for directory in (home, home / "server", home / "site", home / "site" / "apps", home / "me"):
             directory.mkdir(mode=0o700, exist_ok=True)
-        text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra)
+        text = SITE.format(home=home, nodes=nodes, cores=cores, extra=extra, yields=options.yields)
         (home / "site" / "site.toml").write_text(text)
         examples.install(home / "site" / "apps")
         if options.user is not None:

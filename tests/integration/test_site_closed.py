@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ import pytest
 from tests.fault.oracle import output_bytes
 from tests.fault.processes import send
 from tests.fault.slurm_world import REACH, slurm_world
-from tests.fault.world import Options, World
+from tests.fault.world import Options, World, world
 from tests.integration.slurm_cluster import SlurmCluster
 
 from tidemill.config import loads
@@ -26,36 +27,23 @@ from tidemill.wire.node import Ended
 CLOSED = """[harvest]
 lead = "none"
 """
-YIELD = """[yield]
-top_up_s = 0.5
+YIELD = """top_up_s = 0.5
 drain_s = 1
 dead_after_s = {dead_after_s}
 """
 
 
-class ClosedWorld(World):
-    """A home whose site has no lead."""
-
-    def __init__(self, home: Path, options: Options, dead_after_s: float) -> None:
-        super().__init__(home, options)
-        path = home / "site" / "site.toml"
-        text, _, _ = path.read_text().partition("[yield]")
-        path.write_text(text + YIELD.format(dead_after_s=dead_after_s))
-
-
 @pytest.fixture
-def closed(short_path: Path) -> Iterator[Callable[..., ClosedWorld]]:
-    made: list[ClosedWorld] = []
+def closed() -> Iterator[Callable[..., World]]:
+    """Starts a home whose site has no lead."""
+    with contextlib.ExitStack() as stack:
 
-    def start(dead_after_s: float = 20.0) -> ClosedWorld:
-        it = ClosedWorld(short_path, Options(nodes=2, cores=2, extra=CLOSED), dead_after_s)
-        made.append(it)
-        it.start()
-        return it
+        def start(dead_after_s: float = 20.0) -> World:
+            yields = YIELD.format(dead_after_s=dead_after_s)
+            options = Options(nodes=2, cores=2, extra=CLOSED, yields=yields)
+            return stack.enter_context(world(options=options))
 
-    yield start
-    for it in made:
-        it.stop()
+        yield start
 
 
 def spec(events: int, event_s: float = 0.2) -> JobSpec:
@@ -82,7 +70,7 @@ def started(it: World, job: int, events: int) -> None:
 
 
 def test_a_campaign_is_done_without_a_lead_whatever_is_killed(
-    closed: Callable[..., ClosedWorld],
+    closed: Callable[..., World],
 ) -> None:
     it = closed()
     (job,) = it.submit("c", spec(160))
@@ -95,7 +83,7 @@ def test_a_campaign_is_done_without_a_lead_whatever_is_killed(
 
 
 def test_a_job_that_is_canceled_is_stopped_and_its_nodes_do_the_next_one(
-    closed: Callable[..., ClosedWorld],
+    closed: Callable[..., World],
 ) -> None:
     it = closed()
     (endless,) = it.submit("endless", spec(50, event_s=600.0))
@@ -105,7 +93,7 @@ def test_a_job_that_is_canceled_is_stopped_and_its_nodes_do_the_next_one(
     check(it, job, 20)
 
 
-def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., ClosedWorld]) -> None:
+def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., World]) -> None:
     it = closed(dead_after_s=2.0)
     (job,) = it.submit("c", spec(120))
     started(it, job, 8)
@@ -118,7 +106,7 @@ def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., C
     check(it, job, 120)
 
 
-def test_a_stop_file_empties_the_site(closed: Callable[..., ClosedWorld]) -> None:
+def test_a_stop_file_empties_the_site(closed: Callable[..., World]) -> None:
     it = closed()
     (job,) = it.submit("c", spec(400))
     started(it, job, 8)
@@ -152,7 +140,7 @@ event_s = 0.25
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
 def test_a_campaign_runs_through_slurm_without_a_lead(start_slurm: Callable[..., SlurmCluster]) -> None:
     cluster = start_slurm("--nodes", "4", "--cores", "2", *REACH)
-    with slurm_world(cluster, harvest='lead = "none"\n[yield]\ntop_up_s = 1\n#') as it:
+    with slurm_world(cluster, harvest='lead = "none"', yields=YIELD.format(dead_after_s=20)) as it:
         it.submit_file(JOB)
         it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
         send(it.processes("pilot")[0], signal.SIGKILL)
