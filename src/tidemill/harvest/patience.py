@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-PATIENCE_S_MIN = 120.0
-CYCLES = 3.0
+PATIENCE_S_MIN = 10.0
+CYCLES = 4.0
 """The scheduler has looked at it so many times by then."""
 
-AGAIN_S = 1800.0
-"""A job that was left out counts again after so long."""
+AGAIN_CYCLES = 60.0
+"""A job that was left out counts again after so many: half an hour where a cycle takes 30 s."""
 
 
 class Patience:
@@ -31,7 +31,7 @@ class Patience:
         late = [job for job, since_s in self._since_s.items() if now_s - since_s >= patience_s]
         for job in late:
             del self._since_s[job]
-            self._until_s[job] = now_s + AGAIN_S
+            self._until_s[job] = now_s + AGAIN_CYCLES * cycle_s
         return late
 
     def left_out(self, now_s: float) -> frozenset[str]:

@@ -76,9 +76,14 @@ def cut(
     _lend_unknown(groups, taken)
     queues = _charge(snapshot, groups, terms)
     stairways = _windows(snapshot, usable, terms, taken)
+    blind = terms.windows_only or bool(snapshot.hidden)
     here = [
         _pool(
-            group, queues[id(group)], now_s=snapshot.at_s, windows=stairways.get(id(group)), backlog=backlog
+            group,
+            queues[id(group)],
+            now_s=snapshot.at_s,
+            stairway=(blind, stairways.get(id(group), [])),
+            backlog=backlog,
         )
         for group in usable
     ]
@@ -351,23 +356,25 @@ def _can_use(job: Queued, cores: int, kind: _Kind) -> bool:
 def _windows(
     snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, taken: Occupancy
 ) -> dict[int, list[tuple[int, float]]]:
-    """The staircase of each group by the scheduler's plan, where none of ours can be made; empty where it can."""
-    if not terms.windows_only and not snapshot.hidden:
+    """The staircase of each group by the scheduler's plan; without a guard where it only corrects a plan of ours."""
+    blind = terms.windows_only or bool(snapshot.hidden)
+    if not blind and snapshot.plan_age_s is None:
         return {}
+    guard_s = terms.guard_s if blind else 0.0
     request = Request(
         partition=terms.partition,
         reservation=terms.reservation,
         features=terms.features,
         exclude=terms.exclude,
         wake_nodes=terms.wake_nodes,
-        guard_s=terms.guard_s,
+        guard_s=guard_s,
     )
     free = free_until(snapshot, request)
     found = {}
     for group in groups:
         names = [node.name for node in group.nodes if node.name in free]
         mine = [free[name] for name in names if not terms.reservation or name in taken.opened]
-        steps = stairs(mine, at_s=snapshot.at_s, guard_s=terms.guard_s)
+        steps = stairs(mine, at_s=snapshot.at_s, guard_s=guard_s)
         found[id(group)] = [(step.nodes, step.seconds) for step in steps]
     return found
 
@@ -377,10 +384,11 @@ def _pool(
     queue: list[Waiting],
     *,
     now_s: float,
-    windows: list[tuple[int, float]] | None,
+    stairway: tuple[bool, list[tuple[int, float]]],
     backlog: Backlog,
 ) -> Pool:
-    """The pool of a group, with the limits still open."""
+    """The pool of a group, with the limits still open. `stairway`: whether it is all that is known of the plan."""
+    blind, steps = stairway
     holdings, names = gather(group.ours, event_s=backlog.event_s)
     return Pool(
         name=group.name,
@@ -399,8 +407,9 @@ def _pool(
             holdings=holdings,
             backlog=backlog,
             limits=Limits(nodes_max=0, allocations_max=0),
-            knows_plan=windows is None,
-            windows=windows or [],
+            knows_plan=not blind,
+            windows=steps if blind else [],
+            planned_gaps=[] if blind else steps,
         ),
         names=names,
     )

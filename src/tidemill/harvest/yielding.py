@@ -45,7 +45,7 @@ def yields(situation: Situation) -> Decision:
     running = (sum(each.left * each.width for each in held), sum(each.left for each in held))
     submits, binding = wave(
         situation,
-        profile.staircase(),
+        both(profile.staircase(), situation.planned_gaps),
         room_of(situation, running=running, waiting=waiting),
         idle=min(idle, max(0, profile.free[0])),
     )
@@ -67,6 +67,27 @@ def yields(situation: Situation) -> Decision:
         why=why(situation, needed, outlook.planned, binding),
         next_s=now + limits.poll_s if binding in PASSING else None,
     )
+
+
+def both(
+    gaps: Sequence[tuple[float, int]], planned: Sequence[tuple[int, float]]
+) -> Sequence[tuple[float, int]]:
+    """How many nodes are free for how long by our count and by the scheduler's plan: (seconds, nodes), ever longer.
+
+    We count nodes; the scheduler has chosen them, and may have planned the idle ones where we would plan others.
+    """
+    if not planned:
+        return gaps
+    theirs = sorted((seconds, nodes) for nodes, seconds in planned)
+    steps: list[tuple[float, int]] = []
+    first = second = 0
+    while first < len(gaps) and second < len(theirs):  # both: ever longer, ever fewer
+        (mine_s, mine), (their_s, their) = gaps[first], theirs[second]
+        seconds = min(mine_s, their_s)
+        steps.append((seconds, min(mine, their)))
+        first += mine_s == seconds
+        second += their_s == seconds
+    return [step for step in steps if step[1] > 0]
 
 
 def blocked(starts: Sequence[Waiting], idle: int) -> list[str]:

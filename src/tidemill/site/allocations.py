@@ -44,9 +44,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     memory_mb: int
     walltime_s: float
-    walltime_min_s: float | None = (
-        None  #: a shorter limit will do where the scheduler sees a shorter gap than we
-    )
     count: int = 1
     pool: str = ""
     partition: str = ""
@@ -132,7 +129,6 @@ class Allocations:
             cores=ask.cores,
             memory_mb=ask.memory_mb,
             walltime_s=ask.walltime_s,
-            walltime_min_s=ask.walltime_min_s,
             count=ask.count,
             start_by_s=start_by_s,
             comment=self._config.name + (f" contact={contact}" if contact else ""),

@@ -21,7 +21,6 @@ from tidemill.harvest.patience import Patience
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.situation import Limits
-from tidemill.harvest.waves import walltime_least_s
 from tidemill.harvest.windows import partitions
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
@@ -146,9 +145,6 @@ class Machine:
     def asks(self, plan: Named, fleet: str) -> list[Ask]:
         """What a plan submits. Without arrays there is one submission for each allocation."""
         shape = plan.shape
-        # We count nodes, the scheduler names them: its gap may be shorter than ours (--time-min of sbatch(1))
-        bends = planning.policy_of(self._config) is Policy.YIELD
-        least_s = walltime_least_s(plan.situation) if bends else None
         asks: list[Ask] = []
         for nodes, count, walltime_s in plan.submit:
             ask = Ask(
@@ -157,7 +153,6 @@ class Machine:
                 cores=shape.cores,
                 memory_mb=shape.memory_mb,
                 walltime_s=walltime_s,
-                walltime_min_s=least_s,
                 count=1 if self.is_local else count,
                 pool=shape.pool,
                 partition=shape.partition,
