@@ -63,7 +63,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "site resume": ("site", "let a stopped site work again"),
         "site harm": ("harm", "how long others' jobs waited because of us, with the evidence"),
         "windows": ("windows", "idle nodes, and until when nobody needs them"),
-        "simulate": ("simulate", "replay a machine's log: what would be harvested, and who would wait for it"),
+        "simulate": (
+            "simulate",
+            "replay a machine's log: what would be harvested, and who would wait for it",
+        ),
         "clean": ("clean", "remove what ended jobs and old starts have left"),
     },
 }
