@@ -13,8 +13,8 @@ PATIENCE_S_MIN = 10.0
 CYCLES = 4.0
 """The scheduler has looked at it so many times by then."""
 
-AGAIN_CYCLES = 60.0
-"""A job that was left out counts again after so many: half an hour where a cycle takes 30 s."""
+AGAIN_CYCLES = 10.0
+"""A job that was left out counts again after so many: until then it is not yielded to."""
 
 
 class Patience:
