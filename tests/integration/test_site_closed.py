@@ -73,13 +73,13 @@ def test_a_campaign_is_done_without_a_lead_whatever_is_killed(
     closed: Callable[..., World],
 ) -> None:
     it = closed()
-    (job,) = it.submit("c", spec(160))
+    (job,) = it.submit("c", spec(100))
     started(it, job, 8)
     assert not it.processes("lead")
     send(it.processes("pilot")[0], signal.SIGKILL)
-    started(it, job, 40)
+    started(it, job, 30)
     it.restart("agent")
-    check(it, job, 160)
+    check(it, job, 100)
 
 
 def test_a_job_that_is_canceled_is_stopped_and_its_nodes_do_the_next_one(
@@ -95,7 +95,7 @@ def test_a_job_that_is_canceled_is_stopped_and_its_nodes_do_the_next_one(
 
 def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., World]) -> None:
     it = closed(dead_after_s=2.0)
-    (job,) = it.submit("c", spec(120))
+    (job,) = it.submit("c", spec(60))
     started(it, job, 8)
     (agent,) = it.processes("agent")
     send(agent, signal.SIGSTOP)
@@ -103,7 +103,7 @@ def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., W
     it.wait_for(lambda: not it.processes("pilot"), "the pilots leave", 10.0)
     assert time.monotonic() - start_s < 2 + 1 + 3
     send(agent, signal.SIGCONT)
-    check(it, job, 120)
+    check(it, job, 60)
 
 
 def test_a_stop_file_empties_the_site(closed: Callable[..., World]) -> None:

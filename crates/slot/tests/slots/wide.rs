@@ -1,6 +1,6 @@
 //! Slots of payloads that span nodes: a directory that all nodes see, the pilot's variables, a launcher that ends its ranks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tidemill_slot::{Isolated, SlotSpec, ToSlot};
@@ -70,7 +70,7 @@ fn variables() {
 const LAUNCHER: &str =
     "trap 'echo ended > $MARK; exit 9' TERM; echo up > $MARK; while :; do sleep 0.01; done";
 
-fn started(script: &str, spec: &SlotSpec, mark: &PathBuf) -> Rig {
+fn started(script: &str, spec: &SlotSpec, mark: &Path) -> Rig {
     let mut rig = Rig::new(spec);
     let mut wide = shell(script);
     wide.0
@@ -80,7 +80,7 @@ fn started(script: &str, spec: &SlotSpec, mark: &PathBuf) -> Rig {
     let limit = Instant::now() + Duration::from_secs(20);
     while !mark.exists() {
         assert!(Instant::now() < limit, "the payload did not start");
-        std::thread::sleep(Duration::from_millis(5));
+        tidemill_sys::fd::poll(&mut [], Some(5_000)).unwrap();
     }
     rig
 }
@@ -94,7 +94,7 @@ fn asked() {
         let limit = Instant::now() + Duration::from_secs(5);
         while std::fs::read_to_string(&mark).unwrap() != "ended\n" {
             assert!(Instant::now() < limit, "the launcher was not asked to end");
-            std::thread::sleep(Duration::from_millis(5));
+            tidemill_sys::fd::poll(&mut [], Some(5_000)).unwrap();
         }
     }
 }
