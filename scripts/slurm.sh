@@ -177,6 +177,8 @@ END
         esac
         echo "$line" >>"$conf"
     done <"$dir/etc/lines"
+    # Nothing here uses cgroups; without this, slurmd of 22.05 looks for their file system and ends where there is none
+    echo CgroupPlugin=cgroup/v1 >"$dir/etc/cgroup.conf"
     seq -f "n%0${width}.0f" 1 "$nodes" >"$dir/etc/nodes"
 }
 
