@@ -60,7 +60,7 @@ def test_quickstart_that_is_interrupted_leaves_no_process(place: Path) -> None:
         [*NAMESPACE, sys.executable, "-c", _FORWARD, *TIDEMILL, "quickstart"],
         cwd=place, env=_environment(place), stderr=subprocess.PIPE, text=True,
     ) as running:  # fmt: skip
-        wait_for(lambda: any("generate.py" in " ".join(argv) for argv in _all_payloads()))
+        wait_for(lambda: any("generate.py" in " ".join(argv) for argv in _below(running.pid)))
         (first,) = [each for each in snapshot().values() if each.parent == running.pid]
         os.kill(first.pid, signal.SIGTERM)
         _, said = running.communicate(timeout=100)
@@ -69,8 +69,13 @@ def test_quickstart_that_is_interrupted_leaves_no_process(place: Path) -> None:
     assert not list((place / "tmp").iterdir())
 
 
-def _all_payloads() -> list[tuple[str, ...]]:
-    return [each.argv for each in snapshot().values()]
+def _below(pid: int) -> list[tuple[str, ...]]:
+    """What was started by `pid`, however deep: other tests generate events at the same time."""
+    processes = snapshot()
+    family = {pid}
+    while more := {each for each, process in processes.items() if process.parent in family} - family:
+        family |= more
+    return [process.argv for each, process in processes.items() if each in family]
 
 
 # The first process of a PID namespace ignores signals that it does not handle; it hands them on and waits for the end.
