@@ -36,6 +36,10 @@ def batch(cluster: Path, tmp_path: Path) -> Iterator[GridEngineBatchSystem]:
     made = client(tmp_path)
     yield made
     subprocess.run(["qdel", "-u", "*"], capture_output=True, check=False)
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    while subprocess.run(["qstat", "-u", "*"], capture_output=True, check=False).stdout.strip():
+        assert clock.monotonic_s() < deadline_s, "jobs of a test that is over do not leave the machine"
+        clock.sleep_s(0.2)
 
 
 def client(folder: Path, **changes: Any) -> GridEngineBatchSystem:
