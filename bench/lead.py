@@ -75,6 +75,11 @@ def settings(**changes: Any) -> Settings:
         "batch_commands": [],
         "bundle_bytes_max": 1 << 30,
         "scratch": None,
+        "store_mb": 0,
+        "images": "auto",
+        "peers": True,
+        "spill": None,
+        "io": [],
     }
     return msgspec.convert(values | changes, Settings)
 
@@ -116,6 +121,12 @@ def program() -> Program:
         stdout_output=False,
         batch_commands=False,
         pass_env=[],
+        images=[],
+        wrap=[],
+        setup=None,
+        trace_first=False,
+        trace_every=0,
+        start_ops={},
     )
 
 

@@ -41,6 +41,11 @@ SETTINGS = node.Settings(
     mask=[],
     batch_commands=[],
     bundle_bytes_max=1 << 30,
+    store_mb=0,
+    images="auto",
+    peers=True,
+    spill=None,
+    io=[],
 )
 MANIFEST = node.Manifest(
     format=node.FORMAT,

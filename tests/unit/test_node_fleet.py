@@ -30,6 +30,11 @@ def manifest() -> Manifest:
         mask=[],
         batch_commands=[],
         bundle_bytes_max=1 << 30,
+        store_mb=0,
+        images="auto",
+        peers=True,
+        spill=None,
+        io=[],
     )
     return Manifest(
         format=FORMAT,

@@ -36,6 +36,7 @@ fn program_text() -> String {
         stdout_output: false,
         batch_commands: false,
         pass_env: vec![],
+        ..Program::default()
     })
     .unwrap()
 }

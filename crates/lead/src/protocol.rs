@@ -45,7 +45,11 @@ impl Lead {
                         } // else all that ask are served in their order at the end of this turn
                         Ok(())
                     }
-                    PilotMessage::Beat(_) => Ok(()),
+                    PilotMessage::Beat(_)
+                    | PilotMessage::Seek(_)
+                    | PilotMessage::Holds(_)
+                    | PilotMessage::Want(_)
+                    | PilotMessage::Usage(_) => Ok(()),
                     PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
                 }
             }

@@ -14,6 +14,7 @@ mod leaving;
 mod link;
 mod mailbox;
 mod options;
+mod orders;
 mod piece;
 mod pilot;
 mod place;

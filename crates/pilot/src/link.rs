@@ -306,6 +306,7 @@ impl Link {
                     proof: handshake::pilot_proof(&who.secret, &nonce, &mine, &who.pilot),
                     nonce: mine.clone(),
                     held: held(),
+                    serves: None,
                 };
                 *nonces = Some((nonce, mine));
                 self.out.push(&PilotMessage::Hello(hello))?;

@@ -9,7 +9,7 @@ use tidemill_slot::{Isolation, Slot};
 use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::time::monotonic_us;
 use tidemill_wire::log::Log;
-use tidemill_wire::{Ask, Beat, LeadMessage, Manifest, PilotMessage, Record, Returned, Settings};
+use tidemill_wire::{Ask, Beat, Manifest, PilotMessage, Record, Returned, Settings};
 
 use crate::binding::Binding;
 use crate::error::PilotError;
@@ -84,9 +84,9 @@ pub struct Pilot {
     pub(crate) asked: Option<(f64, u64)>,
     /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
     /// we neither hold nor have recorded by then for lost.
-    catching_up: bool,
+    pub(crate) catching_up: bool,
     pub(crate) worked_us: u64,
-    safe_us: u64,
+    pub(crate) safe_us: u64,
     saved_us: u64,
     pub(crate) stop_checked_us: u64,
     pub(crate) forgot: bool,
@@ -238,88 +238,6 @@ impl Pilot {
             Notice::Yield => self.stop_now(Reason::Yield, now_us),
             Notice::Finish => self.drain(Reason::Walltime, "walltime is near", now_us),
         }
-    }
-
-    /// Read and connect; do what the lead says.
-    fn talk(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if !self.source.is_open() {
-            // what Hello does not hold must have its record on the way
-            self.records.seal()?;
-        }
-        let (binding, keeper) = (&self.binding, &self.keeper);
-        let held = || {
-            let mut held = binding.held();
-            held.extend(keeper.held());
-            held
-        };
-        for event in self.source.advance(now_us, &held) {
-            match event {
-                LinkEvent::Up { acked } => {
-                    LOG.info("lead.joined", &[("acked", &acked)]);
-                    self.asked = None;
-                    self.catching_up = true;
-                    self.safe_us = now_us;
-                    self.records.reconnected(acked);
-                }
-                LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
-                LinkEvent::Message(message) => self.follow(message, now_us)?,
-                LinkEvent::Revoked => {
-                    let dropped = self.binding.drain_queue().len();
-                    LOG.warning("work.revoked", &[("pieces", &dropped)]);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, message: LeadMessage, now_us: u64) -> Result<(), PilotError> {
-        match message {
-            LeadMessage::Work(work) => {
-                self.asked = None;
-                for grant in &work.grants {
-                    self.canceled.remove(&grant.job); // its owner retries it
-                }
-                let refused = self.binding.take_work(work, now_us);
-                for piece in &refused.no_fit {
-                    self.give_back(piece, "no_fit", now_us)?;
-                }
-                if self.source.is_files() {
-                    for piece in &refused.unknown {
-                        self.give_back(piece, "slot", now_us)?;
-                    }
-                } else if !refused.unknown.is_empty() {
-                    // definitions are told once per connection, and we drop those of jobs that are over: a new one
-                    // brings them again, and the work that our Hello does not hold with them
-                    self.source
-                        .reset(now_us, "it gave work of a job that is over here");
-                }
-                if !matches!(self.phase, Phase::Working) {
-                    self.return_queue(now_us)?;
-                }
-            }
-            LeadMessage::Ack(ack) => {
-                self.records.acknowledge(ack.acked);
-                self.safe_us = now_us;
-            }
-            LeadMessage::Cancel(cancel) => {
-                LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
-                self.canceled.extend(&cancel.jobs);
-                for (slot, job) in self.binding.cancel(&cancel.jobs) {
-                    self.tell(slot, &tidemill_slot::ToSlot::CancelJob { job }, now_us)?;
-                }
-            }
-            LeadMessage::Drain(drain) => {
-                let reason = match drain.reason.as_str() {
-                    "stop" => Reason::Stop,
-                    "dead_agent" => Reason::DeadAgent,
-                    _ => Reason::Drain,
-                };
-                self.drain(reason, &drain.reason, now_us)?;
-            }
-            LeadMessage::Deadline(deadline) => self.end_at(deadline.at_us, now_us)?,
-            LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
-        }
-        Ok(())
     }
 
     /// Bring work to slots.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use tidemill_wire::{frame, Done, Ended, Failed, JournalWriter, Record, Returned, Started};
+use tidemill_wire::{frame, Done, Ended, Failed, JournalWriter, Noted, Record, Returned, Started};
 
 use crate::error::PilotError;
 
@@ -71,7 +71,8 @@ impl Records {
             | Record::Done(Done { p, s, .. })
             | Record::Failed(Failed { p, s, .. })
             | Record::Returned(Returned { p, s, .. })
-            | Record::Ended(Ended { p, s, .. }) => (p, s),
+            | Record::Ended(Ended { p, s, .. })
+            | Record::Noted(Noted { p, s, .. }) => (p, s),
         };
         p.clone_from(&self.pilot);
         *s = number;

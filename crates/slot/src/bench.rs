@@ -64,6 +64,7 @@ fn program(bench: &Bench) -> Program {
         stdout_output: false,
         batch_commands: false,
         pass_env: vec![],
+        ..Program::default()
     }
 }
 

@@ -6,8 +6,18 @@ use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u64 = 1;
 
+/// A part of a shared file system and what the centre allows us there; None = no bound.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IoArea {
+    pub name: String,
+    pub prefixes: Vec<String>,
+    /// metadata operations
+    pub ops_per_s: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+}
+
 /// How pilots and lead behave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// the lead fsyncs, and pilots send, at least so often when there is something
     pub record_flush_ms: u64,
@@ -35,11 +45,20 @@ pub struct Settings {
     pub batch_commands: Vec<String>,
     /// a bundle that is larger is closed and a new one started
     pub bundle_bytes_max: u64,
+    /// images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
+    pub store_mb: u64,
+    /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`
+    pub images: String,
+    /// pilots get files from each other; false = TCP between nodes is closed, each reads for itself
+    pub peers: bool,
+    pub spill: Option<String>,
+    /// what this fleet may do to shared file systems, until a work file says otherwise
+    pub io: Vec<IoArea>,
     pub scratch: Option<String>,
 }
 
 /// FLEET/manifest.json.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u64,
     pub fleet: String,
@@ -54,7 +73,7 @@ pub struct Manifest {
 }
 
 /// FLEET/lead.json.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeadAddress {
     pub format: u64,
     pub incarnation: u64,
@@ -64,7 +83,7 @@ pub struct LeadAddress {
 }
 
 /// FLEET/alive.json. Whoever reads it compares `count` with what it read before: clocks of hosts differ.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Alive {
     pub format: u64,
     pub epoch: u64,
@@ -72,15 +91,52 @@ pub struct Alive {
 }
 
 /// An output file of each range; `path` is relative to the work directory and may hold templates.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutputDef {
     pub name: String,
     pub path: String,
 }
 
+/// `length` bytes at `offset` of a file on the shared file system.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Piece {
+    pub path: String,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// A file that nodes hold in memory: its pieces, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StagedFile {
+    /// 64 hex digits, of the whole; also its name among nodes
+    pub sha256: String,
+    pub bytes: u64,
+    pub pieces: Vec<Piece>,
+}
+
+/// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
+/// that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImageUse {
+    pub name: String,
+    pub file: StagedFile,
+    pub areas: Vec<String>,
+    pub unpacked_bytes: u64,
+}
+
+/// Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first pilot
+/// that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetupDef {
+    pub key: String,
+    pub lines: Vec<String>,
+    pub store: String,
+    pub timeout_s: f64,
+}
+
 /// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
 /// that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InputDef {
     pub name: String,
     pub kind: String,
@@ -88,10 +144,12 @@ pub struct InputDef {
     pub lines: Option<String>,
     pub first: u64,
     pub sha256: Option<String>,
+    /// of `path`, where it is a file
+    pub bytes: Option<u64>,
 }
 
 /// What many jobs share: an approved application, resolved by the agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
     pub program: u64,
     pub app: String,
@@ -121,13 +179,23 @@ pub struct Program {
     pub batch_commands: bool,
     /// variables taken over from the pilot's environment; `NAME*` = all that start so
     pub pass_env: Vec<String>,
+    pub images: Vec<ImageUse>,
+    /// words put before executable and arguments: the container runtime with its options
+    pub wrap: Vec<String>,
+    pub setup: Option<SetupDef>,
+    /// nobody has traced this version: the slot's first payload is
+    pub trace_first: bool,
+    /// and every so many-th after it; 0 = none
+    pub trace_every: u64,
+    /// metadata operations that one start is expected to cost, per IoArea name
+    pub start_ops: BTreeMap<String, i64>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
 ///
 /// Templates: `{event}` `{first_event}` `{last_event}` `{events}` `{seed}` `{line}` `{cores}` `{input.NAME}`;
 /// `{{` and `}}` are braces.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobDef {
     pub job: u64,
     pub program: u64,
@@ -141,7 +209,7 @@ pub struct JobDef {
 }
 
 /// Consecutive events of one job given to the fleet. `chunk_max` overrides the program's (bisecting a failure).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     pub grant: u64,
     pub job: u64,
@@ -151,7 +219,7 @@ pub struct Grant {
 }
 
 /// Without a lead: which of a work file's grants are for which allocation (its pilot of rank 0).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     pub allocation: String,
     /// places in the file's `grants`, from 0: one grant may be in parts for several
@@ -159,7 +227,7 @@ pub struct Share {
 }
 
 /// An allocation ends earlier than its pilots were told at their start.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     pub allocation: String,
     /// microseconds since 1970
@@ -171,7 +239,7 @@ pub struct End {
 /// Without a lead each file tells all programs and jobs that its own grants need, a grant may be told again in parts,
 /// and an allocation is given something only in the file that it is started with (`--work-from`) and in files that were
 /// written after its pilot's first record was read. `ended` takes back what earlier files gave to that allocation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkFile {
     pub format: u64,
     pub number: u64,
@@ -186,6 +254,8 @@ pub struct WorkFile {
     pub ended: Vec<String>,
     /// limits that were shortened
     pub ends: Vec<End>,
+    /// the fleet's new share of what the centre allows; None = unchanged
+    pub io: Option<Vec<IoArea>>,
     /// allocations whose pilots are to drain and leave
     pub leave: Vec<String>,
     /// hand out nothing more; pilots return what they have not started, then leave
@@ -195,7 +265,7 @@ pub struct WorkFile {
 }
 
 /// Where an output of a range is: `length` bytes at `offset` of FLEET/bundle/`bundle`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OutputRef {
     pub name: String,
     pub bundle: String,
@@ -205,7 +275,7 @@ pub struct OutputRef {
 }
 
 /// First record of a pilot.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Started {
     pub p: String,
     pub s: u64,
@@ -223,7 +293,7 @@ pub struct Started {
 
 /// Events `first..first+count-1` are kept. Times and bytes are sums over the record's payloads, `rss_kb` is the
 /// maximum of one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub p: String,
     pub s: u64,
@@ -249,7 +319,7 @@ pub struct Done {
 }
 
 /// Events `first..first+count-1` ran and failed; `event` is the culprit where the payload named it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
     pub p: String,
     pub s: u64,
@@ -272,7 +342,7 @@ pub struct Failed {
 }
 
 /// Events that were handed to the pilot and not run (or whose payload was killed by us): someone else may.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Returned {
     pub p: String,
     pub s: u64,
@@ -285,7 +355,7 @@ pub struct Returned {
 }
 
 /// Last record of a pilot. Occupancy of the allocation = busy_us / slot_us.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
     pub p: String,
     pub s: u64,
@@ -297,8 +367,25 @@ pub struct Ended {
     pub at_us: u64,
 }
 
-/// One member of a bundle. `kind`: `output` or `log` (names `stdout`, `stderr`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// How something was done on this node, for people and for budgets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Noted {
+    pub p: String,
+    pub s: u64,
+    /// `image`, `stage`, `setup`, `trace`, `io`, `spill`
+    pub topic: String,
+    pub program: Option<u64>,
+    pub job: Option<u64>,
+    /// which way was taken, such as `fuse`, `unpack`, `relocate`; `peer`, `shared`
+    pub mode: String,
+    /// why, in words; empty where there is nothing to say
+    pub message: String,
+    pub numbers: BTreeMap<String, i64>,
+    pub at_us: u64,
+}
+
+/// One member of a bundle. `kind`: `output`, `log` (names `stdout`, `stderr`) or `profile` (of a traced payload).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IndexEntry {
     pub kind: String,
     pub job: u64,
@@ -312,14 +399,14 @@ pub struct IndexEntry {
 }
 
 /// First line of a lead; `nonce` is 32 hex digits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Challenge {
     pub nonce: String,
     pub incarnation: u64,
 }
 
 /// First line of a pilot. `held`: work of earlier connections that it still has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     pub pilot: String,
     pub allocation: String,
@@ -329,17 +416,19 @@ pub struct Hello {
     pub nonce: String,
     pub proof: String,
     pub held: Vec<Grant>,
+    /// `host:port` where other nodes get files from it
+    pub serves: Option<String>,
 }
 
 /// The lead knows the secret too; `acked` is the pilot's highest record number that is safe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
     pub proof: String,
     pub acked: u64,
 }
 
 /// What the pilot could take. Stands until answered by Work; a later Ask replaces it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
     /// of the whole pilot
     pub cores: u64,
@@ -352,7 +441,7 @@ pub struct Ask {
 }
 
 /// Work for a pilot. Programs and jobs are told once per connection, before or with the grant that needs them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub programs: Vec<Program>,
     pub jobs: Vec<JobDef>,
@@ -360,33 +449,83 @@ pub struct Work {
 }
 
 /// Records up to this number are fsynced in the lead's journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ack {
     pub acked: u64,
 }
 
 /// Stop these jobs' payloads and forget their work.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
     pub jobs: Vec<u64>,
 }
 
 /// Return what has not started, finish the rest, leave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drain {
     pub reason: String,
 }
 
 /// The pilot's allocation ends at this time, in microseconds since 1970, at the latest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Deadline {
     pub at_us: u64,
 }
 
 /// I live. Both sides send it when they have sent nothing else for a third of dead_after_s, at most 10 s.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
     pub at_us: u64,
+}
+
+/// The pilot needs a file in memory: who has it? Answered by Source.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seek {
+    pub sha256: String,
+    pub bytes: u64,
+    /// addresses that did not serve it
+    pub avoid: Vec<String>,
+}
+
+/// Where to get it: from the first of these that serves it (it may itself still be receiving). Empty = read the
+/// shared file system.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    pub sha256: String,
+    pub peers: Vec<String>,
+}
+
+/// The pilot has the whole file (`held`), or will never have it (not `held`): whoever waits for it must ask again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Holds {
+    pub sha256: String,
+    pub held: bool,
+}
+
+/// The pilot would start so many payloads of a program whose starts cost operations on shared file systems. Stands
+/// until permitted; a later Want of the same program replaces it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Want {
+    pub program: u64,
+    pub starts: u64,
+}
+
+/// So many starts may begin now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Permit {
+    pub program: u64,
+    pub starts: u64,
+}
+
+/// What a node's own counters say that it did to shared file systems since its last Usage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub over_us: u64,
+    /// per IoArea name
+    pub ops: BTreeMap<String, i64>,
+    pub bytes: BTreeMap<String, i64>,
+    /// payloads started since, per program number
+    pub starts: BTreeMap<String, i64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -402,6 +541,8 @@ pub enum Record {
     Returned(Returned),
     #[serde(rename = "ended")]
     Ended(Ended),
+    #[serde(rename = "noted")]
+    Noted(Noted),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -423,6 +564,10 @@ pub enum LeadMessage {
     Deadline(Deadline),
     #[serde(rename = "beat")]
     Beat(Beat),
+    #[serde(rename = "source")]
+    Source(Source),
+    #[serde(rename = "permit")]
+    Permit(Permit),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -434,4 +579,12 @@ pub enum PilotMessage {
     Ask(Ask),
     #[serde(rename = "beat")]
     Beat(Beat),
+    #[serde(rename = "seek")]
+    Seek(Seek),
+    #[serde(rename = "holds")]
+    Holds(Holds),
+    #[serde(rename = "want")]
+    Want(Want),
+    #[serde(rename = "usage")]
+    Usage(Usage),
 }

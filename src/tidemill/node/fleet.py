@@ -92,6 +92,7 @@ class Fleet:
                 shares=orders.shares,
                 ended=orders.ended,
                 ends=orders.ends,
+                io=None,
                 leave=orders.leave,
                 drain=orders.drain,
                 close=orders.close,

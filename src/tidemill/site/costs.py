@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.site.state import Allocation
-from tidemill.wire.node import Done, Ended, Failed, Record, Returned, Started
+from tidemill.wire.node import Done, Ended, Failed, Noted, Record, Returned, Started
 
 FADE = 0.2
 """Weight of the newest start in the mean of start-ups."""
@@ -58,7 +58,7 @@ class Costs:
                 if pilot is not None:
                     pilot.failed += 1
             else:
-                assert type(record) in (Returned, Ended)
+                assert type(record) in (Returned, Ended, Noted)
 
     def loss_s(self, allocation: Allocation, now_us: int, range_s: float) -> float:
         """Node-seconds lost by ending it now: work in flight, and the start-up that has not paid back yet."""

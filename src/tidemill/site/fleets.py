@@ -153,6 +153,11 @@ class Fleets:
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
                 bundle_bytes_max=config.bundle_bytes_max,
+                store_mb=0,
+                images="auto",
+                peers=True,
+                spill=None,
+                io=[],
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
             ),
         )

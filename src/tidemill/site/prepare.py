@@ -194,6 +194,12 @@ class Preparer:
             stdout_output=spec.keep_stdout,
             batch_commands=app.batch_commands,
             pass_env=[],
+            images=[],
+            wrap=[],
+            setup=None,
+            trace_first=False,
+            trace_every=0,
+            start_ops={},
         )
         width = asked.width
         return program if width is None else self._widen(program, spec, approved, width)

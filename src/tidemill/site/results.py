@@ -40,6 +40,7 @@ class BatchOfRecords:
             node.Returned: self._returned,
             node.Started: self._started,
             node.Ended: self._ended,
+            node.Noted: self._noted,
         }
 
     def take(self, records: list[node.Record]) -> None:
@@ -158,6 +159,9 @@ class BatchOfRecords:
             allocation.pilots_ended += 1
             allocation.busy_us += record.busy_us
             allocation.slot_us += record.slot_us
+
+    def _noted(self, record: node.Noted) -> None:
+        """Counts for nothing: it is for people."""
 
     # ---- steps they share ----
 

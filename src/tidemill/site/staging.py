@@ -159,4 +159,5 @@ def _definition(
         lines=None if lines is None else str(lines),
         first=0,
         sha256=None if sha256 is None else sha256.removeprefix("sha256:").lower(),
+        bytes=None,
     )

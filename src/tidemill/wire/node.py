@@ -35,6 +35,15 @@ import msgspec
 FORMAT = 1
 
 
+class IoArea(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a shared file system and what the centre allows us there; None = no bound."""
+
+    name: str
+    prefixes: list[str]
+    ops_per_s: float | None  #: metadata operations
+    bytes_per_s: float | None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How pilots and lead behave."""
 
@@ -56,6 +65,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
+    store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
+    images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
+    peers: bool  #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
+    spill: (
+        str | None
+    )  #: a fast directory of the node for work directories that do not fit into memory; None = they fail
+    io: list[IoArea]  #: what this fleet may do to shared file systems, until a work file says otherwise
     scratch: (
         str | None
     )  #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
@@ -99,6 +115,42 @@ class OutputDef(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """`length` bytes at `offset` of a file on the shared file system."""
+
+    path: str
+    offset: int
+    length: int
+
+
+class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that nodes hold in memory: its pieces, one after the other."""
+
+    sha256: str  #: 64 hex digits, of the whole; also its name among nodes
+    bytes: int
+    pieces: list[Piece]
+
+
+class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
+    that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree."""
+
+    name: str
+    file: StagedFile
+    areas: list[str]
+    unpacked_bytes: int
+
+
+class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
+    """Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first pilot
+    that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts."""
+
+    key: str
+    lines: list[str]
+    store: str
+    timeout_s: float
+
+
 class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     """A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
     that event, or None where the lines are no files; `lines`: a file with one line per event of `first..`, or None."""
@@ -109,6 +161,7 @@ class InputDef(msgspec.Struct, frozen=True, kw_only=True):
     lines: str | None
     first: int
     sha256: str | None
+    bytes: int | None  #: of `path`, where it is a file
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +188,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     stdout_output: bool  #: stdout is an output named `stdout`
     batch_commands: bool
     pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
+    images: list[ImageUse]
+    wrap: list[str]  #: words put before executable and arguments: the container runtime with its options
+    setup: SetupDef | None
+    trace_first: bool  #: nobody has traced this version: the slot's first payload is
+    trace_every: int  #: and every so many-th after it; 0 = none
+    start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,6 +254,7 @@ class WorkFile(msgspec.Struct, frozen=True, kw_only=True):
     shares: list[Share]  #: empty where there is a lead
     ended: list[str]  #: allocations that the batch system has ended: their work goes to other pilots at once
     ends: list[End]  #: limits that were shortened
+    io: list[IoArea] | None  #: the fleet's new share of what the centre allows; None = unchanged
     leave: list[str]  #: allocations whose pilots are to drain and leave
     drain: bool  #: hand out nothing more; pilots return what they have not started, then leave
     close: bool  #: nothing will follow: the lead may exit once all pilots have left
@@ -299,11 +359,25 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="ended
     at_us: int
 
 
-Record = Started | Done | Failed | Returned | Ended
+class Noted(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="noted"):
+    """How something was done on this node, for people and for budgets."""
+
+    p: str
+    s: int
+    topic: str  #: `image`, `stage`, `setup`, `trace`, `io`, `spill`
+    program: int | None
+    job: int | None
+    mode: str  #: which way was taken, such as `fuse`, `unpack`, `relocate`; `peer`, `shared`
+    message: str  #: why, in words; empty where there is nothing to say
+    numbers: dict[str, int]
+    at_us: int
+
+
+Record = Started | Done | Failed | Returned | Ended | Noted
 
 
 class IndexEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of a bundle. `kind`: `output` or `log` (names `stdout`, `stderr`)."""
+    """One member of a bundle. `kind`: `output`, `log` (names `stdout`, `stderr`) or `profile` (of a traced payload)."""
 
     kind: str
     job: int
@@ -337,6 +411,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="hello
     nonce: str
     proof: str
     held: list[Grant]
+    serves: str | None  #: `host:port` where other nodes get files from it
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="welcome"):
@@ -394,8 +469,55 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="beat")
     at_us: int
 
 
-LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Deadline | Beat
-PilotMessage = Hello | Ask | Beat
+class Seek(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="seek"):
+    """The pilot needs a file in memory: who has it? Answered by Source."""
+
+    sha256: str
+    bytes: int
+    avoid: list[str]  #: addresses that did not serve it
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="source"):
+    """Where to get it: from the first of these that serves it (it may itself still be receiving). Empty = read the
+    shared file system."""
+
+    sha256: str
+    peers: list[str]
+
+
+class Holds(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="holds"):
+    """The pilot has the whole file (`held`), or will never have it (not `held`): whoever waits for it must ask again."""
+
+    sha256: str
+    held: bool
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="want"):
+    """The pilot would start so many payloads of a program whose starts cost operations on shared file systems. Stands
+    until permitted; a later Want of the same program replaces it."""
+
+    program: int
+    starts: int
+
+
+class Permit(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="permit"):
+    """So many starts may begin now."""
+
+    program: int
+    starts: int
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="usage"):
+    """What a node's own counters say that it did to shared file systems since its last Usage."""
+
+    over_us: int
+    ops: dict[str, int]  #: per IoArea name
+    bytes: dict[str, int]
+    starts: dict[str, int]  #: payloads started since, per program number
+
+
+LeadMessage = Challenge | Welcome | Work | Ack | Cancel | Drain | Deadline | Beat | Source | Permit
+PilotMessage = Hello | Ask | Beat | Seek | Holds | Want | Usage
 
 
 def pilot_id(allocation: str, rank: int, incarnation: int) -> str:

@@ -27,6 +27,7 @@ pub fn program(id: u64, event_s: f64) -> Program {
         stdout_output: false,
         batch_commands: false,
         pass_env: vec![],
+        ..Program::default()
     }
 }
 
@@ -60,6 +61,7 @@ pub fn numbered(mut record: Record, pilot: &str, number: u64) -> Record {
         Record::Failed(each) => (&mut each.p, &mut each.s),
         Record::Returned(each) => (&mut each.p, &mut each.s),
         Record::Ended(each) => (&mut each.p, &mut each.s),
+        Record::Noted(each) => (&mut each.p, &mut each.s),
     };
     (*p, *s) = (pilot.to_owned(), number);
     record

@@ -54,6 +54,7 @@ impl Fleet {
             mask: vec![],
             batch_commands: vec![],
             bundle_bytes_max: 1 << 30,
+            ..Settings::default()
         };
         change(&mut settings);
         let manifest = Manifest {
@@ -105,6 +106,7 @@ impl Fleet {
             leave: vec![],
             drain: false,
             close: false,
+            ..WorkFile::default()
         };
         change(&mut work);
         let path = self.path().join(format!("work/{:06}.json", self.next));
@@ -262,6 +264,7 @@ impl Pilot {
             nonce: nonce.clone(),
             proof,
             held: held.to_vec(),
+            serves: None,
         }));
         match pilot.receive()? {
             LeadMessage::Welcome(welcome) => {

@@ -27,6 +27,7 @@ fn program(number: u64, cores: u64, event_s: f64) -> Program {
         stdout_output: false,
         batch_commands: false,
         pass_env: vec![],
+        ..Program::default()
     }
 }
 

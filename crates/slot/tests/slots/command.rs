@@ -191,6 +191,7 @@ fn input(name: &str, kind: &str, path: Option<&str>, lines: Option<&str>) -> Inp
         lines: lines.map(text),
         first: 0,
         sha256: None,
+        bytes: None,
     }
 }
 

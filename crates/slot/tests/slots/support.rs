@@ -34,6 +34,7 @@ pub fn program(executable: &str, mode: &str) -> Program {
         stdout_output: false,
         batch_commands: false,
         pass_env: vec![],
+        ..Program::default()
     }
 }
 
