@@ -96,7 +96,10 @@ def rust_struct(cls: type[msgspec.Struct]) -> str:
         raise TypeError(f"`{cls.__name__}` is not a struct")
     comments = dict(FIELD_COMMENT.findall(inspect.getsource(cls)))
     lines = [*doc_lines(inspect.cleandoc(cls.__doc__ or ""), indent="")]
-    lines += ["#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]", f"pub struct {cls.__name__} {{"]
+    lines += [
+        "#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]",
+        f"pub struct {cls.__name__} {{",
+    ]
     for field in info.fields:
         if not field.required:
             raise TypeError(f"`{cls.__name__}.{field.name}` has a default: the node wire has none")

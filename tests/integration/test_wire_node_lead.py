@@ -163,6 +163,7 @@ class Pilot:
                 nonce=nonce,
                 proof=proof("pilot", challenge.nonce, nonce, self.name, secret=secret),
                 held=[],
+                serves=None,
             )
         )
         welcome = self.receive()

@@ -67,7 +67,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
     store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
     images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
-    peers: bool  #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
+    peers: (
+        bool  #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
+    )
     spill: (
         str | None
     )  #: a fast directory of the node for work directories that do not fit into memory; None = they fail
@@ -142,8 +144,8 @@ class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
-    """Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first pilot
-    that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts."""
+    """Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
+    pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts."""
 
     key: str
     lines: list[str]
@@ -486,7 +488,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="sour
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="holds"):
-    """The pilot has the whole file (`held`), or will never have it (not `held`): whoever waits for it must ask again."""
+    """The pilot has the whole file (`held`), or will never have it (not `held`): who waits for it asks again."""
 
     sha256: str
     held: bool
