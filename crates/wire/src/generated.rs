@@ -49,7 +49,6 @@ pub struct Settings {
     pub store_mb: u64,
     /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     pub images: String,
-    /// pilots get files from each other; false = TCP between nodes is closed, each reads for itself
     pub peers: bool,
     pub spill: Option<String>,
     /// what this fleet may do to shared file systems, until a work file says otherwise
@@ -124,8 +123,8 @@ pub struct ImageUse {
     pub unpacked_bytes: u64,
 }
 
-/// Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first pilot
-/// that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts.
+/// Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
+/// pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetupDef {
     pub key: String,
@@ -495,7 +494,7 @@ pub struct Source {
     pub peers: Vec<String>,
 }
 
-/// The pilot has the whole file (`held`), or will never have it (not `held`): whoever waits for it must ask again.
+/// The pilot has the whole file (`held`), or will never have it (not `held`): who waits for it asks again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Holds {
     pub sha256: String,
