@@ -31,6 +31,7 @@ RUST = ROOT / "crates/wire/src/generated.rs"
 PAYLOAD = ROOT / "src/tidemill/payload/__init__.py"
 PAYLOAD_COPY = ROOT / "crates/slot/src/tidemill_payload.py"
 
+MODULES = (node.__name__, "tidemill.wire.staged")
 SIGNED_32 = frozenset({"exit_status", "signal"})  # what the kernel reports: int in wait(2)
 FIELD_COMMENT = re.compile(r"^    (\w+): .*?  #: (.*)$", re.MULTILINE)
 
@@ -49,7 +50,7 @@ def structs() -> list[type[msgspec.Struct]]:
     return [
         each
         for each in vars(node).values()
-        if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ == node.__name__
+        if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__module__ in MODULES
     ]
 
 

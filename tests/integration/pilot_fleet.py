@@ -95,6 +95,12 @@ def program(number: int = 1, **changes: object) -> Program:
         "stdout_output": False,
         "batch_commands": False,
         "pass_env": [],
+        "images": [],
+        "wrap": [],
+        "setup": None,
+        "trace_first": False,
+        "trace_every": 0,
+        "start_ops": {},
     }
     return msgspec.convert(values | changes, Program)
 

@@ -35,7 +35,6 @@ fn program_text() -> String {
         outputs: vec![],
         stdout_output: false,
         batch_commands: false,
-        pass_env: vec![],
         ..Program::default()
     })
     .unwrap()

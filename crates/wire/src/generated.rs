@@ -6,6 +6,16 @@ use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u64 = 1;
 
+/// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
+/// that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImageUse {
+    pub name: String,
+    pub file: StagedFile,
+    pub areas: Vec<String>,
+    pub unpacked_bytes: u64,
+}
+
 /// A part of a shared file system and what the centre allows us there; None = no bound.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IoArea {
@@ -14,6 +24,33 @@ pub struct IoArea {
     /// metadata operations
     pub ops_per_s: Option<f64>,
     pub bytes_per_s: Option<f64>,
+}
+
+/// `length` bytes at `offset` of a file on the shared file system.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Piece {
+    pub path: String,
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
+/// pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SetupDef {
+    pub key: String,
+    pub lines: Vec<String>,
+    pub store: String,
+    pub timeout_s: f64,
+}
+
+/// A file that nodes hold in memory: its pieces, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StagedFile {
+    /// 64 hex digits, of the whole; also its name among nodes
+    pub sha256: String,
+    pub bytes: u64,
+    pub pieces: Vec<Piece>,
 }
 
 /// How pilots and lead behave.
@@ -94,43 +131,6 @@ pub struct Alive {
 pub struct OutputDef {
     pub name: String,
     pub path: String,
-}
-
-/// `length` bytes at `offset` of a file on the shared file system.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Piece {
-    pub path: String,
-    pub offset: u64,
-    pub length: u64,
-}
-
-/// A file that nodes hold in memory: its pieces, one after the other.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StagedFile {
-    /// 64 hex digits, of the whole; also its name among nodes
-    pub sha256: String,
-    pub bytes: u64,
-    pub pieces: Vec<Piece>,
-}
-
-/// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
-/// that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ImageUse {
-    pub name: String,
-    pub file: StagedFile,
-    pub areas: Vec<String>,
-    pub unpacked_bytes: u64,
-}
-
-/// Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
-/// pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SetupDef {
-    pub key: String,
-    pub lines: Vec<String>,
-    pub store: String,
-    pub timeout_s: f64,
 }
 
 /// A staged input. `shared`: `path` is the file. `each`: `path` is a directory whose entry `EVENT` is the file of
