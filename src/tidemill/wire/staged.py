@@ -1,0 +1,50 @@
+"""What nodes take from shared file systems, and how much of it they may. All names are in `wire/node.py` too."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class IoArea(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a shared file system and what the centre allows us there; None = no bound."""
+
+    name: str
+    prefixes: list[str]
+    ops_per_s: float | None  #: metadata operations
+    bytes_per_s: float | None
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """`length` bytes at `offset` of a file on the shared file system."""
+
+    path: str
+    offset: int
+    length: int
+
+
+class StagedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that nodes hold in memory: its pieces, one after the other."""
+
+    sha256: str  #: 64 hex digits, of the whole; also its name among nodes
+    bytes: int
+    pieces: list[Piece]
+
+
+class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
+    that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree."""
+
+    name: str
+    file: StagedFile
+    areas: list[str]
+    unpacked_bytes: int
+
+
+class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
+    """Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
+    pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts."""
+
+    key: str
+    lines: list[str]
+    store: str
+    timeout_s: float
