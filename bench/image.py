@@ -1,0 +1,232 @@
+"""What do starts of real software cost a shared file system, directly and out of an image? Prints one JSON object.
+
+    bench/image.py --json [--starts 1,4,16] [--only direct|image]
+
+The software is a Python with a scientific stack (uproot, awkward, hist, Pythia: the libraries of the examples), in an
+environment as releases make them: ten more packages that it never uses stand before it in LD_LIBRARY_PATH and
+PYTHONPATH. It lies on a slow shared file system (bench/slowfs: 1 ms for each metadata request, names that do not exist
+are asked for each time) and is started so many times at once by an ordinary user, on a node that has never seen it.
+`direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (first start
+to last end), `shared_bytes`; `image` also `prepare_s`, once per node: get the image into memory and show it.
+`local_wall_s`: the same from the local disk, side by side. `untraced_works`: a module that no trace has seen can be
+imported out of the image; `missing_fails`: names that do not exist fail as they do directly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.slowfs import mount
+from bench.slowfs.mount import slowfs
+
+PACKAGES = ("uproot", "awkward", "hist", "pythia8mc")
+DEAD_ENTRIES = 10
+NOBODY = 65534
+START_S = 300.0
+PAYLOAD = """
+import awkward, hist, numpy, pythia8mc, uproot
+pythia = pythia8mc.Pythia("", False)
+counts = hist.Hist.new.Reg(10, 0, 1).Double()
+counts.fill(numpy.linspace(0, 1, 100))
+print(len(awkward.Array([[1], [2, 3]])), int(counts.sum()))
+"""
+MISSING = """
+import importlib, os, sys
+for attempt in ("os.stat(here + '/no/such')", "os.stat(here + '/site/numpy/no_such')", "open(here + '/lib/no_such')",
+                "importlib.import_module('no_such_module')", "importlib.import_module('numpy.no_such')"):
+    here = sys.argv[1]
+    try:
+        eval(attempt)
+    except Exception as error:
+        print(type(error).__name__, getattr(error, "errno", None))
+    else:
+        print("no error")
+"""
+
+
+def requirements(names: tuple[str, ...]) -> set[str]:
+    """These distributions and all that they need here."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.split(r"[^A-Za-z0-9._-]", waiting.pop(), maxsplit=1)[0].lower().replace("_", "-")
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for other systems, or an extra
+        if name not in found:
+            found.add(name)
+            waiting += [need for need in needs if "extra ==" not in need]
+    return found
+
+
+def make_software(top: Path) -> None:
+    """The tree: an interpreter below `top`, its packages in `top/site`, ten unused ones in `top/external`."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = Path(sys.base_prefix)
+    (top / "bin").mkdir(parents=True)
+    shutil.copy2((base / "bin" / version).resolve(), top / "bin" / version)
+    left_out = shutil.ignore_patterns(
+        "site-packages", "dist-packages", "test", "tests", "config-*", "idlelib"
+    )
+    shutil.copytree(sysconfig.get_path("stdlib"), top / "lib" / version, symlinks=True, ignore=left_out)
+    for library in (base / "lib").glob("libpython*.so*"):
+        shutil.copy2(library, top / "lib" / library.name, follow_symlinks=False)
+    for name in requirements(PACKAGES):
+        for file in importlib.metadata.files(name) or []:
+            source = Path(str(file.locate()))
+            if ".." not in file.parts and source.is_file():
+                target = top / "site" / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+    for number in range(DEAD_ENTRIES):
+        for kind in ("lib", "python"):
+            directory = top / "external" / f"package{number}" / kind
+            directory.mkdir(parents=True)
+            (directory / "README").write_text("not used\n")
+    (top / "payload.py").write_text(PAYLOAD)
+    (top / "missing.py").write_text(MISSING)
+
+
+def environment(top: Path) -> dict[str, str]:
+    """What its set-up script would export."""
+    dead = [top / "external" / f"package{number}" for number in range(DEAD_ENTRIES)]
+    return {
+        "PATH": f"{top}/bin:/usr/bin:/bin",
+        "LD_LIBRARY_PATH": ":".join([*(f"{each}/lib" for each in dead), f"{top}/lib"]),
+        "PYTHONPATH": ":".join([*(f"{each}/python" for each in dead), f"{top}/site"]),
+        "HOME": "/tmp",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def as_user() -> list[str]:
+    """A prefix: run as an ordinary user."""
+    if os.geteuid() != 0:
+        return []
+    ids = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
+    return ["setpriv", *ids, "--"]
+
+
+def python_of(top: Path, *words: str) -> list[str]:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return [str(top / "bin" / version), *words]
+
+
+def start_all(count: int, command: list[str], env: dict[str, str]) -> float:
+    """Start it so many times at once; seconds until the last one has ended. One that fails ends the bench."""
+    before = time.monotonic()
+    running = [
+        subprocess.Popen(
+            command,
+            env=env,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(count)
+    ]
+    ends = [process.communicate(timeout=START_S) for process in running]
+    wall_s = time.monotonic() - before
+    for process, (_, error) in zip(running, ends, strict=True):
+        if process.returncode != 0:
+            raise SystemExit(f"{command} ended with {process.returncode}: {error.decode()[-2000:]}")
+    return wall_s
+
+
+def said(command: list[str], env: dict[str, str]) -> str:
+    """What a command prints, whatever its status."""
+    done = subprocess.run(
+        command, env=env, cwd="/", capture_output=True, text=True, timeout=START_S, check=False
+    )
+    return f"{done.returncode}\n{done.stdout}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the software is: on the local disk, and where the slow file system shows the same."""
+
+    disk: Path
+    shared: Path
+
+
+def measure_local(place: Place, starts: list[int]) -> dict[str, float]:
+    start_all(
+        1, [*as_user(), *python_of(place.disk, str(place.disk / "payload.py"))], environment(place.disk)
+    )
+    command = [*as_user(), *python_of(place.disk, str(place.disk / "payload.py"))]
+    return {str(count): round(start_all(count, command, environment(place.disk)), 2) for count in starts}
+
+
+def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
+    """Each number of starts with caches that know nothing."""
+    found: dict[str, dict[str, float]] = {}
+    command = [*as_user(), *python_of(place.shared, str(place.shared / "payload.py"))]
+    for count in starts:
+        with slowfs(place.disk, place.shared) as shared:
+            before = shared.reading()
+            wall_s = start_all(count, command, environment(place.shared))
+            used = shared.reading() - before
+        found[str(count)] = {
+            "shared_ops": used.ops,
+            "shared_absent": used.absent,
+            "shared_bytes": used.read_bytes,
+            "wall_s": round(wall_s, 2),
+        }
+    return found
+
+
+def measure(arguments: argparse.Namespace, top: Path) -> dict[str, Any]:
+    starts = [int(each) for each in arguments.starts.split(",")]
+    place = Place(disk=top / "disk" / "sw", shared=top / "shared" / "sw")
+    make_software(place.disk)
+    place.shared.mkdir(parents=True)
+    found: dict[str, Any] = {"starts": starts, "delay_us": 1000, "local_wall_s": measure_local(place, starts)}
+    if arguments.only in (None, "direct"):
+        found["direct"] = measure_direct(place, starts)
+    return found
+
+
+def temporary() -> Iterator[Path]:
+    """A directory that an ordinary user reaches, removed afterwards."""
+    top = Path(tempfile.mkdtemp(prefix="tm-image-"))
+    top.chmod(0o755)
+    try:
+        yield top
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--json", action="store_true", help="print JSON (the only way)")
+    parser.add_argument("--starts", default="1,4,16", help="starts at once, separated by commas")
+    parser.add_argument("--only", choices=("direct", "image"), help="leave the other one out")
+    arguments = parser.parse_args()
+    if why := mount.missing():
+        raise SystemExit(f"cannot measure: {why}")
+    mount.private()
+    for top in temporary():
+        print(json.dumps(measure(arguments, top)))
+
+
+if __name__ == "__main__":
+    main()
