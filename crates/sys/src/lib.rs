@@ -2,10 +2,12 @@
 //!
 //! Every error names the operation and its object. Nothing here panics, and nothing starts a thread.
 
+pub mod attribute;
 mod error;
 pub mod fd;
 pub mod file;
 pub mod mount;
+pub mod overlay;
 pub mod process;
 pub mod security;
 pub mod signal;

@@ -1,12 +1,13 @@
 //! Mounts, in a mount namespace of one's own.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::{check, Result, SysError};
 
-fn c_path(path: &Path) -> Result<CString> {
+pub(crate) fn c_path(path: &Path) -> Result<CString> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|source| SysError::new("use as path", path.to_string_lossy(), source.into()))
 }
@@ -25,6 +26,23 @@ fn mount(source: &CStr, target: &Path, kind: &CStr, flags: libc::c_ulong, data: 
     };
     check(result, "mount on", target.to_string_lossy())?;
     Ok(())
+}
+
+/// A file system of this kind with these options, nosuid and nodev.
+pub(crate) fn of_kind(kind: &CStr, target: &Path, data: &str) -> Result<()> {
+    with_options(kind, target, libc::MS_NOSUID | libc::MS_NODEV, data)
+}
+
+/// As `of_kind`, read-only.
+pub(crate) fn read_only_of_kind(kind: &CStr, target: &Path, data: &str) -> Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_RDONLY;
+    with_options(kind, target, flags, data)
+}
+
+fn with_options(kind: &CStr, target: &Path, flags: libc::c_ulong, data: &str) -> Result<()> {
+    let data =
+        CString::new(data).map_err(|source| SysError::new("use as mount options", data, source.into()))?;
+    mount(kind, target, kind, flags, &data)
 }
 
 /// From now on no mount of this namespace is seen elsewhere, and none from elsewhere here.
@@ -62,6 +80,14 @@ pub fn proc(target: &Path) -> Result<()> {
 /// Shows `source` (file or directory) at `target`, with what is mounted below it.
 pub fn bind(source: &Path, target: &Path) -> Result<()> {
     mount(&c_path(source)?, target, c"", libc::MS_BIND | libc::MS_REC, c"")
+}
+
+/// Shows the directory of an open descriptor at `target`, with what is mounted below it.
+pub fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> Result<()> {
+    bind(
+        Path::new(&format!("/proc/self/fd/{}", source.as_raw_fd())),
+        target,
+    )
 }
 
 /// Flags of an existing mount at `target`, which a user namespace may keep or tighten but not loosen.

@@ -169,6 +169,12 @@ pub fn id() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// The process that made this one, or that took it over.
+pub fn parent_id() -> i32 {
+    // SAFETY: cannot fail, touches no memory.
+    unsafe { libc::getppid() }
+}
+
 /// Real user and group.
 pub fn user_and_group() -> (u32, u32) {
     // SAFETY: cannot fail, touches no memory.

@@ -51,6 +51,20 @@ pub fn take(fd: BorrowedFd<'_>) -> Option<i32> {
     }
 }
 
+/// As `take`, and whether a process sent it; signals of the terminal come from the kernel, to a whole process group.
+pub fn take_with_origin(fd: BorrowedFd<'_>) -> Option<(i32, bool)> {
+    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: as in `take`.
+    unsafe {
+        let got = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
+        (got == size as isize).then(|| {
+            let info = info.assume_init();
+            (info.ssi_signo as i32, info.ssi_code <= 0) // SI_USER and below: sigaction(2)
+        })
+    }
+}
+
 extern "C" fn nothing(_signal: i32) {}
 
 /// These signals do nothing to this process; programs that it starts have them at their defaults (a handler, unlike

@@ -168,6 +168,13 @@ extern "C" fn child(start: *mut libc::c_void) -> libc::c_int {
     }
 }
 
+/// This process becomes another program. Returns only when that failed.
+pub fn replace(path: &CStr, argv: &Strings, env: &Strings) -> SysError {
+    // SAFETY: path and both lists are NUL-terminated (see `Strings`) and live during the call.
+    unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), env.pointers.as_ptr()) };
+    SysError::last("execute", path.to_string_lossy())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
