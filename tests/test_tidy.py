@@ -48,7 +48,7 @@ WALLS: dict[str, tuple[str, ...]] = {
     # module or call -> the only places, relative to src/tidemill, that may use it
     "sqlite3": ("server/",),
     "psycopg": ("server/",),
-    "subprocess": ("batch/run.py", "node/", "transfer/", "cli/", "examples/", "payload/"),
+    "subprocess": ("batch/run.py", "node/", "transfer/", "image/squash.py", "cli/", "examples/", "payload/"),
     "asyncio.create_subprocess_exec": ("batch/run.py", "node/", "transfer/"),
     "asyncio.create_subprocess_shell": (),
     "os.system": (),

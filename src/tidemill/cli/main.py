@@ -50,6 +50,13 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "app show": ("app", "one application with its parameters"),
         "app check": ("app", "check an application file before it is approved"),
     },
+    "images": {
+        "image build": ("image", "pack the software that a trace used, or whole trees, into an image"),
+        "image list": ("image", "the images of a store"),
+        "image inspect": ("image", "what an image holds and where it came from"),
+        "image export": ("image", "write an image as one squashfs file"),
+        "image run": ("image", "run a command in an image"),
+    },
     "services": {
         "server run": ("server", "run the server"),
         "server init": ("server", "write a commented server.toml"),

@@ -1,0 +1,304 @@
+"""`tidemill image ...`: builds images of software, shows, compares and removes them, and runs commands in them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidemill import clock
+from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.terminal import hint, say, show, show_json, show_table
+from tidemill.errors import ConfigError
+from tidemill.report.tables import bytes_text, count_text
+
+if TYPE_CHECKING:
+    from tidemill.image.build import Built, Order
+    from tidemill.image.recipe import Recipe
+
+MODES = ("auto", "fuse", "unpack", "relocate")
+
+
+def define_store(parser: Parser) -> None:
+    """The option that all verbs of images have."""
+    parser.add_argument(
+        "-o",
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="directory of images (default: `images` of the site in your Tidemill directory)",
+    )
+
+
+def store_of(args: Namespace) -> Path:
+    """The store that is meant."""
+    from tidemill.client.home import home_dir
+
+    store: Path = args.store if args.store is not None else home_dir(args.home) / "site" / "images"
+    return store.absolute()
+
+
+def define_name(parser: Parser) -> None:
+    """Options of verbs that work on one image."""
+    parser.add_argument("name", metavar="NAME", help="the image: its name, its digest, or its recipe's path")
+    define_store(parser)
+
+
+def define_build(parser: Parser) -> None:
+    """Options of `image build`."""
+    define_store(parser)
+    parser.add_argument("--name", required=True, metavar="NAME", help="what applications call it")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="P",
+        help="a profile of `tidemill trace`: pack what was used; repeatable",
+    )
+    parser.add_argument(
+        "--tree",
+        action="append",
+        default=[],
+        metavar="DIR[:AT]",
+        help="pack a whole directory, which payloads see at AT (default: where it is); repeatable",
+    )
+    parser.add_argument(
+        "--area",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="directory that the image stands for (default: the shared file systems of the profiles); repeatable",
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="leave out names, or whole paths if it has a slash: they stay on the shared file system; repeatable",
+    )
+    parser.add_argument(
+        "--skip-unreadable", action="store_true", help="leave out what may not be read (default: refuse)"
+    )
+    parser.add_argument(
+        "--block", choices=("128K", "1M"), default="128K", help="size of compressed blocks (default: 128K)"
+    )
+    parser.add_argument(
+        "--level", type=int, choices=range(1, 23), metavar="1..22", help="of zstd (default: 6)"
+    )
+
+
+def build(args: Namespace) -> int:
+    """Build an image."""
+    from tidemill.image.build import build as build_image
+
+    built = build_image(_order(args), store_of(args), tell=say)
+    if args.json:
+        show_json(built)
+        return 0
+    _tell_problems(built)
+    recipe = built.recipe
+    show(f"{recipe.name}  sha256:{recipe.file.sha256}")
+    _show_contents(recipe)
+    show(f"    {bytes_text(recipe.added_bytes)} added to the store in {built.seconds:.1f} s: {built.path}")
+    hint(f'an application uses it by `images = ["{recipe.name}"]`')
+    return 0
+
+
+def _order(args: Namespace) -> Order:
+    from tidemill.image.areas import outermost, parse_tree, real_area, shared_areas, trees_below_root
+    from tidemill.image.build import Order
+    from tidemill.image.profile import merge, read_profile
+    from tidemill.image.recipe import Origin
+    from tidemill.image.squash import BLOCKS, LEVEL
+
+    if not args.profile and not args.tree:
+        raise ConfigError("there is nothing to pack", hint="name --profile or --tree")
+    profiles = [(path, read_profile(path)) for path in args.profile]
+    profile = merge([each for _, each in profiles]) if profiles else None
+    asked = [parse_tree(text) for text in args.tree]
+    trees = [tree for each in asked for tree in trees_below_root(each, asked=args.area)]
+    areas = [real_area(each) for each in args.area if not any(each == tree.at for tree in trees)]
+    if not areas and profile is not None:
+        areas = shared_areas(profile)
+    return Order(
+        name=args.name,
+        areas=outermost([*areas, *(tree.at for tree in trees)]),
+        trees=trees,
+        profile=profile,
+        exclude=args.exclude,
+        skip_unreadable=args.skip_unreadable,
+        block_bytes=BLOCKS[args.block == "1M"],
+        level=args.level or LEVEL,
+        origins=[
+            *(
+                Origin(profile=str(path.absolute()), command=each.command, runs=each.runs)
+                for path, each in profiles
+            ),
+            *(Origin(tree=tree.source, at=tree.at) for tree in trees),
+        ],
+    )
+
+
+def _tell_problems(built: Built) -> None:
+    from tidemill.image.build import NAMED_MAX
+    from tidemill.image.disk import shown
+
+    for problem in built.skipped[:NAMED_MAX]:
+        say(f"not packed: `{shown(problem.path)}`: {problem.why}")
+    if len(built.skipped) > NAMED_MAX:
+        say(f"not packed: {len(built.skipped) - NAMED_MAX} more")
+    if built.gone:
+        say(
+            f"{len(built.gone)} paths of the profiles do not exist any more, such as `{shown(built.gone[0])}`"
+        )
+
+
+def _show_contents(recipe: Recipe) -> None:
+    entries = recipe.entries
+    show(f"    areas: {', '.join(recipe.areas)}")
+    show(
+        f"    {count_text(entries.files)} files, {count_text(entries.directories)} directories, "
+        f"{count_text(entries.links)} links, {count_text(entries.stubs)} stubs"
+    )
+    show(
+        f"    {bytes_text(recipe.file.bytes)} as squashfs, {bytes_text(recipe.unpacked_bytes)} unpacked, "
+        f"{count_text(len(recipe.file.pieces))} pieces in {len(recipe.packs())} packs"
+    )
+
+
+def list_images(args: Namespace) -> int:
+    """List the images of a store."""
+    from tidemill.image.catalogue import own_bytes, read_store
+
+    shelf = read_store(store_of(args))
+    own = own_bytes(shelf.recipes)
+    for name, why in shelf.broken.items():
+        say(f"`{name}` cannot be used: {why}")
+    if args.json:
+        show_json(
+            [
+                {
+                    "name": name,
+                    "sha256": recipe.file.sha256,
+                    "bytes": recipe.file.bytes,
+                    "own_bytes": own[name],
+                    "unpacked_bytes": recipe.unpacked_bytes,
+                    "areas": recipe.areas,
+                    "created_us": recipe.created_us,
+                }
+                for name, recipe in shelf.recipes.items()
+            ]
+        )
+        return 0
+    show_table(
+        ["IMAGE", "DIGEST", "BYTES", "NOT SHARED", "FILES", "STUBS", "BUILT", "AREAS"],
+        [
+            [
+                name,
+                recipe.file.sha256[:12],
+                bytes_text(recipe.file.bytes),
+                bytes_text(own[name]),
+                count_text(recipe.entries.files),
+                count_text(recipe.entries.stubs),
+                clock.utc_text(recipe.created_us),
+                ", ".join(recipe.areas),
+            ]
+            for name, recipe in shelf.recipes.items()
+        ],
+        right=(2, 3, 4, 5),
+    )
+    return 0
+
+
+def define_inspect(parser: Parser) -> None:
+    """Options of `image inspect`."""
+    define_name(parser)
+    parser.add_argument("--files", action="store_true", help="list what is in it")
+
+
+def inspect(args: Namespace) -> int:
+    """Everything about one image."""
+    from tidemill.image.catalogue import find_recipe
+    from tidemill.image.disk import shown
+    from tidemill.image.listing import read_listing
+
+    path, recipe = find_recipe(store_of(args), args.name)
+    listed = read_listing(path.parent, recipe.listing) if args.files else []
+    if args.json:
+        # a path may hold bytes that JSON cannot
+        rows = [{"path": shown(each.path), "kind": each.kind, "bytes": each.size, "stub": each.stub,
+                 "target": None if each.target is None else shown(each.target), "sha256": each.sha256}
+                for each in listed]  # fmt: skip
+        show_json({"recipe": recipe, "files": rows} if args.files else recipe)
+        return 0
+    show(f"{recipe.name}  sha256:{recipe.file.sha256}  built {clock.utc_text(recipe.created_us)}")
+    _show_contents(recipe)
+    for origin in recipe.origins:
+        at = f", seen at {origin.at}" if origin.at != origin.tree else ""
+        command = " ".join(origin.command)
+        show(f"    from {origin.tree}{at}" if origin.tree else f"    from {origin.profile}: {command}")
+    show(f"    {recipe.tool}, blocks of {bytes_text(recipe.block_bytes)}")
+    for each in listed:
+        leads = f" -> {shown(each.target)}" if each.target is not None else ""
+        show(f"{'s' if each.stub else each.kind} {each.size:>12} {shown(each.path)}{leads}")
+    return 0
+
+
+def define_export(parser: Parser) -> None:
+    """Options of `image export`."""
+    parser.add_argument("name", metavar="NAME", help="the image: its name, its digest, or its recipe's path")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="directory of images")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE.sqsh", help="where to write it"
+    )
+
+
+def export(args: Namespace) -> int:
+    """Write an image as one squashfs file."""
+    from tidemill.image.catalogue import export as export_image
+    from tidemill.image.catalogue import find_recipe
+
+    path, recipe = find_recipe(store_of(args), args.name)
+    target = args.output.absolute()
+    export_image(recipe, path.parent, target)
+    if args.json:
+        show_json({"file": str(target), "sha256": recipe.file.sha256, "bytes": recipe.file.bytes})
+    else:
+        show(f"{target}  sha256:{recipe.file.sha256}  {bytes_text(recipe.file.bytes)}")
+    return 0
+
+
+def define_run(parser: Parser) -> None:
+    """Options of `image run`."""
+    define_name(parser)
+    parser.add_argument(
+        "--mode", choices=MODES, default="auto", help="how the image is shown (default: what this node can)"
+    )
+    parser.add_argument("command", nargs="+", metavar="-- CMD", help="the command, after `--`")
+
+
+def run(args: Namespace) -> int:
+    """Run a command in an image; becomes that command's process, so signals and exit status are its own."""
+    import os
+
+    from tidemill.image.catalogue import find_recipe
+    from tidemill.node.binary import find_binary
+
+    path, _ = find_recipe(store_of(args), args.name)
+    binary = str(find_binary())
+    words = [binary, "image", "run", "--recipe", str(path), "--mode", args.mode, "--", *args.command]
+    os.execv(binary, words)
+
+
+COMMANDS = {
+    "image build": Command(
+        define_build, build, "tidemill image build --name gen-8.3 --profile gen.json", talks=False
+    ),
+    "image list": Command(define_store, list_images, "tidemill image list", talks=False),
+    "image inspect": Command(define_inspect, inspect, "tidemill image inspect gen-8.3 --files", talks=False),
+    "image export": Command(define_export, export, "tidemill image export gen-8.3 -o gen.sqsh", talks=False),
+    "image run": Command(
+        define_run, run, "tidemill image run gen-8.3 -- python -c 'import numpy'", talks=False
+    ),
+}

@@ -1,0 +1,165 @@
+"""Which directories an image may stand for, and the trees it is made from. Pure but for real paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tidemill.errors import ConfigError
+from tidemill.image.profile import Profile
+from tidemill.image.workingset import is_below
+
+NEVER = {
+    "/proc": "the kernel's view of processes",
+    "/sys": "the kernel's view of devices",
+    "/dev": "the devices of the node",
+    "/tmp": "the payload's own: each slot has another one",
+    "/run": "the state of the node's services",
+}
+"""What payloads have of their node, with the reason why no image may hide it."""
+
+NOT_OF_A_ROOT = ("etc", "home", "root", "mnt", "media", "boot")
+"""Top directories of a whole system that are left to the node, unless they are asked for as areas."""
+
+SHARED_TYPES = frozenset(
+    {
+        *(
+            "nfs",
+            "nfs4",
+            "lustre",
+            "gpfs",
+            "beegfs",
+            "ceph",
+            "cvmfs2",
+            "afs",
+            "panfs",
+            "orangefs",
+            "pvfs2",
+            "wekafs",
+        ),
+        *(
+            "daos",
+            "dvs",
+            "cifs",
+            "smb3",
+            "9p",
+            "glusterfs",
+            "fuse.cvmfs2",
+            "fuse.ceph-fuse",
+            "fuse.glusterfs",
+        ),
+    }
+)
+"""Types in /proc/mounts of file systems that many nodes share; `fuse.TYPE` of what is none of these is not known."""
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """A whole directory to pack, and where payloads see it."""
+
+    source: str
+    at: str
+
+
+def parse_tree(text: str) -> Tree:
+    """`SRC` or `SRC:AT`. Raises ConfigError."""
+    source, _, at = text.rpartition(":") if ":/" in text else (text, "", "")
+    if not source:
+        source, at = text, ""
+    real = os.path.realpath(source)
+    if not Path(real).is_dir():
+        raise ConfigError(
+            f"tree `{source}` is no directory", hint="`--tree DIR`, or `--tree DIR:/PATH/FOR/PAYLOADS`"
+        )
+    if at and os.path.normpath(at) != at:
+        raise ConfigError(f"`{at}` of tree `{text}` is no plain absolute path")
+    return Tree(real, at or real)
+
+
+def trees_below_root(tree: Tree, *, asked: Sequence[str] = ()) -> list[Tree]:
+    """A tree that is seen at `/` as its top directories: what belongs to the node is left out, unless it is among the
+    areas that were asked for; any other tree as it is."""
+    if tree.at != "/":
+        return [tree]
+    left = {each for each in NOT_OF_A_ROOT if f"/{each}" not in asked} | {each[1:] for each in NEVER}
+    names = sorted(entry.name for entry in os.scandir(tree.source) if entry.is_dir(follow_symlinks=False))
+    found = [Tree(f"{tree.source.rstrip('/')}/{name}", f"/{name}") for name in names if name not in left]
+    if not found:
+        raise ConfigError(f"`{tree.source}` has no directory that could be shown at `/`")
+    return found
+
+
+def real_area(path: str) -> str:
+    """An area as the kernel names it. Raises ConfigError where it is no directory."""
+    if not path.startswith("/"):
+        raise ConfigError(f"area `{path}` is no absolute path")
+    real = os.path.realpath(path)
+    if not Path(real).is_dir():
+        raise ConfigError(
+            f"area `{path}` is no directory here", hint="build where the software is to be seen"
+        )
+    return real
+
+
+def shared_areas(profile: Profile) -> list[str]:
+    """The areas of a profile that are shared file systems, or were asked for as prefixes. Raises ConfigError."""
+    found = {mount.prefix for mount in profile.mounts if mount.prefix}
+    found |= {mount.point for mount in profile.mounts if not mount.prefix and mount.type in SHARED_TYPES}
+    used = {area.area: area.ops for area in profile.areas}
+    areas = sorted(each for each in found if used.get(each) and _why_not(each) is None)
+    if not areas:
+        listed = ", ".join(f"`{area}` ({ops} operations)" for area, ops in sorted(used.items(), key=_by_ops))
+        raise ConfigError(
+            f"the profile names no shared file system that could become an image; it has {listed or 'no area'}",
+            hint="say what to pack: --area PREFIX",
+        )
+    return outermost(areas)
+
+
+def _by_ops(item: tuple[str, int]) -> int:
+    return -item[1]
+
+
+def outermost(areas: Iterable[str]) -> list[str]:
+    """The areas, sorted, without those that are in another one."""
+    found: list[str] = []
+    for area in sorted(set(areas)):
+        if not any(is_below(area, other) for other in found):
+            found.append(area)
+    return found
+
+
+def check_areas(areas: Sequence[str]) -> None:
+    """Refuse areas that no image may stand for. Raises ConfigError."""
+    if not areas:
+        raise ConfigError("there is nothing to pack", hint="name --profile or --tree")
+    for area in areas:
+        why = _why_not(area)
+        if why is not None:
+            raise ConfigError(
+                f"area `{area}` cannot become an image: {why}",
+                hint="name the directories of the software: --area",
+            )
+
+
+def _why_not(area: str) -> str | None:
+    if not area.startswith("/") or os.path.normpath(area) != area:
+        return "it is no plain absolute path"
+    for path, why in NEVER.items():
+        if is_below(area, path) or is_below(path, area):
+            return f"`{path}` is {why}"
+    return None
+
+
+def why_not_beside(areas: Sequence[str], directory: str) -> str | None:
+    """Why an image of these areas cannot be used by a site in `directory`; None = it can."""
+    for area in areas:
+        if is_below(area, directory):
+            return f"its area `{area}` is in the site directory `{directory}`, which payloads do not see"
+        if is_below(directory, area):
+            return (
+                f"its area `{area}` holds the site directory `{directory}`, which changes while payloads run"
+            )
+    return None
