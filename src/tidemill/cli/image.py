@@ -248,7 +248,12 @@ def inspect(args: Namespace) -> int:
 def define_export(parser: Parser) -> None:
     """Options of `image export`."""
     parser.add_argument("name", metavar="NAME", help="the image: its name, its digest, or its recipe's path")
-    parser.add_argument("--store", type=Path, metavar="DIR", help="directory of images")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="directory of images (default: `images` of the site in your Tidemill directory)",
+    )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE.sqsh", help="where to write it"
     )
