@@ -18,6 +18,8 @@ from tidemill.node.binary import find_binary
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 STATES = ("COMPLETED", "FAILED", "PARTIAL", "CANCELED")
 SECOND = ("/bin/sleep", "1")
+DEAD_AFTER_S, DRAIN_S = 10, 5  #: as in tests/integration/site_slurm.py
+POLL_S = 5  #: a look at the queue, signs of life every few seconds
 
 
 def campaign(it: Site, *command: str, events: int) -> int:
@@ -208,13 +210,22 @@ def test_a_killed_agents_successor_finds_what_runs(slurm_cluster: SlurmCluster) 
         assert "allocation.lost" not in it.log()
 
 
-def test_a_stopped_agents_pilots_leave_by_themselves(slurm_cluster: SlurmCluster) -> None:
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_pilots_whose_agent_is_stopped_or_killed_leave_by_themselves_and_lose_nothing(
+    slurm_cluster: SlurmCluster, how: signal.Signals
+) -> None:
     with site_on(slurm_cluster) as it:
-        hold_all(it, 4)
+        number = hold_all(it, 4, events=240)
+        keepers = it.world.processes("up")
         (agent,) = it.world.processes("agent")
-        assert send(agent, signal.SIGSTOP)
-        it.wait(lambda: not it.ours("R"), "every node is given back", 60)
-        assert send(agent, signal.SIGCONT)
+        assert all(send(each, signal.SIGSTOP) for each in keepers)  # which would start another agent
+        assert send(agent, how)
+        it.wait(lambda: not it.ours("R"), "every node is given back", DEAD_AFTER_S + DRAIN_S + POLL_S)
+        assert all(send(each, signal.SIGCONT) for each in keepers)
+        if how is signal.SIGSTOP:
+            assert send(agent, signal.SIGCONT)
+        row = wait_done(it, number, 120)
+        assert (row["state"], row["events_done"]) == ("COMPLETED", 240)
 
 
 def test_a_preempted_and_requeued_pilot_loses_nothing_and_is_no_failure(

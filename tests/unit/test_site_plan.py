@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
+from tidemill.harvest.placement import Preferred
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.situation import Cancel, Decision, Holding, Limits
 from tidemill.model.failure import FailureClass
@@ -180,6 +181,14 @@ def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
 
     groups = [group(0, 0.0, "a", "b"), group(1, 5.0, "c"), group(2, 500.0, "d")]
     decision = Decision(cancel=[Cancel(0, 2)])
-    assert given_back(decision, groups, [], event_s=10.0) == ["a", "b"]
-    assert given_back(decision, groups, ["d", "c"], event_s=10.0) == ["c", "a"]
-    assert given_back(decision, groups, ["b", "c"], event_s=10.0) == ["b", "c"]
+
+    def going(*names: str, needed: tuple[str, ...] = ()) -> list[str]:
+        return given_back(decision, groups, Preferred([*names], [*needed], []), event_s=10.0)
+
+    assert going() == ["a", "b"]
+    assert going("d", "c") == ["c", "a"]
+    assert going("b", "c") == ["b", "c"]
+    assert going("d", needed=("d",)) == ["d", "a"]  # whatever it costs: no other helps
+    assert going("b", "c", "d", needed=("b", "c", "d")) == ["b", "c", "d"]
+    decision = Decision()
+    assert (going("d"), going("d", needed=("d",))) == ([], ["d"])

@@ -2,7 +2,8 @@
 
 Any of ours would do for the job that starts now. But where it lands decides which nodes stay together, and so which of
 the next jobs can start beside those that the scheduler has planned for. Giving back the very nodes keeps the schedule
-as it would have been.
+as it would have been. A job that would still run when one before it is planned to start can have only the nodes that
+are not planned for that one: there it is these that go, whatever they cost, since no other helps.
 
 Slurm without topology takes, of the runs of neighbouring free nodes, the smallest that suffices, else the largest ones
 first, each from its first node on (`_eval_nodes` of plugins/select/cons_tres/job_test.c, 22.05).
@@ -11,6 +12,9 @@ first, each from its first node on (`_eval_nodes` of plugins/select/cons_tres/jo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidemill.model.machine import Queued
 
 
 def chosen(free: Iterable[int], width: int) -> list[int]:
@@ -36,19 +40,53 @@ def _runs(places: Sequence[int]) -> list[list[int]]:
     return runs
 
 
+class Starting(NamedTuple):
+    """A job that would start now. `avoid`: nodes that the scheduler keeps for jobs before it, until later than this one
+    would end; on the others it starts at once."""
+
+    id: str
+    width: int
+    avoid: frozenset[str] = frozenset()
+
+
+class Preferred(NamedTuple):
+    """`names`: our allocations that the scheduler would have jobs start on, in the order of the jobs. `needed`: those
+    of them without which a job does not start whatever else is free, and `jobs`: these jobs."""
+
+    names: list[str]
+    needed: list[str]
+    jobs: list[str]
+
+
 def preferred(
-    nodes: Sequence[str], idle: Iterable[str], ours: Mapping[str, str], widths: Iterable[int]
-) -> list[str]:
-    """Our allocations on the nodes that jobs of these widths, in this order, would get were ours free, too.
+    nodes: Sequence[str], idle: Iterable[str], ours: Mapping[str, str], jobs: Iterable[Starting]
+) -> Preferred:
+    """Our allocations on the nodes that these jobs, in this order, would get were ours free, too.
 
     `nodes`: all, in the batch system's order; `ours`: allocation of one node -> its node.
     """
     place = {name: at for at, name in enumerate(nodes)}
     holder = {place[node]: name for name, node in ours.items() if node in place}
     free = {place[name] for name in idle if name in place} | set(holder)
-    found: list[str] = []
-    for width in widths:
-        taken = chosen(free, width)
+    found = Preferred([], [], [])
+    for job in jobs:
+        allowed = free - {place[name] for name in job.avoid if name in place}
+        is_bound = len(job.avoid) > 0 and len(allowed) >= job.width
+        taken = chosen(allowed if is_bound else free, job.width)
         free.difference_update(taken)
-        found += [holder[at] for at in taken if at in holder]
+        names = [holder[at] for at in taken if at in holder]
+        found.names.extend(names)
+        if is_bound and names:
+            found.needed.extend(names)
+            found.jobs.append(job.id)
     return found
+
+
+def kept_from(job: Queued, before: Iterable[Queued], at_s: float) -> frozenset[str]:
+    """Nodes that a job cannot have now: the scheduler plans a job before it to start there while this one would run."""
+    return frozenset(
+        name
+        for other in before
+        if other.planned_s is not None and other.planned_s < at_s + job.walltime_s
+        for name in other.planned_nodes
+    )

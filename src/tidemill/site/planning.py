@@ -11,10 +11,10 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.harvest.placement import preferred
+from tidemill.harvest.placement import Preferred, Starting, kept_from, preferred
 from tidemill.harvest.plan import Policy
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import NodeState, Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.state import Allocation
 
@@ -81,7 +81,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A decision in counts, and who should go first of those that cost alike."""
 
     decision: Decision
-    favored: list[str] = []
+    favored: Preferred = Preferred([], [], [])
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,23 +245,34 @@ def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
     return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision
 
 
-def preferred_of(snapshot: Snapshot, situation: Situation, decision: Decision) -> list[str]:
+def preferred_of(snapshot: Snapshot, situation: Situation, decision: Decision) -> Preferred:
     """Our allocations on the nodes that the regular jobs that start now would get without us."""
-    if not decision.yields_to:
-        return []
     starting = {*decision.ready, *decision.yields_to}
+    if not starting:
+        return Preferred([], [], [])
+    known = {job.id: job for job in snapshot.queued}
+    jobs: list[Starting] = []
+    before: list[Queued] = []
+    for job in situation.queue:
+        queued = known.get(job.id)
+        if job.id in starting:
+            avoid = frozenset[str]() if queued is None else kept_from(queued, before, snapshot.at_s)
+            jobs.append(Starting(job.id, job.width, avoid))
+        elif queued is not None:
+            before.append(queued)
     return preferred(
         [node.name for node in snapshot.nodes],
         [node.name for node in snapshot.nodes if node.state is NodeState.IDLE],
         {job.name: job.nodes[0] for job in snapshot.running if job.ours and len(job.nodes) == 1},
-        [job.width for job in situation.queue if job.id in starting],
+        jobs,
     )
 
 
 def given_back(
-    decision: Decision, groups: Sequence[Group], favored: Sequence[str], *, event_s: float
+    decision: Decision, groups: Sequence[Group], favored: Preferred, *, event_s: float
 ) -> list[str]:
-    """Who goes: as many as decided, the cheapest, but of those that cost alike (within an event) the favored ones.
+    """Who goes: as many as decided, the cheapest, but of those that cost alike (within an event) the favored ones, and
+    those that are needed in any case, also if that is more than was decided in counts.
 
     `favored`: running allocations of one node on the nodes that the scheduler would have taken.
     """
@@ -270,22 +281,31 @@ def given_back(
     going = [name for key, count in counts.items() for name in ours[key].names[:count]]
     single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
     ended = [group for group in single if counts.get(group.holding.key)]
+    there = {name for group in single for name in group.names}
+    needed = [name for name in favored.needed if name in there]
     if not ended:
-        return going
+        return going + needed
     dearest_s = max(group.holding.loss_s for group in ended) + event_s
     alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
     replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
-    better = [name for name in favored if name in alike][: len(replaced)]
+    better = needed + [name for name in favored.names if name in alike and name not in needed]
+    better = better[: max(len(replaced), len(needed))]
     rest = [name for name in going if name in replaced and name not in better]
-    return [name for name in going if name not in replaced] + better + rest[: len(replaced) - len(better)]
+    return (
+        [name for name in going if name not in replaced]
+        + better
+        + rest[: max(0, len(replaced) - len(better))]
+    )
 
 
 def with_names(
     shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
 ) -> Named:
     """Who it is that goes or ends earlier. What was canceled is not shortened, too."""
-    decision = choice.decision
-    cancel = given_back(decision, groups, choice.favored, event_s=situation.backlog.event_s)
+    favored = choice.favored
+    more = [job for job in favored.jobs if job not in choice.decision.yields_to]
+    decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
+    cancel = given_back(decision, groups, favored, event_s=situation.backlog.event_s)
     gone = set(cancel)
     names = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
     ends_s: dict[str, float] = {}
