@@ -13,7 +13,8 @@ from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site_init import draw
 from tidemill.config.site import SiteConfig
 from tidemill.site.advice import advise, is_unconfigured
-from tidemill.site.detect import Finding, Login, Suggestion, Wishes, elf_machine, suggest
+from tidemill.site.detect import Login, Suggestion, Wishes, elf_machine, suggest
+from tidemill.site.finding import Finding
 from tidemill.site.probe import NodeFacts
 
 WISHES = Wishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")

@@ -14,6 +14,7 @@ pub mod signal;
 pub mod socket;
 pub mod spawn;
 pub mod time;
+pub mod trial;
 pub mod writeback;
 
 pub use error::{Result, SysError};

@@ -28,7 +28,7 @@ impl Namespaces {
         ipc: true,
     };
 
-    fn flags(self) -> libc::c_int {
+    pub(crate) fn flags(self) -> libc::c_int {
         let mut flags = 0;
         for (wanted, flag) in [
             (self.user, libc::CLONE_NEWUSER),

@@ -13,6 +13,7 @@ Usage: tidemill-node COMMAND [OPTION]...
 Commands:
   run      a pilot: runs payloads on this node
   lead     hands out a fleet's work to its pilots and keeps its journal
+  doctor   says what this node can do: tracing, namespaces, images
 
 Options:
   --help      say this; `tidemill-node COMMAND --help` says more
@@ -39,6 +40,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
     match command {
         "run" => tidemill_pilot::run(args),
         "lead" => tidemill_lead::run(args),
+        "doctor" => tidemill_doctor::run(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
         "--help" | "-h" | "help" => say(USAGE),

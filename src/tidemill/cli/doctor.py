@@ -19,7 +19,7 @@ from tidemill.cli.site_init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text
-from tidemill.site.detect import Finding
+from tidemill.site.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -27,17 +27,8 @@ if TYPE_CHECKING:
 FREE_BYTES_MIN = 1_000_000_000
 MEMORY_BYTES_MIN = 1_000_000_000
 FILES_MIN = 10_000
-OPEN_FILES_MIN = 1024
 SOCKET_PATH_MAX = 107  # unix(7): 108 bytes with the closing zero
 TIMEOUT_S = 20
-
-# Run in a process of its own: the namespaces that a slot is made of. CLONE_NEWUSER, NEWNS, NEWPID of <linux/sched.h>.
-_NAMESPACES = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-flags = 0x00020000 | 0x20000000 | (0 if os.geteuid() == 0 else 0x10000000)
-sys.exit(ctypes.get_errno() if libc.unshare(flags) else 0)
-"""
 
 
 def define(parser: Parser) -> None:
@@ -67,11 +58,12 @@ def run(args: Namespace) -> int:
 
 def examine(args: Namespace) -> Iterator[Finding]:
     """All findings, in the order of what depends on what."""
+    from tidemill.cli.abilities import abilities_findings
     from tidemill.client.home import home_dir
 
     yield Finding("tidemill", "ok", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
     yield binary_finding()
-    yield _namespaces()
+    yield from abilities_findings(args)
     yield from _machine()
     home = home_dir(args.home)
     yield from _home(home)
@@ -98,8 +90,10 @@ def _site(args: Namespace, home: Path) -> Iterator[Finding]:
 
 
 def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
+    from tidemill.cli.abilities import site_images
     from tidemill.cli.site_init import login_facts, probe_node
     from tidemill.site.detect import of_node
+    from tidemill.site.lacks import of_abilities
 
     login = login_facts(directory, read.node_binary)
     try:
@@ -107,7 +101,13 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
     except TidemillError as error:
         yield Finding("compute node", "fail", error.message, error.hint or "")
         return
-    yield from of_node(node, login)
+    told = of_node(node, login)
+    if node.abilities is None:
+        yield from told
+        return
+    # the binary's own doctor has tried what the shell probe only looked at
+    yield from (each for each in told if each.check not in ("isolation", "node memory"))
+    yield from of_abilities(node.abilities, site_images(directory))
 
 
 def binary_finding(named: Path | None = None) -> Finding:
@@ -141,20 +141,6 @@ def binary_finding(named: Path | None = None) -> Finding:
     return Finding("node binary", "ok", f"{path}: {told}")
 
 
-def _namespaces() -> Finding:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", _NAMESPACES], capture_output=True, timeout=TIMEOUT_S, check=False
-    )
-    if done.returncode == 0:
-        return Finding("namespaces", "ok", "payloads get their own processes, /tmp and home directory")
-    return Finding(
-        "namespaces",
-        "warn",
-        f"the kernel gives you none: {os.strerror(done.returncode)}",
-        "payloads run, but see each other; ask for user namespaces (sysctl user.max_user_namespaces)",
-    )
-
-
 def _machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
     yield Finding("cores", "ok", f"{cores} for us, of {os.cpu_count()}")
@@ -163,13 +149,6 @@ def _machine() -> Iterator[Finding]:
     yield Finding(
         "memory", state, f"{bytes_text(available)} available", "" if state == "ok" else "jobs may be killed"
     )
-    import resource
-
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if 0 <= files < OPEN_FILES_MIN:
-        yield Finding(
-            "open files", "warn", f"limit {files}", f"ulimit -Hn should be {OPEN_FILES_MIN} or more"
-        )
 
 
 def _available_bytes() -> int:

@@ -14,7 +14,8 @@ from tidemill.cli.configfile import locate, set_keys, write_again
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.site.detect import NODE_HOURS_FIRST, NODES_FIRST, Finding
+from tidemill.site.detect import NODE_HOURS_FIRST, NODES_FIRST
+from tidemill.site.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig

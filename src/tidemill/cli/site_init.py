@@ -18,7 +18,8 @@ from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 if TYPE_CHECKING:
     from tidemill.batch.contract import Facts
     from tidemill.config.site import SiteConfig
-    from tidemill.site.detect import Finding, Login, Suggestion, Wishes
+    from tidemill.site.detect import Login, Suggestion, Wishes
+    from tidemill.site.finding import Finding
     from tidemill.site.probe import NodeFacts
 
 PROBE_WAIT_S = 300
@@ -251,7 +252,7 @@ def _probe(
     args: Namespace, read: SiteConfig, directory: Path, *, login: Login
 ) -> tuple[NodeFacts | None, Finding | None]:
     """Let a job look at a compute node. The site works without: what goes wrong is a finding."""
-    from tidemill.site.detect import Finding
+    from tidemill.site.finding import Finding
 
     if args.no_probe or not _may_submit(args, read):
         return None, None

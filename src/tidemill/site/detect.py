@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.site.advice import advise
+from tidemill.site.finding import Finding
 from tidemill.site.probe import NodeFacts
 
 NODES_FIRST = 4  #: nodes of a site that was just enabled, until raised
@@ -23,15 +24,6 @@ PARTITIONS_SHOWN = 6
 ENVIRONMENTS = "parallel environments: "
 WHOLE_NODE_NAMES = ("smp", "openmp", "threaded", "threads", "shm", "node", "nodes")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}")
-
-
-class Finding(NamedTuple):
-    """What was looked at: `ok`, `warn` (works, but less well) or `fail`; what was found; what to do about it."""
-
-    check: str
-    state: str
-    found: str
-    hint: str = ""
 
 
 class Choice(NamedTuple):

@@ -21,6 +21,7 @@ from tidemill import clock
 from tidemill.batch.contract import Answer, BatchSystem, Ending, Status, Submission
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL
+from tidemill.site.abilities import Abilities, parse_abilities
 
 WALLTIME_S = 120.0
 POLL_S = 0.25  #: pause between two looks at the output file and the listeners
@@ -76,6 +77,7 @@ done
 said=$("$node" --version 2>&1); status=$?
 put node_status "$status"
 put node_said "$said"
+[ "$status" = 0 ] && put doctor "$("$node" doctor --json 2>/dev/null)"
 if tool bash && tool timeout; then
   put network bash
   for each in "$@"; do
@@ -110,6 +112,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     launchers: list[str] = []
     node_status: int | None = None  #: exit status of `tidemill-node --version`
     node_said: str = ""
+    abilities: Abilities | None = None  #: as `tidemill-node doctor` found them there
     network: bool = False  #: could it try to connect?
     reached: list[str] = []  #: addresses of this host on which it reached us
     clock_offset_s: float | None = None  #: its clock minus ours
@@ -387,10 +390,19 @@ def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
         launchers=many.get("has", []),
         node_status=_number(single.get("node_status")),
         node_said=single.get("node_said", "")[:300],
+        abilities=_abilities(single.get("doctor", "")),
         network=network,
         reached=list(dict.fromkeys(each.address for each in heard)),
         clock_offset_s=min(offsets, key=abs) if offsets else None,
     )
+
+
+def _abilities(text: str) -> Abilities | None:
+    """None where the binary did not run, or is an older one that has no doctor."""
+    try:
+        return parse_abilities(text) if text else None
+    except SiteError:
+        return None
 
 
 def _number(text: str | None) -> int | None:

@@ -1,0 +1,335 @@
+//! What can be read without trying anything.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+
+use tidemill_sys::trial::{self, Resource};
+use tidemill_sys::{file, process};
+
+use crate::facts::{CGroups, Facts, Limits, Memory, Place};
+
+/// Files below /proc/sys that forbid what we want. user.*: namespaces(7); yama: Documentation/admin-guide/LSM/Yama.rst;
+/// unprivileged_userns_clone: Debian's kernel; apparmor_*: Ubuntu 23.10 and later; fs.*: proc_sys_fs(5).
+const SYSCTL: [&str; 7] = [
+    "user.max_user_namespaces",
+    "user.max_mnt_namespaces",
+    "user.max_pid_namespaces",
+    "kernel.unprivileged_userns_clone",
+    "kernel.apparmor_restrict_unprivileged_userns",
+    "kernel.apparmor_restrict_unprivileged_unconfined",
+    "kernel.yama.ptrace_scope",
+];
+
+const PROGRAMS: [&str; 17] = [
+    "squashfuse",
+    "squashfuse_ll",
+    "fusermount3",
+    "fusermount",
+    "fuse-overlayfs",
+    "newuidmap",
+    "unsquashfs",
+    "apptainer",
+    "singularity",
+    "shifter",
+    "podman-hpc",
+    "podman",
+    "crun",
+    "ch-run",
+    "modulecmd",
+    "lfs",
+    "nvidia-container-cli",
+];
+
+/// Besides PATH; Apptainer and Singularity bring a squashfuse along (their libexec directories, 1.1 and later).
+const PROGRAM_DIRS: [&str; 9] = [
+    "/usr/local/bin",
+    "/usr/bin",
+    "/bin",
+    "/usr/sbin",
+    "/usr/libexec/apptainer/bin",
+    "/usr/local/libexec/apptainer/bin",
+    "/usr/libexec/singularity/bin",
+    "/usr/local/libexec/singularity/bin",
+    "/opt/apptainer/libexec/apptainer/bin",
+];
+
+const PLACES: [&str; 5] = ["/dev/shm", "/tmp", "/local", "/scratch", "/localscratch"];
+
+pub fn facts() -> Facts {
+    let (uid, gid) = process::user_and_group();
+    let programs = programs();
+    let setuid = programs
+        .iter()
+        .filter(|(_, path)| is_setuid_root(path))
+        .map(|(name, _)| name.clone())
+        .collect();
+    Facts {
+        format: 1,
+        host: line("/proc/sys/kernel/hostname"),
+        kernel: line("/proc/sys/kernel/osrelease"),
+        machine: std::env::consts::ARCH.to_owned(),
+        uid,
+        gid,
+        no_new_privs: status_field("NoNewPrivs").is_some_and(|value| value == "1"),
+        address: address().unwrap_or_default(),
+        sysctl: sysctl(),
+        confined: confined(),
+        tried: BTreeMap::new(),
+        programs,
+        setuid,
+        cgroups: cgroups(),
+        limits: limits(),
+        memory: memory(),
+        places: places(),
+    }
+}
+
+fn line(path: &str) -> String {
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn status_field(name: &str) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+/// The source address of packets that leave the node; connecting a datagram socket sends none.
+fn address() -> Option<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("10.255.255.255:9").ok()?;
+    Some(socket.local_addr().ok()?.ip().to_string())
+}
+
+fn sysctl() -> BTreeMap<String, String> {
+    let text = |name: &str| {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        std::fs::read_to_string(path)
+            .ok()
+            .map(|text| text.trim().to_owned())
+    };
+    SYSCTL
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), text(name)?)))
+        .collect()
+}
+
+fn confined() -> String {
+    let text = line("/proc/self/attr/current");
+    let text = text.trim_end_matches('\0');
+    if text == "unconfined" {
+        String::new()
+    } else {
+        text.to_owned()
+    }
+}
+
+fn programs() -> BTreeMap<String, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .collect();
+    dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+    let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|path| may_run(path));
+    PROGRAMS
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), find(name)?.to_string_lossy().into_owned())))
+        .collect()
+}
+
+fn may_run(path: &Path) -> bool {
+    let Ok(text) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
+        return false;
+    };
+    path.is_file() && file::executable(&text).is_ok()
+}
+
+fn is_setuid_root(path: &str) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).is_ok_and(|found| found.uid() == 0 && found.mode() & 0o4000 != 0)
+}
+
+fn limits() -> Limits {
+    [
+        ("open_files", Resource::OpenFiles),
+        ("processes", Resource::Processes),
+        ("locked_memory", Resource::LockedMemory),
+        ("stack", Resource::Stack),
+        ("address_space", Resource::AddressSpace),
+    ]
+    .into_iter()
+    .filter_map(|(name, resource)| Some((name, trial::limit(resource).ok()?)))
+    .collect()
+}
+
+fn memory() -> Memory {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .map_or(0, |kb| kb * 1024)
+    };
+    Memory {
+        total: bytes("MemTotal"),
+        available: bytes("MemAvailable"),
+        limit: hierarchies()
+            .iter()
+            .filter_map(|(_, dir)| memory_limit(dir))
+            .min(),
+    }
+}
+
+/// The smallest limit from a group up to its hierarchy's root.
+fn memory_limit(dir: &Path) -> Option<u64> {
+    dir.ancestors()
+        .take_while(|above| above.starts_with("/sys/fs/cgroup"))
+        .flat_map(|above| ["memory.max", "memory.limit_in_bytes"].map(|name| above.join(name)))
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+        .filter(|&bytes| bytes < 1 << 60) // cgroup-v1/memory.rst: no limit is a number near 2^63
+        .min()
+}
+
+/// Our groups: the controllers of a hierarchy (empty = v2) and our directory in it, where it is mounted (cgroups(7)).
+fn hierarchies() -> Vec<(String, PathBuf)> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (_, Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        if let Some(point) = mounts.lines().find_map(|line| mounted(line, controllers)) {
+            found.push((
+                controllers.to_owned(),
+                Path::new(point).join(path.trim_start_matches('/')),
+            ));
+        }
+    }
+    found
+}
+
+/// The mount point in a line of /proc/self/mounts, if it is that of this hierarchy.
+fn mounted<'a>(line: &'a str, controllers: &str) -> Option<&'a str> {
+    let mut words = line.split(' ').skip(1);
+    let (point, kind, options) = (words.next()?, words.next()?, words.next()?);
+    let is_it = match controllers {
+        "" => kind == "cgroup2",
+        list => {
+            kind == "cgroup"
+                && list
+                    .split(',')
+                    .all(|each| options.split(',').any(|one| one == each))
+        }
+    };
+    is_it.then_some(point)
+}
+
+/// Delegated: a group of ours may have children, and processes may be moved into it (cgroup-v2.rst, "Delegation").
+fn cgroups() -> CGroups {
+    let all = hierarchies();
+    let new = all.iter().any(|(controllers, _)| controllers.is_empty());
+    let old = all.iter().any(|(controllers, _)| !controllers.is_empty());
+    let version = match (new, old) {
+        (true, true) => "hybrid",
+        (true, false) => "v2",
+        (false, true) => "v1",
+        (false, false) => "none",
+    };
+    let ours = |dir: &Path| trial::may_write(dir) && trial::may_write(&dir.join("cgroup.procs"));
+    let useful = |controllers: &str| controllers.is_empty() || controllers.contains("memory");
+    let chosen = all
+        .iter()
+        .filter(|(controllers, _)| useful(controllers))
+        .min_by_key(|(_, dir)| !ours(dir));
+    let controllers = chosen.map_or_else(Vec::new, |(names, dir)| {
+        let text = if names.is_empty() {
+            std::fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default()
+        } else {
+            names.replace(',', " ")
+        };
+        text.split_whitespace().map(str::to_owned).collect()
+    });
+    CGroups {
+        version: version.to_owned(),
+        path: chosen.map_or_else(String::new, |(_, dir)| dir.display().to_string()),
+        delegated: chosen.is_some_and(|(_, dir)| ours(dir)),
+        controllers,
+    }
+}
+
+fn places() -> Vec<Place> {
+    let mut paths: Vec<String> = PLACES.iter().map(|path| (*path).to_owned()).collect();
+    if let Some(path) = std::env::var_os("TMPDIR") {
+        let path = path.to_string_lossy().into_owned();
+        if path.starts_with('/') && !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    let place = |path: String| {
+        let at = Path::new(&path);
+        let found = trial::file_system(at).ok().filter(|_| at.is_dir())?;
+        Some(Place {
+            kind: kind(found.magic),
+            bytes: found.bytes,
+            free_bytes: found.free_bytes,
+            free_inodes: found.free_inodes,
+            writable: !found.read_only && trial::may_write(at),
+            no_exec: found.no_exec,
+            path,
+        })
+    };
+    paths.into_iter().filter_map(place).collect()
+}
+
+/// Names of file systems: <linux/magic.h>, and of those outside of Linux lustre_idl.h (LL_SUPER_MAGIC), gpfs.h,
+/// beegfs_client and zfs_vfsops.h.
+fn kind(magic: u64) -> String {
+    let known = match magic {
+        0x0102_1994 => "tmpfs",
+        0x8584_58f6 => "ramfs",
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0x9123_683e => "btrfs",
+        0x6969 => "nfs",
+        0x0bd0_0bd0 => "lustre",
+        0x4750_4653 => "gpfs",
+        0x1983_0326 => "beegfs",
+        0x2fc1_2fc1 => "zfs",
+        0x00c3_6400 => "ceph",
+        0x794c_7630 => "overlay",
+        0x6573_5546 => "fuse",
+        0x7371_7368 => "squashfs",
+        other => return format!("{other:#x}"),
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hierarchy_is_found_by_its_controllers() {
+        let v2 = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0";
+        let v1 = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0";
+        assert_eq!(mounted(v2, ""), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(mounted(v1, "cpu,cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct"));
+        assert_eq!(mounted(v1, "memory"), None);
+        assert_eq!(mounted(v1, ""), None);
+    }
+
+    #[test]
+    fn this_node_tells_its_kernel_memory_and_limits() {
+        let facts = facts();
+        assert!(!facts.kernel.is_empty() && facts.memory.total > 0);
+        assert!(facts.limits.contains_key("open_files"));
+        assert!(facts.places.iter().any(|place| place.path == "/tmp"));
+    }
+}

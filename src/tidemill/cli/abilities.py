@@ -1,0 +1,71 @@
+"""What this node can do, as `tidemill-node doctor` finds it, for `tidemill doctor`."""
+
+from __future__ import annotations
+
+import subprocess
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.site.abilities import Abilities, parse_abilities
+from tidemill.site.finding import Finding
+from tidemill.site.lacks import Image, of_abilities
+
+TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
+IMAGES_MAX = 1000
+
+
+def abilities_findings(args: Namespace) -> Iterator[Finding]:
+    """What this node can do and what each lack costs. One `warn` finding where it could not be asked."""
+    from tidemill.client.home import home_dir
+
+    directory = args.site or home_dir(args.home) / "site"
+    try:
+        here = look_here()
+    except ConfigError:
+        return  # there is no binary: that has been told
+    except TidemillError as error:
+        yield Finding("abilities", "warn", error.message, error.hint or "")
+        return
+    yield from of_abilities(here, site_images(directory))
+
+
+def look_here() -> Abilities:
+    """Ask the installed binary. Raises ConfigError where there is none, SiteError where it does not answer."""
+    from tidemill.node.binary import find_binary
+
+    command = [str(find_binary()), "doctor", "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SiteError(f"`{' '.join(command)}` does not answer: {error}", transient=False) from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()[:1] or [f"exit status {done.returncode}"]
+        raise SiteError(
+            f"`{' '.join(command)}` failed: {said[0]}",
+            hint="is it of the same version as tidemill? `tidemill-node --version`",
+            transient=False,
+        )
+    return parse_abilities(done.stdout)
+
+
+def site_images(directory: Path) -> list[Image]:
+    """Images of a site, as far as their recipes can be read; for how much memory unpacking them takes."""
+    import msgspec
+
+    class Sizes(msgspec.Struct):
+        """The part of a recipe that is wanted here."""
+
+        name: str
+        bytes: int
+        unpacked_bytes: int
+
+    found = []
+    for path in sorted((directory / "images").glob("*.json"))[:IMAGES_MAX]:
+        try:
+            read = msgspec.json.decode(path.read_bytes(), type=Sizes)
+        except (OSError, msgspec.MsgspecError):
+            continue  # `tidemill image list` says what is wrong with it
+        found.append(Image(read.name, read.bytes, read.unpacked_bytes))
+    return found
