@@ -7,7 +7,7 @@
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -319,7 +319,10 @@ fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> 
                 std::io::Error::other("who started it has ended"),
             ));
         }
-        fd::close_from(CONNECTION + 1, &[birth.words.as_raw_fd()])
+        fd::close_from(CONNECTION + 1, &[birth.words.as_raw_fd()])?;
+        // closed already, with everything else
+        let _ = (null.into_raw_fd(), fuse.into_raw_fd());
+        Ok(())
     });
     match prepared {
         Ok(()) => spawn::replace(&path, &argv, &env),

@@ -1,7 +1,7 @@
 //! Software images on a node: read, shown as a directory, and laid over the paths of the original.
 //!
 //! `show` makes an image's tree a directory, once per node; `cover` lays it over the original paths, in each slot's own
-//! mount namespace; `relocate` rewrites paths where there are no namespaces.  Knows
+//! mount namespace; `relocate` rewrites paths where there are no namespaces. `command` is `tidemill-node image`. Knows
 //! nothing of pilots and slots.
 //!
 //! ```text
@@ -18,6 +18,7 @@ mod error;
 mod fuse;
 mod inode;
 mod relocate;
+mod run;
 mod show;
 mod squashfs;
 mod unpack;
@@ -28,6 +29,7 @@ pub use cover::cover;
 pub use error::ImageError;
 pub use inode::Survey;
 pub use relocate::relocate;
+pub use run::command;
 pub use show::{show, Shown};
 pub use unpack::{check, unpack, Links};
 

@@ -93,6 +93,14 @@ pub fn reset_all() -> Result<()> {
     block_only(&[])
 }
 
+/// None is blocked, and the one that Rust's start-up ignores (PIPE) is at its default; what our starter ignored, such as
+/// HUP by nohup(1), stays ignored.
+pub fn reset_handled() -> Result<()> {
+    // SAFETY: the default action is always valid.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    block_only(&[])
+}
+
 /// Sends a signal to one process.
 pub fn kill(pid: i32, signal: i32) -> Result<()> {
     // SAFETY: plain call; touches no memory of ours.

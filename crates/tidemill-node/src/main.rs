@@ -14,6 +14,7 @@ Commands:
   run      a pilot: runs payloads on this node
   lead     hands out a fleet's work to its pilots and keeps its journal
   doctor   says what this node can do: tracing, namespaces, images
+  image    runs a command with its software in memory; unpacks and checks images
 
 Options:
   --help      say this; `tidemill-node COMMAND --help` says more
@@ -41,6 +42,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
         "run" => tidemill_pilot::run(args),
         "lead" => tidemill_lead::run(args),
         "doctor" => tidemill_doctor::run(args),
+        "image" => tidemill_image::command(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
         "--help" | "-h" | "help" => say(USAGE),
