@@ -25,6 +25,12 @@ def define_show(parser: Parser) -> None:
 def define_check(parser: Parser) -> None:
     """Options of `app check`."""
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.toml", help="application files")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="directory of images (default: `images` beside the directory of the file)",
+    )
 
 
 def _offers(args: Namespace) -> list[Any]:
@@ -78,6 +84,8 @@ def show_app(args: Namespace) -> int:
         if app.ranks_max:
             show(f"    at most {app.nodes_max} nodes and {app.ranks_max} ranks of a payload")
         show(f"    {app.digest}")
+        for image in app.images:
+            show(f"    image {image}")
         show(f"    outputs: {', '.join(app.outputs) or 'none'}")
         for name, parameter in sorted(app.parameters.items()):
             show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
@@ -100,9 +108,20 @@ def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
     from tidemill.site.applications import load_application
 
-    checked = [(path, load_application(path)) for path in args.files]
+    store = None if args.store is None else args.store.absolute()
+    checked = [(path, load_application(path, store=store)) for path in args.files]
     if args.json:
-        show_json([{"file": str(path), "app": each.app, "digests": each.files} for path, each in checked])
+        show_json(
+            [
+                {
+                    "file": str(path),
+                    "app": each.app,
+                    "digests": each.files,
+                    "images": {image.named: f"sha256:{image.use.file.sha256}" for image in each.images},
+                }
+                for path, each in checked
+            ]
+        )
         return 0
     for path, each in checked:
         show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
@@ -110,6 +129,9 @@ def check(args: Namespace) -> int:
         for key, file in (("executable", each.app.executable), ("script", each.app.script)):
             if file is not None:
                 show(f"    {key:<10} {file}\n               {each.files[file]}")
+        for image in each.images:
+            show(f"    image      {image.named}: {', '.join(image.use.areas)}")
+            show(f"               sha256:{image.use.file.sha256}")
         if each.app.digest is None or (each.app.script is not None and None in told):
             show("    approve exactly these files by adding to it:")
             show(f'    digest = "{each.files[each.app.executable]}"')

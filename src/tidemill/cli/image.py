@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill import clock
-from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.report.tables import bytes_text, count_text
@@ -245,6 +245,103 @@ def inspect(args: Namespace) -> int:
     return 0
 
 
+def define_verify(parser: Parser) -> None:
+    """Options of `image verify`."""
+    define_name(parser)
+    parser.add_argument(
+        "--content", action="store_true", help="compare bytes (default: sizes and times of change)"
+    )
+    parser.add_argument("--store-only", action="store_true", help="do not look at the sources")
+
+
+def verify(args: Namespace) -> int:
+    """Compare an image with its recipe and with what it was made from; 1 if something differs."""
+    from tidemill.image.catalogue import find_recipe
+    from tidemill.image.disk import shown
+    from tidemill.image.listing import read_listing
+    from tidemill.image.verify import check_store, compare
+
+    path, recipe = find_recipe(store_of(args), args.name)
+    wrong = check_store(recipe, path.parent)
+    found = []
+    if not args.store_only and not wrong:
+        listed = read_listing(path.parent, recipe.listing)
+        found = sorted(compare(recipe, listed, content=args.content), key=lambda each: each.path)
+    if args.json:
+        rows = [{"what": each.what, "path": shown(each.path), "why": each.why} for each in found]
+        show_json({"image": recipe.name, "sha256": recipe.file.sha256, "store": wrong, "sources": rows})
+        return 1 if wrong or found else 0
+    for line in wrong:
+        show(f"store    {line}")
+    for each in found:
+        show(f"{each.what.value:<8} {shown(each.path)}: {each.why}")
+    if wrong or found:
+        hint("build it again to bring it up to date")
+        return 1
+    compared = (
+        "its bytes are right" if args.store_only else "its bytes are right, its sources are as they were"
+    )
+    say(f"`{recipe.name}`: {compared}")
+    return 0
+
+
+def define_gc(parser: Parser) -> None:
+    """Options of `image gc`."""
+    define_store(parser)
+    parser.add_argument(
+        "--site",
+        type=Path,
+        metavar="DIR",
+        help="site whose applications and fleets use the store (default: the directory above it)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=count,
+        metavar="N",
+        help="keep the N newest images that no application names (default: none of them)",
+    )
+    parser.add_argument(
+        "--young",
+        type=duration,
+        default=86400,
+        metavar="TIME",
+        help="keep what was made later than so long ago (default: 1d)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def gc(args: Namespace) -> int:
+    """Remove images that nobody names, and bytes that no image needs."""
+    from tidemill.image.catalogue import Kept
+    from tidemill.image.removal import named_images, plan_removal, remove, used_packs
+
+    store = store_of(args)
+    site = (args.site or store.parent).absolute()
+    if not (site / "apps").is_dir() and args.keep is None:
+        raise ConfigError(
+            f"`{site}` is no site: nothing says which images of `{store}` are used",
+            hint="name the site by --site, or say by --keep how many images stay",
+        )
+    kept = Kept(
+        named=named_images(site / "apps", store),
+        used=used_packs(site / "fleets"),
+        newest=args.keep or 0,
+        young_us=clock.now_us() - args.young * 1_000_000,
+    )
+    planned = plan_removal(store, kept)
+    done = planned if args.dry_run else remove(store, planned)
+    if args.json:
+        show_json(done)
+        return 0
+    for name in done.images:
+        show(f"image {name}")
+    for file in done.files:
+        show(f"file  {file}")
+    would = "would be removed" if args.dry_run else "removed"
+    say(f"{len(done.images)} images and {len(done.files)} files {would}: {bytes_text(done.bytes)}")
+    return 0
+
+
 def define_export(parser: Parser) -> None:
     """Options of `image export`."""
     parser.add_argument("name", metavar="NAME", help="the image: its name, its digest, or its recipe's path")
@@ -302,6 +399,8 @@ COMMANDS = {
     ),
     "image list": Command(define_store, list_images, "tidemill image list", talks=False),
     "image inspect": Command(define_inspect, inspect, "tidemill image inspect gen-8.3 --files", talks=False),
+    "image verify": Command(define_verify, verify, "tidemill image verify gen-8.3", talks=False),
+    "image gc": Command(define_gc, gc, "tidemill image gc --keep 3 --dry-run", talks=False),
     "image export": Command(define_export, export, "tidemill image export gen-8.3 -o gen.sqsh", talks=False),
     "image run": Command(
         define_run, run, "tidemill image run gen-8.3 -- python -c 'import numpy'", talks=False

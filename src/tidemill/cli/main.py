@@ -54,6 +54,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "image build": ("image", "pack the software that a trace used, or whole trees, into an image"),
         "image list": ("image", "the images of a store"),
         "image inspect": ("image", "what an image holds and where it came from"),
+        "image verify": ("image", "whether an image is whole, and what of its sources changed since"),
+        "image gc": ("image", "remove images that no application names"),
         "image export": ("image", "write an image as one squashfs file"),
         "image run": ("image", "run a command in an image"),
     },

@@ -54,6 +54,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     parameters: dict[str, Parameter] = {}
     environment: dict[str, str] = {}
     pass_environment: list[str] = []  #: names copied from the site agent's environment
+    images: list[
+        str
+    ] = []  #: what its payloads see out of memory: `NAME` in SITE/images or a recipe's path, `@sha256:...` pins it
     resources: Resources = Resources()
     outputs: list[Output] = []
     events_per_range_max: int | None = None  #: None = 1 unless `{events}` is among the arguments

@@ -28,6 +28,7 @@ from tidemill.model.application import (
 from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.parameter import check_value
 from tidemill.model.width import NODES_MAX, RANKS_MAX
+from tidemill.site.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
 
@@ -41,6 +42,8 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     app: Application
     templates: list[Template]
     files: dict[str, str]  #: path -> `sha256:...` that it must have
+    images: list[ApprovedImage] = []
+    store: Path = Path()  #: where its images are
 
 
 class Digests:
@@ -64,8 +67,9 @@ class Digests:
         return known[1]
 
 
-def load_application(path: Path, digests: Digests | None = None) -> Approved:
-    """An application file, checked whole. Raises ConfigError naming file, key and the nearest legal word."""
+def load_application(path: Path, digests: Digests | None = None, *, store: Path | None = None) -> Approved:
+    """An application file, checked whole. `store`: where its images are, if not beside the directory of the file.
+    Raises ConfigError naming file, key and the nearest legal word."""
     app = load(path, Application)
     _check_names(path, app)
     _check_width(path, app)
@@ -86,7 +90,15 @@ def load_application(path: Path, digests: Digests | None = None) -> Approved:
     for name, parameter in app.parameters.items():
         _check_parameter(path, name, parameter)
     _check_place(path, app)
-    return Approved(app=app, templates=templates, files=_files(path, app, digests or Digests()))
+    digests = digests or Digests()
+    store = store or path.absolute().parent.parent / FOLDER
+    return Approved(
+        app=app,
+        templates=templates,
+        files=_files(path, app, digests),
+        images=_images(path, app, digests, store),
+        store=store,
+    )
 
 
 def _check_names(path: Path, app: Application) -> None:
@@ -134,6 +146,17 @@ def _check_place(path: Path, app: Application) -> None:
                 f"{path}: `script` `{app.script}` is below the site directory, which payloads do not see",
                 hint=f"put it outside of `{directory}`, where staff keep the programs of this site",
             )
+
+
+def _images(path: Path, app: Application, digests: Digests, store: Path) -> list[ApprovedImage]:
+    """The application's images. Raises ConfigError where one is missing, changed, or hides what it may not."""
+    site = path.absolute().parent.parent
+    try:
+        return resolve_images(
+            app.images, store, digests.of, site=site if (site / "site.toml").is_file() else None
+        )
+    except TidemillError as error:
+        raise ConfigError(f"{path}: `images`: {error.message}", hint=error.hint) from error
 
 
 def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
@@ -256,6 +279,13 @@ class Applications:
                     f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
+        for image in approved.images:
+            why = why_changed(image, approved.store, self.digests.of)
+            if why is not None:
+                raise JobError(
+                    f"application `{name}`: {why}",
+                    hint="the site's staff has to approve it again: `tidemill app check`",
+                )
         return approved
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
@@ -274,6 +304,7 @@ class Applications:
                 help=each.app.help,
                 nodes_max=each.app.nodes_max,
                 ranks_max=each.app.ranks_max,
+                images=[f"{image.use.name}@sha256:{image.use.file.sha256}" for image in each.images],
             )
             for name, each in self.by_name.items()
         ]

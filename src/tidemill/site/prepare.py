@@ -194,7 +194,7 @@ class Preparer:
             stdout_output=spec.keep_stdout,
             batch_commands=app.batch_commands,
             pass_env=[],
-            images=[],
+            images=[image.use for image in approved.images],
             wrap=[],
             setup=None,
             trace_first=False,

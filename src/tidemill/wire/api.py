@@ -291,6 +291,7 @@ class AppOffer(msgspec.Struct, kw_only=True):
     help: str = ""
     nodes_max: int = 1  #: nodes that a payload may span
     ranks_max: int = 0  #: ranks that a payload may have; 0 = no launcher starts it
+    images: list[str] = []  #: `NAME@sha256:...` of those that its payloads see
 
 
 class Capacity(msgspec.Struct, kw_only=True):
