@@ -68,7 +68,7 @@ def named_images(applications: Path, store: Path) -> set[str]:
 def used_packs(fleets: Path) -> set[str]:
     """The packs that a site's fleets were told to read, as in recipes. Raises SiteError."""
     used: set[str] = set()
-    for path in sorted(fleets.glob("*/work/*.json")):
+    for path in sorted(path for fleet in fleets.glob("*") for path in fleet.glob("work/*.json")):
         try:
             work = _decode_work(path.read_bytes())
         except FileNotFoundError:
