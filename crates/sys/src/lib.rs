@@ -9,6 +9,8 @@ pub mod file;
 pub mod mount;
 pub mod overlay;
 pub mod process;
+pub mod ptrace;
+pub mod seccomp;
 pub mod security;
 pub mod signal;
 pub mod socket;

@@ -15,6 +15,7 @@ Commands:
   lead     hands out a fleet's work to its pilots and keeps its journal
   doctor   says what this node can do: tracing, namespaces, images
   image    runs a command with its software in memory; unpacks and checks images
+  trace    runs a command and tells its metadata operations
 
 Options:
   --help      say this; `tidemill-node COMMAND --help` says more
@@ -43,6 +44,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
         "lead" => tidemill_lead::run(args),
         "doctor" => tidemill_doctor::run(args),
         "image" => tidemill_image::command(args),
+        "trace" => tidemill_trace::run(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
         "--help" | "-h" | "help" => say(USAGE),

@@ -1,0 +1,222 @@
+//! The seccomp filter: stops at the calls of the table, lets everything else pass. Pure.
+
+use tidemill_sys::seccomp::Instruction;
+
+use crate::calls::{When, CALLS, SILENT};
+
+// linux/bpf_common.h
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+// linux/seccomp.h
+const ALLOW: u32 = 0x7fff_0000;
+const TRACE: u32 = 0x7ff0_0000;
+
+// struct seccomp_data: number, architecture, instruction pointer, six arguments of 8 bytes (little endian here)
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const ARGUMENTS_AT: u32 = 16;
+
+/// linux/audit.h
+const ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
+    0xC000_00B7
+} else {
+    0xC000_003E
+};
+
+const AT_EMPTY_PATH: u32 = 0x1000;
+
+/// Below so many calls they are compared one by one.
+const LEAF_CALLS: usize = 3;
+
+const fn step(code: u16, k: u32) -> Instruction {
+    Instruction {
+        code,
+        yes: 0,
+        no: 0,
+        k,
+    }
+}
+
+/// Skips so many instructions where the comparison holds, or where it does not.
+const fn jump(code: u16, k: u32, yes: u8, no: u8) -> Instruction {
+    Instruction { code, yes, no, k }
+}
+
+/// The filter; `also` are the names of `--also`.
+pub fn program(also: &[String]) -> Vec<Instruction> {
+    let mut rules: Vec<(u32, Vec<Instruction>)> = Vec::new();
+    let asked = |name: &str| also.iter().any(|each| each == name);
+    for call in CALLS.iter().filter(|call| call.number() >= 0) {
+        let rule = match call.when {
+            When::Also(name) if !asked(name) => continue,
+            When::Path(flags) if !asked("fstat") => vec![
+                step(LOAD, argument(flags)),
+                jump(ANY_BIT, AT_EMPTY_PATH, 0, 1),
+                step(RETURN, ALLOW),
+                step(RETURN, TRACE),
+            ],
+            _ => vec![step(RETURN, TRACE)],
+        };
+        rules.push((call.number() as u32, rule));
+    }
+    for call in SILENT.iter().filter(|call| call.number() >= 0) {
+        let rule = match call.only {
+            Some((index, [first, second])) => vec![
+                step(LOAD, argument(index)),
+                jump(EQUAL, first, 2, 0),
+                jump(EQUAL, second, 1, 0),
+                step(RETURN, ALLOW),
+                step(RETURN, TRACE),
+            ],
+            None => vec![step(RETURN, TRACE)],
+        };
+        rules.push((call.number() as u32, rule));
+    }
+    rules.sort_unstable_by_key(|&(number, _)| number);
+    let mut whole = vec![
+        step(LOAD, ARCHITECTURE_AT),
+        jump(EQUAL, ARCHITECTURE, 1, 0),
+        step(RETURN, ALLOW),
+        step(LOAD, NUMBER_AT),
+    ];
+    whole.extend(tree(&rules));
+    whole
+}
+
+const fn argument(index: usize) -> u32 {
+    ARGUMENTS_AT + 8 * index as u32
+}
+
+/// A search tree: every system call passes the filter, read and write too, so that its depth counts.
+fn tree(rules: &[(u32, Vec<Instruction>)]) -> Vec<Instruction> {
+    let (left, right) = rules.split_at(rules.len() / 2);
+    let lower = if rules.len() > LEAF_CALLS {
+        tree(left)
+    } else {
+        Vec::new()
+    };
+    match u8::try_from(lower.len()) {
+        Ok(skip) if skip > 0 => {
+            let mut whole = vec![jump(AT_LEAST, right[0].0, skip, 0)];
+            whole.extend(lower);
+            whole.extend(tree(right));
+            whole
+        }
+        _ => {
+            let mut whole = Vec::new();
+            for (number, rule) in rules {
+                whole.push(jump(EQUAL, *number, 0, rule.len() as u8));
+                whole.extend_from_slice(rule);
+            }
+            whole.push(step(RETURN, ALLOW));
+            whole
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the kernel would do.
+    fn run(program: &[Instruction], number: u32, architecture: u32, arguments: [u32; 6]) -> u32 {
+        let (mut at, mut value) = (0, 0);
+        for _ in 0..1000 {
+            let it = program[at];
+            at += 1;
+            let holds = match it.code {
+                LOAD => {
+                    value = match it.k {
+                        NUMBER_AT => number,
+                        ARCHITECTURE_AT => architecture,
+                        offset => arguments[((offset - ARGUMENTS_AT) / 8) as usize],
+                    };
+                    continue;
+                }
+                RETURN => return it.k,
+                EQUAL => value == it.k,
+                AT_LEAST => value >= it.k,
+                ANY_BIT => value & it.k != 0,
+                other => panic!("code {other}"),
+            };
+            at += usize::from(if holds { it.yes } else { it.no });
+        }
+        panic!("no end");
+    }
+
+    fn expected(number: u32, arguments: [u32; 6], also: &[String]) -> u32 {
+        let asked = |name: &str| also.iter().any(|each| each == name);
+        let of_table = CALLS.iter().any(|call| {
+            call.number() == number as i32
+                && match call.when {
+                    When::Always => true,
+                    When::Also(name) => asked(name),
+                    When::Path(flags) => asked("fstat") || arguments[flags] & AT_EMPTY_PATH == 0,
+                }
+        });
+        let silent = SILENT.iter().any(|call| {
+            call.number() == number as i32
+                && call
+                    .only
+                    .is_none_or_holds(|(index, values)| values.contains(&arguments[index]))
+        });
+        if of_table || silent {
+            TRACE
+        } else {
+            ALLOW
+        }
+    }
+
+    trait NoneOr<T> {
+        fn is_none_or_holds(self, holds: impl Fn(T) -> bool) -> bool;
+    }
+
+    impl<T> NoneOr<T> for Option<T> {
+        fn is_none_or_holds(self, holds: impl Fn(T) -> bool) -> bool {
+            self.map_or(true, holds)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_filter_stops_at_the_calls_of_the_table_and_at_nothing_else(
+            number in 0u32..520,
+            flags in prop_oneof![Just(0u32), Just(0x1000), Just(0x1100), Just(1030), any::<u32>()],
+            also in proptest::sample::subsequence(vec!["close", "fstat", "getcwd"], 0..=3),
+        ) {
+            let also: Vec<String> = also.into_iter().map(str::to_owned).collect();
+            let program = program(&also);
+            let arguments = [flags; 6];
+            prop_assert_eq!(run(&program, number, ARCHITECTURE, arguments), expected(number, arguments, &also));
+            prop_assert_eq!(run(&program, number, 0x4000_0003, arguments), ALLOW);
+        }
+    }
+
+    #[test]
+    fn a_call_that_is_not_traced_is_known_after_few_comparisons() {
+        let program = program(&[]);
+        assert!(program.len() < 250, "{}", program.len());
+        let mut depth = 0;
+        for number in 0..500 {
+            let (mut at, mut steps) = (4, 0);
+            while program[at].code != RETURN && program[at].code != LOAD {
+                let it = program[at];
+                let holds = if it.code == EQUAL {
+                    number == it.k
+                } else {
+                    number >= it.k
+                };
+                at += 1 + usize::from(if holds { it.yes } else { it.no });
+                steps += 1;
+            }
+            depth = depth.max(steps);
+        }
+        assert!(depth <= 9, "{depth}");
+    }
+}

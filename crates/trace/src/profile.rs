@@ -1,0 +1,317 @@
+//! The profile as JSON: what was counted, by final path and area. Format 1 of `src/tidemill/image/profile.py`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde::Serialize;
+use tidemill_sys::process::Exit;
+
+use crate::areas::{self, Finder, Mount};
+use crate::calls::{errno_name, Group};
+use crate::counts::{ByGroup, Counts, Facts, Use};
+use crate::paths::{follow, is_library, is_python, Links};
+
+const FORMAT: u32 = 1;
+
+/// Kinds of so many paths that were not opened are asked from the file system; the others are called files.
+const ASKED_MAX: usize = 200_000;
+
+/// File systems that are no storage: what is opened there need not be a file.
+const PSEUDO: &[&str] = &[
+    "proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "mqueue", "cgroup2", "fuse",
+];
+
+/// One traced run.
+#[derive(Debug, Serialize)]
+pub struct Profile {
+    format: u32,
+    command: Vec<String>,
+    runs: u32,
+    wall_us: u64,
+    exit: Option<i32>,
+    signal: Option<i32>,
+    host: String,
+    started_us: u64,
+    cwd: String,
+    env: BTreeMap<String, String>,
+    mounts: Vec<Place>,
+    ops: BTreeMap<&'static str, Ends>,
+    areas: Vec<Area>,
+    bins: Vec<Bin>,
+    paths: Vec<(String, char, u64, u64)>,
+    truncated: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    point: String,
+    #[serde(rename = "type")]
+    kind: String,
+    prefix: Option<String>,
+    stripe: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ends {
+    ok: u64,
+    errors: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Area {
+    area: String,
+    ops: u64,
+    failed: u64,
+    files: u64,
+    so: u64,
+    py: u64,
+    bytes_read: Option<u64>,
+    calls: BTreeMap<&'static str, Calls>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Calls {
+    ok: u64,
+    failed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Bin {
+    s: usize,
+    ok: u64,
+    failed: u64,
+}
+
+/// What is known of a run beside its counts.
+pub struct Run {
+    pub command: Vec<OsString>,
+    pub wall_us: u64,
+    pub started_us: u64,
+    pub exit: Exit,
+    pub cwd: String,
+    pub env: BTreeMap<String, String>,
+    pub host: String,
+    /// prefixes that were asked for
+    pub prefixes: Vec<String>,
+    pub mounts: Vec<Mount>,
+}
+
+/// Variables that say where programs look for files, by their names.
+pub fn search_paths(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    const OTHERS: [&str; 6] = [
+        "PYTHONHOME",
+        "PERL5LIB",
+        "ROOTSYS",
+        "R_LIBS",
+        "XDG_DATA_DIRS",
+        "TCLLIB",
+    ];
+    variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.ends_with("PATH") || OTHERS.contains(&name.as_str()))
+        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// A path after all is counted.
+struct Final {
+    kind: char,
+    groups: ByGroup,
+}
+
+impl Final {
+    fn sum(&self) -> (u64, u64) {
+        let add = |sum: (u64, u64), each: &(u64, u64)| (sum.0 + each.0, sum.1 + each.1);
+        self.groups.iter().fold((0, 0), add)
+    }
+}
+
+/// The profile of a run. Asks the file system about links before `..`, and about paths of which no operation said what
+/// they are.
+pub fn profile(run: Run, counts: &Counts) -> Profile {
+    let points = run.mounts.iter().map(|mount| mount.point.clone());
+    let finder = Finder::new(points.chain(run.prefixes.iter().cloned()).collect());
+    let paths = final_paths(counts, &run, &finder);
+    let areas = sum_areas(counts, &paths, &finder);
+    let (exit, signal) = match run.exit {
+        Exit::Status(status) => (Some(status), None),
+        Exit::Signal(number) => (None, Some(number)),
+    };
+    Profile {
+        format: FORMAT,
+        command: run
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        runs: 1,
+        wall_us: run.wall_us,
+        exit,
+        signal,
+        host: run.host,
+        started_us: run.started_us,
+        cwd: run.cwd,
+        env: run.env,
+        mounts: places(&areas, &run.mounts, &run.prefixes),
+        ops: counts
+            .by_call()
+            .map(|(name, ok, errors)| {
+                let errors = errors
+                    .into_iter()
+                    .map(|(errno, count)| (errno_name(errno), count));
+                (
+                    name,
+                    Ends {
+                        ok,
+                        errors: errors.collect(),
+                    },
+                )
+            })
+            .collect(),
+        areas,
+        bins: (0..)
+            .zip(&counts.seconds)
+            .filter(|(_, &(ok, failed))| ok + failed > 0)
+            .map(|(s, &(ok, failed))| Bin { s, ok, failed })
+            .collect(),
+        paths: paths
+            .into_iter()
+            .map(|(path, it)| {
+                let (ok, failed) = it.sum();
+                (path, it.kind, ok, failed)
+            })
+            .collect(),
+        truncated: counts.truncated,
+    }
+}
+
+/// All paths, plain, each once; what is not UTF-8 is replaced.
+fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> BTreeMap<String, Final> {
+    let mut links = Links::new(follow);
+    let mut plain: HashMap<Vec<u8>, (Facts, ByGroup)> = HashMap::new();
+    for (path, used) in counts.paths() {
+        let (facts, groups) = plain.entry(links.plain(path)).or_default();
+        facts.add(used.facts);
+        add_use(groups, used);
+    }
+    let kinds: HashMap<&str, &str> = run
+        .mounts
+        .iter()
+        .map(|mount| (mount.point.as_str(), mount.kind.as_str()))
+        .collect();
+    let mut asked = 0;
+    let mut found: BTreeMap<String, Final> = BTreeMap::new();
+    for (path, (facts, groups)) in plain {
+        let area = &finder.names()[finder.area_of(&path)];
+        let pseudo = kinds.get(area.as_str()).is_some_and(|kind| PSEUDO.contains(kind));
+        let kind = kind(&path, facts, pseudo, &mut asked);
+        let text = String::from_utf8_lossy(&path).into_owned();
+        let it = found.entry(text).or_insert(Final {
+            kind,
+            groups: ByGroup::default(),
+        });
+        for (sum, each) in it.groups.iter_mut().zip(groups) {
+            *sum = (sum.0 + each.0, sum.1 + each.1);
+        }
+    }
+    found
+}
+
+fn add_use(groups: &mut ByGroup, used: &Use) {
+    for (sum, &(ok, failed)) in groups.iter_mut().zip(&used.groups) {
+        *sum = (sum.0 + u64::from(ok), sum.1 + u64::from(failed));
+    }
+}
+
+fn kind(path: &[u8], facts: Facts, pseudo: bool, asked: &mut usize) -> char {
+    let from_facts = [
+        (Facts::LISTED, 'D'),
+        (Facts::DIRECTORY, 'd'),
+        (Facts::LINK, 'l'),
+        (Facts::EXECUTED, 'f'),
+    ];
+    if let Some((_, kind)) = from_facts.into_iter().find(|&(fact, _)| facts.has(fact)) {
+        return kind;
+    }
+    if !facts.has(Facts::EXISTS) {
+        return 'x';
+    }
+    if (facts.has(Facts::OPENED) && !pseudo) || *asked >= ASKED_MAX {
+        return 'f';
+    }
+    *asked += 1;
+    match std::fs::metadata(Path::new(std::ffi::OsStr::from_bytes(path))) {
+        Ok(status) if status.is_dir() => 'd',
+        Ok(status) if !status.is_file() => 'o',
+        // removed since, or a link to nowhere
+        _ => 'f',
+    }
+}
+
+fn sum_areas(counts: &Counts, paths: &BTreeMap<String, Final>, finder: &Finder) -> Vec<Area> {
+    let mut areas: BTreeMap<&str, Area> = BTreeMap::new();
+    for (path, it) in paths {
+        let area = areas
+            .entry(&finder.names()[finder.area_of(path.as_bytes())])
+            .or_default();
+        add_groups(area, &it.groups);
+        if it.kind != 'x' {
+            area.files += 1;
+            area.so += u64::from(is_library(path));
+            area.py += u64::from(is_python(path));
+        }
+    }
+    for (&number, groups) in &counts.beyond {
+        let name = &counts.finder().names()[number as usize];
+        add_groups(areas.entry(name).or_default(), groups);
+    }
+    areas
+        .into_iter()
+        .map(|(name, area)| Area {
+            area: name.to_owned(),
+            ..area
+        })
+        .collect()
+}
+
+fn add_groups(area: &mut Area, groups: &ByGroup) {
+    for (name, &(ok, failed)) in Group::NAMES.iter().zip(groups) {
+        if ok + failed > 0 {
+            area.ops += ok + failed;
+            area.failed += failed;
+            let calls = area.calls.entry(name).or_default();
+            calls.ok += ok;
+            calls.failed += failed;
+        }
+    }
+}
+
+/// Mount points that were touched, and all prefixes, with their stripes on Lustre.
+fn places(areas: &[Area], mounts: &[Mount], prefixes: &[String]) -> Vec<Place> {
+    let owners = Finder::new(mounts.iter().map(|mount| mount.point.clone()).collect());
+    let kind_of = |point: &str| {
+        let mount = mounts.iter().find(|mount| mount.point == point);
+        mount.map_or_else(String::new, |mount| mount.kind.clone())
+    };
+    let place = |directory: &str, prefix: Option<&String>| {
+        let point = owners.names()[owners.area_of(directory.as_bytes())].clone();
+        let kind = kind_of(&point);
+        Place {
+            stripe: (kind == "lustre").then(|| areas::stripe(directory)).flatten(),
+            point,
+            kind,
+            prefix: prefix.cloned(),
+        }
+    };
+    let touched = areas
+        .iter()
+        .filter(|area| mounts.iter().any(|mount| mount.point == area.area));
+    let mut places: Vec<Place> = touched.map(|area| place(&area.area, None)).collect();
+    let mut prefixes = prefixes.to_vec();
+    prefixes.sort();
+    prefixes.dedup();
+    places.extend(prefixes.iter().map(|prefix| place(prefix, Some(prefix))));
+    places
+}
