@@ -12,6 +12,7 @@ pub mod process;
 pub mod ptrace;
 pub mod seccomp;
 pub mod security;
+pub mod sendfile;
 pub mod signal;
 pub mod socket;
 pub mod spawn;

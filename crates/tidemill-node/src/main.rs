@@ -45,6 +45,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
         "doctor" => tidemill_doctor::run(args),
         "image" => tidemill_image::command(args),
         "trace" => tidemill_trace::run(args),
+        "stage" => tidemill_stage::run(args),
         "floor" => floor::run(args),
         "frames" => frames::run(args),
         "--help" | "-h" | "help" => say(USAGE),

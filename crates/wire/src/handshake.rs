@@ -80,6 +80,38 @@ pub fn lead_is_known(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &
     })
 }
 
+/// What a node that wants the file `sha256` sends to the one that has it.
+pub fn taker_proof(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str) -> String {
+    hex(&mac(secret, ["taker", giver_nonce, taker_nonce, sha256])
+        .finalize()
+        .into_bytes())
+}
+
+/// What the node that has it answers.
+pub fn giver_proof(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str) -> String {
+    hex(&mac(secret, ["giver", taker_nonce, giver_nonce, sha256])
+        .finalize()
+        .into_bytes())
+}
+
+/// Whether a taker's proof is right, in constant time.
+pub fn taker_is_known(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str, proof: &str) -> bool {
+    unhex(proof).is_some_and(|bytes| {
+        mac(secret, ["taker", giver_nonce, taker_nonce, sha256])
+            .verify_slice(&bytes)
+            .is_ok()
+    })
+}
+
+/// Whether a giver's proof is right, in constant time.
+pub fn giver_is_known(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str, proof: &str) -> bool {
+    unhex(proof).is_some_and(|bytes| {
+        mac(secret, ["giver", taker_nonce, giver_nonce, sha256])
+            .verify_slice(&bytes)
+            .is_ok()
+    })
+}
+
 #[allow(clippy::expect_used)] // HMAC takes a key of any length: the error cannot happen
 fn mac(secret: &str, parts: [&str; 4]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any key length");
@@ -132,6 +164,19 @@ mod tests {
         let answer = lead_proof(SECRET, &lead, &pilot, "a.r0.i1");
         assert!(lead_is_known(SECRET, &lead, &pilot, "a.r0.i1", &answer));
         assert!(!lead_is_known(SECRET, &lead, &pilot, "a.r0.i1", &proof));
+    }
+
+    #[test]
+    fn giver_and_taker_of_a_file_know_each_other_and_no_proof_serves_for_anything_else() {
+        let (giver, taker) = (nonce().unwrap(), nonce().unwrap());
+        let proof = taker_proof(SECRET, &giver, &taker, "f1");
+        assert!(taker_is_known(SECRET, &giver, &taker, "f1", &proof));
+        assert!(!taker_is_known(SECRET, &giver, &taker, "f2", &proof));
+        assert!(!taker_is_known("other", &giver, &taker, "f1", &proof));
+        assert!(!giver_is_known(SECRET, &giver, &taker, "f1", &proof));
+        assert!(!pilot_is_known(SECRET, &giver, &taker, "f1", &proof));
+        let answer = giver_proof(SECRET, &giver, &taker, "f1");
+        assert!(giver_is_known(SECRET, &giver, &taker, "f1", &answer));
     }
 
     #[test]

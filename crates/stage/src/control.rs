@@ -1,0 +1,132 @@
+//! What a pilot and its stage tell each other: one JSON object per line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tidemill_wire::{StagedFile, LINE_BYTES_MAX};
+
+use crate::error::StageError;
+
+/// Pilot to stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "m", rename_all = "snake_case")]
+pub enum Order {
+    /// The first line, once.
+    Start {
+        /// of the fleet
+        secret: String,
+        /// the pilot's
+        name: String,
+        /// where files are held: exists, is empty, is ours alone
+        directory: String,
+        /// all files together take so much at most
+        bytes_max: u64,
+        /// numeric address at which other nodes reach this one; None = serve nobody
+        host: Option<String>,
+    },
+    /// Get a file: from the first of these nodes that serves it, or, where there are none, from the shared file system.
+    /// What came from another source before is kept. Answered by Held or Failed.
+    Fetch { file: StagedFile, peers: Vec<String> },
+    /// Nobody here needs it any more.
+    Drop { sha256: String },
+}
+
+/// Stage to pilot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "m", rename_all = "snake_case")]
+pub enum Report {
+    /// Answer to Start: where other nodes get files, or why not.
+    Listens {
+        address: Option<String>,
+        message: String,
+    },
+    /// The whole file is here and its digest is right.
+    Held {
+        sha256: String,
+        path: String,
+        bytes: u64,
+        ms: u64,
+        /// read from the shared file system
+        shared_bytes: u64,
+        /// addresses that gave some of it
+        from: Vec<String>,
+    },
+    /// Not now: what was tried, and what came back.
+    Failed {
+        sha256: String,
+        kind: FailureKind,
+        message: String,
+        /// addresses that did not serve it
+        avoid: Vec<String>,
+    },
+}
+
+/// Why a file did not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// The other node: try another one.
+    Peer,
+    /// The shared file system, or what it holds.
+    Shared,
+    /// No room here.
+    Full,
+}
+
+/// Lines to the pilot, from any thread.
+#[derive(Debug)]
+pub struct Pilot(Mutex<UnixStream>);
+
+impl Pilot {
+    pub fn new(stream: UnixStream) -> Self {
+        Pilot(Mutex::new(stream))
+    }
+
+    pub fn tell(&self, report: &Report) {
+        if let Ok(mut line) = serde_json::to_vec(report) {
+            line.push(b'\n');
+            // a pilot that is gone takes us with it: the reader of orders sees its end
+            let _ = self
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write_all(&line);
+        }
+    }
+}
+
+/// Orders in turn; None: the pilot has closed its end.
+pub struct Orders(BufReader<UnixStream>);
+
+impl Orders {
+    pub fn new(stream: UnixStream) -> Self {
+        Orders(BufReader::new(stream))
+    }
+
+    pub fn next(&mut self) -> Result<Option<Order>, StageError> {
+        let mut line = Vec::new();
+        let wrong = |message: String| StageError::Control { message };
+        loop {
+            let buffer = self.0.fill_buf().map_err(|error| wrong(error.to_string()))?;
+            if buffer.is_empty() {
+                return Ok(None);
+            }
+            let (taken, ends) = match buffer.iter().position(|&byte| byte == b'\n') {
+                Some(at) => (at + 1, true),
+                None => (buffer.len(), false),
+            };
+            line.extend_from_slice(&buffer[..taken]);
+            self.0.consume(taken);
+            if line.len() > LINE_BYTES_MAX {
+                return Err(wrong(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+            }
+            if ends {
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .map_err(|error| wrong(error.to_string()));
+            }
+        }
+    }
+}

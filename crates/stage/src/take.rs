@@ -1,0 +1,126 @@
+//! Taking a file from another node.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use tidemill_wire::handshake;
+
+use crate::entry::{Entry, BLOCK_BYTES};
+use crate::error::FetchError;
+use crate::peer::{self, Answer, Frame, Greeting, Wish, FRAME_BYTES};
+use crate::Node;
+
+const CONNECT: Duration = Duration::from_secs(3);
+/// A giver says every second that it lives; one that is silent for so long is gone.
+const SILENT: Duration = Duration::from_secs(15);
+/// A giver that lives but brings nothing new for so long has a source that does not work: ask for another one.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Get what is missing of `entry` from the node at `address`.
+pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError> {
+    let mut stream = greet(node, entry, address)?;
+    let failed = |operation: &'static str| {
+        move |source: io::Error| FetchError::Peer {
+            operation,
+            peer: address.to_owned(),
+            source,
+        }
+    };
+    let refused = |message: &str| FetchError::Refused {
+        peer: address.to_owned(),
+        message: message.to_owned(),
+    };
+    let mut content = Vec::new();
+    let mut moved = Instant::now();
+    while entry.here() < entry.blocks() {
+        let mut head = [0; FRAME_BYTES];
+        stream.read_exact(&mut head).map_err(failed("hear more from"))?;
+        match Frame::read(head) {
+            Some(Frame::Block { length, checksum }) => {
+                let block = entry.here();
+                if u64::from(length) != entry.length(block) {
+                    return Err(refused(&format!("sent a block of {length} bytes")));
+                }
+                content.resize(length as usize, 0);
+                stream
+                    .read_exact(&mut content)
+                    .map_err(failed("receive a block from"))?;
+                let found = crc32fast::hash(&content);
+                if found != checksum {
+                    return Err(FetchError::Damaged {
+                        peer: address.to_owned(),
+                        block,
+                        found,
+                        expected: checksum,
+                    });
+                }
+                content = entry.append(content, checksum, Some(address))?;
+                moved = Instant::now();
+            }
+            Some(Frame::Wait) if moved.elapsed() > STUCK => {
+                return Err(refused("waits for its own source"));
+            }
+            Some(Frame::Wait) => {}
+            Some(Frame::Spoiled) => entry.start_again(),
+            Some(Frame::Gone) => return Err(refused("will not have it")),
+            None => return Err(refused("sent what is no frame")),
+        }
+    }
+    Ok(())
+}
+
+fn greet(node: &Node, entry: &Entry, address: &str) -> Result<BufReader<TcpStream>, FetchError> {
+    let failed = |operation: &'static str| {
+        move |source: io::Error| FetchError::Peer {
+            operation,
+            peer: address.to_owned(),
+            source,
+        }
+    };
+    let refused = |message: String| FetchError::Refused {
+        peer: address.to_owned(),
+        message,
+    };
+    let socket: SocketAddr = address
+        .parse()
+        .map_err(|_| refused(String::from("is no numeric address")))?;
+    let mut stream = TcpStream::connect_timeout(&socket, CONNECT).map_err(failed("connect to"))?;
+    stream.set_nodelay(true).map_err(failed("connect to"))?;
+    stream
+        .set_read_timeout(Some(SILENT))
+        .map_err(failed("connect to"))?;
+    stream
+        .set_write_timeout(Some(SILENT))
+        .map_err(failed("connect to"))?;
+    let until = Instant::now() + 2 * SILENT;
+    let greeting: Greeting = peer::read_line(&mut stream, until).map_err(failed("be greeted by"))?;
+    if greeting.block_bytes != BLOCK_BYTES {
+        return Err(refused(format!("has blocks of {} bytes", greeting.block_bytes)));
+    }
+    let nonce = handshake::nonce()?;
+    let wish = Wish {
+        name: node.name.clone(),
+        proof: handshake::taker_proof(&node.secret, &greeting.nonce, &nonce, &entry.sha256),
+        nonce: nonce.clone(),
+        sha256: entry.sha256.clone(),
+        bytes: entry.bytes,
+        block: entry.here(),
+    };
+    let line = peer::line(&wish).map_err(failed("ask"))?;
+    stream.write_all(&line).map_err(failed("ask"))?;
+    let answer: Answer = peer::read_line(&mut stream, until).map_err(failed("get an answer from"))?;
+    if !handshake::giver_is_known(
+        &node.secret,
+        &greeting.nonce,
+        &nonce,
+        &entry.sha256,
+        &answer.proof,
+    ) {
+        return Err(refused(String::from("does not know the fleet's secret")));
+    }
+    if !answer.refusal.is_empty() {
+        return Err(refused(answer.refusal));
+    }
+    Ok(BufReader::with_capacity(FRAME_BYTES, stream))
+}

@@ -1,0 +1,314 @@
+//! Several nodes in one process, each with its own store, served as a pilot serves them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tidemill_wire::{Piece, StagedFile};
+
+use crate::control::{FailureKind, Order, Report};
+use crate::entry::{hex, BLOCK_BYTES};
+
+const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
+
+/// A stage as its pilot sees it.
+struct Stage {
+    orders: UnixStream,
+    reports: BufReader<UnixStream>,
+    store: tempfile::TempDir,
+    address: String,
+}
+
+impl Stage {
+    fn start(secret: &str, bytes_max: u64) -> Stage {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || crate::serve(theirs));
+        ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let store = tempfile::tempdir().unwrap();
+        let mut stage = Stage {
+            reports: BufReader::new(ours.try_clone().unwrap()),
+            orders: ours,
+            address: String::new(),
+            store,
+        };
+        stage.order(&Order::Start {
+            secret: secret.to_owned(),
+            name: String::from("a.r0.i1"),
+            directory: stage.store.path().display().to_string(),
+            bytes_max,
+            host: Some(String::from("127.0.0.1")),
+        });
+        let Report::Listens { address, .. } = stage.report() else {
+            panic!("it does not listen");
+        };
+        stage.address = address.unwrap();
+        stage
+    }
+
+    fn order(&mut self, order: &Order) {
+        let mut line = serde_json::to_vec(order).unwrap();
+        line.push(b'\n');
+        self.orders.write_all(&line).unwrap();
+    }
+
+    fn report(&mut self) -> Report {
+        let mut line = String::new();
+        self.reports.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn fetch(&mut self, file: &StagedFile, peers: &[&str]) {
+        self.order(&Order::Fetch {
+            file: file.clone(),
+            peers: peers.iter().map(|&peer| peer.to_owned()).collect(),
+        });
+    }
+
+    fn fetched(&mut self, file: &StagedFile, peers: &[&str]) -> Report {
+        self.fetch(file, peers);
+        self.report()
+    }
+
+    fn part(&self, file: &StagedFile) -> PathBuf {
+        self.store.path().join(format!(".{}.part", file.sha256))
+    }
+}
+
+fn content(blocks: u64, rest: u64) -> Vec<u8> {
+    let bytes = (blocks * BLOCK_BYTES + rest) as usize;
+    (0..bytes).map(|k| (k ^ (k >> 8) ^ (k >> 16)) as u8).collect()
+}
+
+/// The content in three pieces of two packs, with other bytes around them.
+fn packed(directory: &Path, content: &[u8]) -> StagedFile {
+    let (a, b) = (content.len() / 3, content.len() / 2);
+    let (one, two) = (directory.join("one.pack"), directory.join("two.pack"));
+    std::fs::write(&one, [b"xx", &content[..a], b"yyy", &content[b..]].concat()).unwrap();
+    std::fs::write(&two, [b"z", &content[a..b]].concat()).unwrap();
+    let piece = |path: &Path, offset: usize, length: usize| Piece {
+        path: path.display().to_string(),
+        offset: offset as u64,
+        length: length as u64,
+    };
+    StagedFile {
+        sha256: hex(&Sha256::digest(content)),
+        bytes: content.len() as u64,
+        pieces: vec![
+            piece(&one, 2, a),
+            piece(&two, 1, b - a),
+            piece(&one, 2 + a + 3, content.len() - b),
+        ],
+    }
+}
+
+/// A reader that has the first blocks and cannot get the rest.
+fn stuck(directory: &Path, file: &StagedFile) -> (Stage, StagedFile) {
+    let mut short = file.clone();
+    short.pieces[2].path = directory.join("missing").display().to_string();
+    let mut reader = Stage::start(SECRET, 1 << 30);
+    let report = reader.fetched(&short, &[]);
+    assert!(
+        matches!(&report, Report::Failed { kind: FailureKind::Shared, message, .. } if message.contains("missing")),
+        "{report:?}"
+    );
+    (reader, short)
+}
+
+fn is_held(report: &Report, content: &[u8]) -> (u64, Vec<String>) {
+    let Report::Held {
+        path,
+        shared_bytes,
+        from,
+        ..
+    } = report
+    else {
+        panic!("{report:?}");
+    };
+    assert!(std::fs::read(path).unwrap() == content, "other bytes");
+    (*shared_bytes, from.clone())
+}
+
+#[test]
+fn a_file_is_read_once_and_handed_on_while_it_comes() {
+    let shared = tempfile::tempdir().unwrap();
+    let content = content(7, 12_345);
+    let file = packed(shared.path(), &content);
+    let mut nodes: Vec<Stage> = (0..4).map(|_| Stage::start(SECRET, 1 << 30)).collect();
+    let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
+    for child in (1..4).rev() {
+        nodes[child].fetch(&file, &[&addresses[(child - 1) / 2]]); // before the parents have begun
+    }
+    nodes[0].fetch(&file, &[]);
+    assert_eq!(is_held(&nodes[0].report(), &content), (file.bytes, vec![]));
+    std::fs::remove_file(shared.path().join("one.pack")).unwrap();
+    for child in 1..4 {
+        let came = is_held(&nodes[child].report(), &content);
+        assert_eq!(came, (0, vec![addresses[(child - 1) / 2].clone()]));
+    }
+}
+
+#[test]
+fn a_small_and_an_empty_file_are_files_too() {
+    let shared = tempfile::tempdir().unwrap();
+    let mut node = Stage::start(SECRET, 100);
+    let report = node.fetched(&packed(shared.path(), b"abcdef"), &[]);
+    assert_eq!(is_held(&report, b"abcdef").0, 6);
+    let empty = StagedFile {
+        sha256: hex(&Sha256::digest(b"")),
+        bytes: 0,
+        pieces: vec![],
+    };
+    assert_eq!(is_held(&node.fetched(&empty, &[]), b"").0, 0);
+}
+
+#[test]
+fn a_spoilt_block_is_noticed_at_once_and_what_was_right_is_kept() {
+    let shared = tempfile::tempdir().unwrap();
+    let content = content(6, 1);
+    let file = packed(shared.path(), &content);
+    let mut bad = Stage::start(SECRET, 1 << 30);
+    is_held(&bad.fetched(&file, &[]), &content);
+    let path = bad.store.path().join(&file.sha256);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let spoilt = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    spoilt.write_all_at(b"?", 4 * BLOCK_BYTES + 7).unwrap();
+    let mut child = Stage::start(SECRET, 1 << 30);
+    let Report::Failed {
+        kind, message, avoid, ..
+    } = child.fetched(&file, &[&bad.address])
+    else {
+        panic!("it was shown");
+    };
+    assert_eq!((kind, &avoid), (FailureKind::Peer, &vec![bad.address.clone()]));
+    assert!(
+        message.contains("block 4 from") && message.contains("checksum"),
+        "{message}"
+    );
+    assert!(!child.store.path().join(&file.sha256).exists());
+    let (shared_bytes, _) = is_held(&child.fetched(&file, &[]), &content);
+    assert_eq!(shared_bytes, 2 * BLOCK_BYTES + 1);
+}
+
+#[test]
+fn a_file_that_is_not_what_its_name_says_is_never_shown() {
+    let shared = tempfile::tempdir().unwrap();
+    let mut file = packed(shared.path(), &content(1, 5));
+    file.sha256 = hex(&Sha256::digest(b"another"));
+    let mut node = Stage::start(SECRET, 1 << 30);
+    let Report::Failed { kind, message, .. } = node.fetched(&file, &[]) else {
+        panic!("it was shown");
+    };
+    assert_eq!(kind, FailureKind::Shared);
+    assert!(message.contains("digest"), "{message}");
+    assert!(!node.store.path().join(&file.sha256).exists());
+    file.sha256 = String::from("../../etc/passwd");
+    assert!(matches!(
+        node.fetched(&file, &[]),
+        Report::Failed {
+            kind: FailureKind::Shared,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_node_whose_source_ends_goes_on_with_another_one() {
+    let shared = tempfile::tempdir().unwrap();
+    let content = content(6, 9);
+    let file = packed(shared.path(), &content);
+    let (mut reader, _) = stuck(shared.path(), &file);
+    let have = std::fs::metadata(reader.part(&file)).unwrap().len();
+    let mut child = Stage::start(SECRET, 1 << 30);
+    child.fetch(&file, &[&reader.address]);
+    while !std::fs::metadata(child.part(&file)).is_ok_and(|part| part.len() == have) {
+        std::thread::yield_now();
+    }
+    reader.order(&Order::Drop {
+        sha256: file.sha256.clone(),
+    });
+    let report = child.report();
+    assert!(
+        matches!(&report, Report::Failed { message, avoid, .. }
+            if message.contains("will not have it") && *avoid == [reader.address.clone()]),
+        "{report:?}"
+    );
+    let (shared_bytes, from) = is_held(&child.fetched(&file, &[]), &content);
+    assert_eq!(
+        (shared_bytes, from),
+        (file.bytes - have, vec![reader.address.clone()])
+    );
+}
+
+#[test]
+fn who_does_not_know_the_secret_gets_and_gives_nothing() {
+    let shared = tempfile::tempdir().unwrap();
+    let file = packed(shared.path(), b"secret");
+    let mut node = Stage::start(SECRET, 1 << 30);
+    is_held(&node.fetched(&file, &[]), b"secret");
+    let mut stranger = Stage::start(&SECRET.replace('5', "6"), 1 << 30);
+    let report = stranger.fetched(&file, &[&node.address]);
+    assert!(
+        matches!(
+            report,
+            Report::Failed {
+                kind: FailureKind::Peer,
+                ..
+            }
+        ),
+        "{report:?}"
+    );
+    assert!(!stranger.part(&file).metadata().is_ok_and(|part| part.len() > 0));
+    let mut rude = TcpStream::connect(&node.address).unwrap();
+    rude.write_all(b"GET / HTTP/1.1\r\n\r\n\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = rude.read_to_end(&mut answer);
+    assert_eq!(
+        answer.iter().filter(|&&byte| byte == b'\n').count(),
+        1,
+        "the greeting alone"
+    );
+}
+
+#[test]
+fn a_full_store_is_named_and_has_room_again_when_a_file_goes() {
+    let shared = tempfile::tempdir().unwrap();
+    let (first, second) = (tempfile::tempdir().unwrap(), shared);
+    let mut node = Stage::start(SECRET, 10);
+    let one = packed(first.path(), b"1234567");
+    let two = packed(second.path(), b"abcdefg");
+    is_held(&node.fetched(&one, &[]), b"1234567");
+    let Report::Failed { kind, message, .. } = node.fetched(&two, &[]) else {
+        panic!("it had room");
+    };
+    assert_eq!(kind, FailureKind::Full);
+    assert!(
+        message.contains("no room") && message.contains("7 of 10 are taken"),
+        "{message}"
+    );
+    node.order(&Order::Drop {
+        sha256: one.sha256.clone(),
+    });
+    is_held(&node.fetched(&two, &[]), b"abcdefg");
+    assert!(!node.store.path().join(&one.sha256).exists());
+}
+
+#[test]
+fn a_closed_port_fails_soon_and_names_it() {
+    let shared = tempfile::tempdir().unwrap();
+    let file = packed(shared.path(), b"abc");
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut node = Stage::start(SECRET, 100);
+    let report = node.fetched(&file, &[&port.to_string()]);
+    assert!(
+        matches!(&report, Report::Failed { kind: FailureKind::Peer, message, .. } if message.contains("connect")),
+        "{report:?}"
+    );
+    is_held(&node.fetched(&file, &[]), b"abc");
+}
