@@ -32,7 +32,7 @@ def records() -> list[type[msgspec.Struct]]:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         names = re.findall(
-            r"^class (\w+Config)\(msgspec\.Struct", path.read_text(encoding="utf-8"), re.MULTILINE
+            r"^class (\w+Config)\(\s*msgspec\.Struct", path.read_text(encoding="utf-8"), re.MULTILINE
         )
         if names:
             module = importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
