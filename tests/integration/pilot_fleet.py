@@ -68,6 +68,14 @@ def settings(**changes: object) -> Settings:
         "mask": [],
         "batch_commands": [],
         "bundle_bytes_max": 1 << 30,
+        "store_mb": 0,
+        "images": "auto",
+        "peers": True,
+        "stage_readers": 1,
+        "fast_dir": None,
+        "fast_bytes": 1 << 30,
+        "spill": None,
+        "io": [],
     }
     return msgspec.convert(values | changes, Settings)
 

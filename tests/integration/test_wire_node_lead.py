@@ -44,6 +44,9 @@ SETTINGS = node.Settings(
     store_mb=0,
     images="auto",
     peers=True,
+    stage_readers=1,
+    fast_dir=None,
+    fast_bytes=1 << 30,
     spill=None,
     io=[],
 )

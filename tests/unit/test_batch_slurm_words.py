@@ -276,6 +276,19 @@ def test_script_of_several_nodes_launches_and_of_a_range_asks_slurm_for_their_nu
     assert "srun" not in script_text(submission(nodes=4, ranks=False), "srun").decode()
 
 
+def test_burst_buffer_lines_stand_before_every_command_as_they_are() -> None:
+    lines = [
+        "#BB create_persistent name=data capacity=100",
+        "#DW jobdw capacity=1TB access_mode=striped type=scratch",
+    ]
+    config = Cluster(burst_buffer=lines)
+    script = script_text(submission(), "srun", burst_buffer=config.burst_buffer).decode()
+    assert script.splitlines()[:3] == ["#!/bin/sh", *lines]
+    for line in ("rm -rf /", "#DW x\nrm -rf /"):
+        with pytest.raises(ValueError, match="begin with `#BB` or `#DW`"):
+            Cluster(burst_buffer=[line])
+
+
 def test_script_refuses_what_no_shell_can_say() -> None:
     for changes in ({"environment": {"A B": "x"}}, {"command": ["a\0b"]}):
         with pytest.raises(SiteError) as caught:

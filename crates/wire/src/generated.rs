@@ -87,6 +87,10 @@ pub struct Settings {
     /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     pub images: String,
     pub peers: bool,
+    /// pilots that read the same file from the shared file system at the same time
+    pub stage_readers: u64,
+    pub fast_dir: Option<String>,
+    pub fast_bytes: u64,
     pub spill: Option<String>,
     /// what this fleet may do to shared file systems, until a work file says otherwise
     pub io: Vec<IoArea>,
@@ -484,6 +488,8 @@ pub struct Seek {
     pub bytes: u64,
     /// addresses that did not serve it
     pub avoid: Vec<String>,
+    /// as in Hello, which may have been said before there was one
+    pub serves: Option<String>,
 }
 
 /// Where to get it: from the first of these that serves it (it may itself still be receiving). Empty = read the

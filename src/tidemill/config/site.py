@@ -44,6 +44,23 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     directives: Annotated[
         list[str], doc("Further options of the submit command, one a line, such as `--gres=gpu:4`")
     ] = []
+    burst_buffer: Annotated[
+        list[str],
+        doc(
+            "Slurm: lines for the head of the batch script, as they are, such as `#BB create_persistent ...` or "
+            "`#DW jobdw ...`"
+        ),
+    ] = []
+    fast_dir: Annotated[
+        str,
+        doc(
+            "A fast directory of a node or allocation, such as `$DW_JOB_STRIPED`: large inputs are held there instead "
+            "of in memory; empty = none"
+        ),
+    ] = ""
+    fast_bytes_min: Annotated[
+        Size, msgspec.Meta(ge=0), doc("Inputs of this size and more go to `fast_dir`")
+    ] = 1_000_000_000
     nice: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         doc("Slurm: how far our jobs stand behind others'; none = not at all"),
@@ -79,6 +96,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.Meta(ge=0),
         doc("An allocation that neither queue nor accounting know for so long is lost"),
     ] = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse what the batch system would not find, or the shell would run."""
+        for line in self.burst_buffer:
+            if not line.startswith("#") or "\n" in line or "\r" in line:
+                raise ValueError(
+                    f"`burst_buffer` holds `{line[:80]}`: expected lines that begin with `#BB` or `#DW`"
+                )
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,6 +212,14 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "`beside`: pilots ask a lead on this host for work; `none`: they read files, where TCP is closed"
         ),
     ] = "beside"
+    node_to_node: Annotated[
+        bool, doc("Nodes get files from each other; `false` where TCP between nodes is closed")
+    ] = True
+    stage_readers: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1000),
+        doc("Nodes that read the same file from the shared file system at the same time, at most"),
+    ] = 1
     quarantine_starts: Annotated[
         int, msgspec.Meta(ge=1), doc("So many fast failures put a node into quarantine")
     ] = 3

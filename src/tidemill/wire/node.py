@@ -67,6 +67,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     peers: (
         bool  #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
     )
+    stage_readers: int  #: pilots that read the same file from the shared file system at the same time
+    fast_dir: (
+        str | None
+    )  #: inputs of `fast_bytes` and more are held here instead of in memory; may name variables
+    fast_bytes: int
     spill: (
         str | None
     )  #: a fast directory of the node for work directories that do not fit into memory; None = they fail
@@ -438,6 +443,7 @@ class Seek(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="seek")
     sha256: str
     bytes: int
     avoid: list[str]  #: addresses that did not serve it
+    serves: str | None  #: as in Hello, which may have been said before there was one
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="source"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -78,10 +78,20 @@ def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[
     return [*words, *config.directives]
 
 
-def script_text(submission: Submission, launcher: str) -> bytes:
-    """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError."""
+def script_text(submission: Submission, launcher: str, *, burst_buffer: Sequence[str] = ()) -> bytes:
+    """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError.
+
+    Directives of burst buffers stand before every command: Slurm looks for them up to the first line that is no comment
+    (slurm.schedmd.com, "Slurm Burst Buffer Guide").
+    """
     name = shlex.quote(submission.name) + ('."$SLURM_ARRAY_TASK_ID"' if submission.count > 1 else "")
-    lines = ["#!/bin/sh", "unset LC_ALL TZ", f"TIDEMILL_ALLOCATION={name}", "export TIDEMILL_ALLOCATION"]
+    lines = [
+        "#!/bin/sh",
+        *burst_buffer,
+        "unset LC_ALL TZ",
+        f"TIDEMILL_ALLOCATION={name}",
+        "export TIDEMILL_ALLOCATION",
+    ]
     for key, text in sorted(submission.environment.items()):
         if not _VARIABLE.fullmatch(key):
             raise SiteError(f"`{key[:100]}` is no name of a variable", transient=False)

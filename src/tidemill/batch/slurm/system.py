@@ -80,7 +80,7 @@ class SlurmBatchSystem:
     def submit(self, submission: Submission) -> str:
         """See the contract."""
         name = check_name(submission.name)
-        script = script_text(submission, self._launcher)
+        script = script_text(submission, self._launcher, burst_buffer=self._config.burst_buffer)
         asked = Asked(
             directory=self._directory,
             comment=compose_comment(self._key, submission.comment),
