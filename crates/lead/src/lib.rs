@@ -18,6 +18,7 @@ mod protocol;
 mod record;
 mod replay;
 mod server;
+mod sources;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -124,6 +124,8 @@ impl Lead {
                 if self.connection_of[key] == Some(slot) {
                     self.connection_of[key] = None;
                     self.ledger.disconnect(key, now);
+                    let answers = self.sources.leave(key, now);
+                    self.tell_sources(answers, None, now);
                     let pilot = &self.ledger.pilot(key).id;
                     self.log
                         .info("pilot.disconnected", &[("pilot", pilot), ("reason", &reason)]);

@@ -2,12 +2,15 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tidemill_wire::{frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage};
+use tidemill_wire::{
+    frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage, Source,
+};
 
 use crate::connection::{Connection, Peer};
 use crate::ledger::{Ledger, Number, PilotKey};
 use crate::record::RecordHead;
 use crate::server::Lead;
+use crate::sources::Answer;
 
 /// A pilot's name becomes part of a file name.
 const PILOT_ID_BYTES_MAX: usize = 200;
@@ -45,11 +48,21 @@ impl Lead {
                         } // else all that ask are served in their order at the end of this turn
                         Ok(())
                     }
-                    PilotMessage::Beat(_)
-                    | PilotMessage::Seek(_)
-                    | PilotMessage::Holds(_)
-                    | PilotMessage::Want(_)
-                    | PilotMessage::Usage(_) => Ok(()),
+                    PilotMessage::Seek(seek) => {
+                        if seek.serves.is_some() {
+                            self.sources.serves(key, seek.serves);
+                        }
+                        let wish = (seek.sha256.as_str(), seek.bytes);
+                        let answers = self.sources.seek(key, wish, seek.avoid, now);
+                        self.tell_sources(answers, Some((key, connection)), now);
+                        Ok(())
+                    }
+                    PilotMessage::Holds(holds) => {
+                        let answers = self.sources.holds(key, &holds.sha256, holds.held, now);
+                        self.tell_sources(answers, Some((key, connection)), now);
+                        Ok(())
+                    }
+                    PilotMessage::Beat(_) | PilotMessage::Want(_) | PilotMessage::Usage(_) => Ok(()),
                     PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
                 }
             }
@@ -97,6 +110,7 @@ impl Lead {
         }
         self.take_over(key, now)?;
         self.ledger.connect(key, &hello.held, now);
+        self.sources.serves(key, hello.serves.clone());
         self.connection_of[key] = Some(slot);
         connection.become_pilot(key);
         let proof = handshake::lead_proof(&self.secret, nonce, &hello.nonce, &hello.pilot);
@@ -161,6 +175,27 @@ impl Lead {
         self.synced.resize(known, 0);
         for (key, number) in self.journals.take_safe() {
             self.synced[key] = self.synced[key].max(number);
+        }
+    }
+
+    /// Tell pilots where to get files; `own` is the one whose connection is being served.
+    pub(crate) fn tell_sources(
+        &mut self,
+        answers: Vec<Answer>,
+        mut own: Option<(PilotKey, &mut Connection)>,
+        now: u64,
+    ) {
+        for Answer { pilot, sha256, peers } in answers {
+            let message = LeadMessage::Source(Source { sha256, peers });
+            match &mut own {
+                Some((key, connection)) if *key == pilot => connection.send(&message, now, self.log),
+                _ => {
+                    let slot = self.connection_of.get(pilot).copied().flatten();
+                    if let Some(connection) = slot.and_then(|slot| self.connections[slot].as_mut()) {
+                        connection.send(&message, now, self.log);
+                    } // else it says anew what it seeks when it is back
+                }
+            }
         }
     }
 

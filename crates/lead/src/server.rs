@@ -19,6 +19,7 @@ use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
 use crate::ledger::{Ledger, PilotKey};
 use crate::replay::Journals;
+use crate::sources::Sources;
 use tidemill_wire::WorkReader;
 
 /// Connections at once; more wait in the kernel's queue.
@@ -76,6 +77,7 @@ pub struct Lead {
     pub(crate) in_line: Vec<bool>,
     pub(crate) synced: Vec<u64>,
     pub(crate) ledger: Ledger,
+    pub(crate) sources: Sources,
     pub(crate) journals: Journals,
     pub(crate) commit: Commit,
     pub(crate) work: WorkReader,
@@ -114,7 +116,9 @@ impl Lead {
         let beside = manifest.lead == "beside";
         let dead_after_us = seconds_us(manifest.settings.dead_after_s);
         let stop_files = manifest.settings.stop_files.iter().map(PathBuf::from);
+        let readers_max = usize::try_from(manifest.settings.stage_readers).unwrap_or(1);
         let mut lead = Lead {
+            sources: Sources::new(manifest.settings.peers, readers_max),
             fleet: fleet.to_owned(),
             work: WorkReader::new(fleet),
             secret,
@@ -301,6 +305,8 @@ impl Lead {
                 ],
             );
         }
+        let answers = self.sources.tick(now);
+        self.tell_sources(answers, None, now);
         let deaf = self.commit.is_full();
         let dead_after_us = seconds_us(self.manifest.settings.dead_after_s);
         let beat_us = (dead_after_us / 3).clamp(100_000, BEAT_US_MAX);

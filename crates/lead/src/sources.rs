@@ -1,0 +1,299 @@
+//! Who gets a file from whom. Pure: takes what pilots say and `now`, gives what to tell them.
+//!
+//! The first who asks for a file reads it from the shared file system. Everybody else gets a parent that has it or is
+//! getting it, so that each node serves `FAN_OUT` others at most and the tree is as flat as that allows; a parent hands
+//! on what it has while the rest comes. Who lost its parent asks again and says whom it wants to avoid; it keeps what it
+//! has. Where nodes cannot reach each other, they read the shared file system in turns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ledger::PilotKey;
+
+/// Children of a node: each costs it the whole file once more through its link, and two make the tree flat enough.
+/// On one machine, 16 ranks: 1, 2 and 4 were equal (all memory), see docs/staging.md for the model.
+pub const FAN_OUT: usize = 2;
+/// Who could not use so many parents has no way to other nodes, and reads the file itself when it is its turn.
+const PARENTS_TRIED_MAX: usize = 3;
+/// A parent that so many have complained about gets no more children.
+const COMPLAINTS_MAX: usize = 2;
+/// A reader that is silent for so long, and for the file's bytes at the slow rate, is not waited for.
+const PATIENCE_US: u64 = 60_000_000;
+const SLOW_BYTES_PER_US: u64 = 20;
+/// Files that are remembered; of more, the one that was asked for longest ago is forgotten.
+const FILES_MAX: usize = 4096;
+
+/// What one pilot has to do with one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It reads the shared file system, since then.
+    Reads { since: u64 },
+    /// It was given this parent.
+    Takes { parent: PilotKey },
+    /// It asked and has no answer yet; its place in the line.
+    Waits { place: u64 },
+    /// It has it all.
+    Holds,
+}
+
+#[derive(Debug)]
+struct Member {
+    part: Part,
+    children: usize,
+    /// Steps to the source when it got its parent: the nearest are given first.
+    depth: usize,
+    avoid: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    bytes: u64,
+    asked_at: u64,
+    members: BTreeMap<PilotKey, Member>,
+    /// Who reads the shared file system, since when.
+    readers: BTreeMap<PilotKey, u64>,
+    /// By depth: who could take another child.
+    open: BTreeSet<(usize, PilotKey)>,
+    line: BTreeMap<u64, PilotKey>,
+    next_place: u64,
+    complaints: BTreeMap<PilotKey, BTreeSet<PilotKey>>,
+}
+
+/// What to tell a pilot: where to get a file from; no peer = from the shared file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub pilot: PilotKey,
+    pub sha256: String,
+    pub peers: Vec<String>,
+}
+
+/// Everything that is known of files and nodes.
+#[derive(Debug)]
+pub struct Sources {
+    /// Nodes give files to each other.
+    peers: bool,
+    /// Pilots that read the same file from the shared file system at the same time.
+    readers_max: usize,
+    addresses: BTreeMap<PilotKey, String>,
+    files: BTreeMap<String, File>,
+}
+
+impl Sources {
+    pub fn new(peers: bool, readers_max: usize) -> Self {
+        Sources {
+            peers,
+            readers_max: readers_max.max(1),
+            addresses: BTreeMap::new(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// A pilot has come, or says anew where it serves others.
+    pub fn serves(&mut self, pilot: PilotKey, address: Option<String>) {
+        match address {
+            Some(address) => drop(self.addresses.insert(pilot, address)),
+            None => drop(self.addresses.remove(&pilot)),
+        }
+    }
+
+    /// The pilot is gone, for now or for good: when it comes back it says what it has and what it seeks.
+    pub fn leave(&mut self, pilot: PilotKey, now: u64) -> Vec<Answer> {
+        self.addresses.remove(&pilot);
+        let mut touched = Vec::new();
+        for (sha256, file) in &mut self.files {
+            if file.take_out(pilot).is_some() {
+                touched.push(sha256.clone());
+            }
+        }
+        let answers = touched.iter().flat_map(|sha256| self.answer(sha256, now));
+        answers.collect()
+    }
+
+    /// A pilot asks for a file. The answer may come later, to it and to others.
+    pub fn seek(&mut self, pilot: PilotKey, wish: (&str, u64), avoid: Vec<String>, now: u64) -> Vec<Answer> {
+        let (sha256, bytes) = wish;
+        self.make_room(sha256);
+        let file = self.files.entry(sha256.to_owned()).or_default();
+        (file.bytes, file.asked_at) = (bytes, now);
+        let before = file.take_out(pilot);
+        if let Some(Part::Takes { parent }) = before.as_ref().map(|member| member.part) {
+            if self.addresses.get(&parent).is_some_and(|its| avoid.contains(its)) {
+                file.complaints.entry(parent).or_default().insert(pilot);
+            }
+        }
+        let place = file.next_place;
+        file.next_place += 1;
+        file.line.insert(place, pilot);
+        let member = Member {
+            part: Part::Waits { place },
+            children: before.map_or(0, |member| member.children),
+            depth: 0,
+            avoid,
+        };
+        file.members.insert(pilot, member);
+        self.answer(sha256, now)
+    }
+
+    /// A pilot has the whole file, or will never have it.
+    pub fn holds(&mut self, pilot: PilotKey, sha256: &str, held: bool, now: u64) -> Vec<Answer> {
+        self.make_room(sha256);
+        let peers = self.peers;
+        let file = self.files.entry(sha256.to_owned()).or_default();
+        file.asked_at = now;
+        let before = file.take_out(pilot);
+        file.complaints.remove(&pilot);
+        if held {
+            let children = before.map_or(0, |member| member.children);
+            file.join(pilot, (Part::Holds, 0, children), peers);
+        }
+        self.answer(sha256, now)
+    }
+
+    /// Time has passed: readers that are silent for too long are no longer waited for.
+    pub fn tick(&mut self, now: u64) -> Vec<Answer> {
+        let waiting = self.files.iter().filter(|(_, file)| !file.line.is_empty());
+        let names: Vec<String> = waiting.map(|(name, _)| name.clone()).collect();
+        names.iter().flat_map(|sha256| self.answer(sha256, now)).collect()
+    }
+
+    /// Give everybody in the line what there is.
+    fn answer(&mut self, sha256: &str, now: u64) -> Vec<Answer> {
+        let Some(file) = self.files.get_mut(sha256) else {
+            return Vec::new();
+        };
+        let mut answers = Vec::new();
+        let mut next = 0;
+        while let Some((&place, &pilot)) = file.line.range(next..).next() {
+            next = place + 1;
+            let turn = file.readers_at(now) < self.readers_max;
+            if !turn && file.open.is_empty() {
+                break;
+            }
+            let parent = file.parent_for(pilot, &self.addresses);
+            let (part, depth) = match parent {
+                Some((parent, depth)) => (Part::Takes { parent }, depth + 1),
+                None if turn => (Part::Reads { since: now }, 0),
+                None => continue,
+            };
+            let before = file.take_out(pilot);
+            let children = before.map_or(0, |member| member.children);
+            file.join(pilot, (part, depth, children), self.peers);
+            let address = parent.and_then(|(parent, _)| self.addresses.get(&parent));
+            answers.push(Answer {
+                pilot,
+                sha256: sha256.to_owned(),
+                peers: address.cloned().into_iter().collect(),
+            });
+        }
+        answers
+    }
+
+    fn make_room(&mut self, sha256: &str) {
+        if self.files.len() < FILES_MAX || self.files.contains_key(sha256) {
+            return;
+        }
+        let oldest = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.line.is_empty()) // else somebody would wait for ever
+            .min_by_key(|(_, file)| file.asked_at)
+            .map(|(name, _)| name.clone());
+        if let Some(oldest) = oldest {
+            self.files.remove(&oldest);
+        }
+    }
+}
+
+impl File {
+    /// Take a pilot's part away.
+    fn take_out(&mut self, pilot: PilotKey) -> Option<Member> {
+        let member = self.members.remove(&pilot)?;
+        self.open.remove(&(member.depth, pilot));
+        match member.part {
+            Part::Reads { .. } => drop(self.readers.remove(&pilot)),
+            Part::Waits { place } => drop(self.line.remove(&place)),
+            Part::Holds => {}
+            Part::Takes { parent } => {
+                if let Some(its) = self.members.get_mut(&parent) {
+                    its.children = its.children.saturating_sub(1);
+                    if !matches!(its.part, Part::Waits { .. }) {
+                        self.open.insert((its.depth, parent));
+                    }
+                }
+            }
+        }
+        Some(member)
+    }
+
+    /// Give a pilot its part; where nodes serve each other it can be a parent from now on.
+    fn join(&mut self, pilot: PilotKey, (part, depth, children): (Part, usize, usize), peers: bool) {
+        match part {
+            Part::Reads { since } => drop(self.readers.insert(pilot, since)),
+            Part::Takes { parent } => {
+                if let Some(its) = self.members.get_mut(&parent) {
+                    its.children += 1;
+                    if its.children >= FAN_OUT {
+                        self.open.remove(&(its.depth, parent));
+                    }
+                }
+            }
+            Part::Holds | Part::Waits { .. } => {}
+        }
+        let member = Member {
+            part,
+            children,
+            depth,
+            avoid: Vec::new(),
+        };
+        self.members.insert(pilot, member);
+        if peers && children < FAN_OUT {
+            self.open.insert((depth, pilot));
+        }
+    }
+
+    /// Readers that are still waited for.
+    fn readers_at(&self, now: u64) -> usize {
+        let patience = PATIENCE_US + self.bytes / SLOW_BYTES_PER_US;
+        let waited_for = |since: &&u64| now < **since + patience;
+        self.readers.values().filter(waited_for).count()
+    }
+
+    /// Steps from this pilot to one that has or reads the file; None: there is no such way now, or it leads through
+    /// `without`, who would wait for itself.
+    fn depth_of(&self, pilot: PilotKey, without: PilotKey) -> Option<usize> {
+        let mut at = pilot;
+        for depth in 0..=self.members.len() {
+            if at == without {
+                return None;
+            }
+            match self.members.get(&at)?.part {
+                Part::Holds | Part::Reads { .. } => return Some(depth),
+                Part::Takes { parent } => at = parent,
+                Part::Waits { .. } => return None,
+            }
+        }
+        None
+    }
+
+    /// The parent with room for one more child that is nearest to the source, and how near.
+    fn parent_for(
+        &self,
+        pilot: PilotKey,
+        addresses: &BTreeMap<PilotKey, String>,
+    ) -> Option<(PilotKey, usize)> {
+        let avoid = &self.members.get(&pilot)?.avoid;
+        if avoid.len() >= PARENTS_TRIED_MAX {
+            return None;
+        }
+        let complaints = |key| self.complaints.get(key).map_or(0, BTreeSet::len);
+        self.open.iter().find_map(|(_, key)| {
+            let serves = addresses.get(key).is_some_and(|its| !avoid.contains(its));
+            let fit = serves && complaints(key) < COMPLAINTS_MAX;
+            let depth = fit.then(|| self.depth_of(*key, pilot)).flatten()?;
+            Some((*key, depth))
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "sources_tests.rs"]
+mod tests;
