@@ -119,10 +119,27 @@ def test_a_variable_whose_entries_are_all_dead_is_unset_but_never_path() -> None
     assert found.saves_failed == 1
 
 
-def test_duplicates_are_left_out() -> None:
-    found = explain(profile_of([("/a/liba.so", "f", 1, 0)], env={"LD_LIBRARY_PATH": "/a:/b:/a/"}))
-    assert verdicts(found, "LD_LIBRARY_PATH") == {"/a": "used", "/b": "idle", "/a/": "duplicate"}
+def test_duplicates_are_left_out_with_what_is_dead() -> None:
+    paths: list[Path] = [("/a/liba.so", "f", 1, 0), ("/d/liba.so", "x", 0, 1)]
+    found = explain(profile_of(paths, env={"LD_LIBRARY_PATH": "/d:/a:/b:/a/"}))
+    assert verdicts(found, "LD_LIBRARY_PATH") == {
+        "/d": "dead",
+        "/a": "used",
+        "/b": "idle",
+        "/a/": "duplicate",
+    }
     assert found.environment == {"LD_LIBRARY_PATH": "/a:/b"}
+
+
+def test_a_directory_that_path_names_twice_is_searched_twice() -> None:
+    paths: list[Path] = [("/a/prog", "f", 1, 0), ("/a/other", "x", 0, 6), ("/b/other", "f", 3, 0)]
+    found = explain(profile_of(paths, env={"PATH": "/a:/a:/b"}))
+    assert (found.environment, found.saves_failed) == ({"PATH": "/a:/b"}, 3)
+
+
+def test_what_saves_nothing_is_not_proposed() -> None:
+    found = explain(profile_of([("/a/liba.so", "f", 1, 0)], env={"LD_LIBRARY_PATH": "/a:/a"}))
+    assert found.environment == {}
 
 
 def test_an_empty_entry_is_the_working_directory_as_the_seed_of_this_found() -> None:

@@ -50,7 +50,11 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "app show": ("app", "one application with its parameters"),
         "app check": ("app", "check an application file before it is approved"),
     },
-    "images": {
+    "shared file systems": {
+        "trace": ("trace", "run a command and count what it asks of file systems"),
+        "trace show": ("trace", "the table of a saved profile"),
+        "trace merge": ("trace", "several runs as one profile"),
+        "trace explain": ("trace", "which search paths cause the failing look-ups, and what avoids them"),
         "image build": ("image", "pack the software that a trace used, or whole trees, into an image"),
         "image list": ("image", "the images of a store"),
         "image inspect": ("image", "what an image holds and where it came from"),
@@ -112,8 +116,9 @@ def _run(words: list[str]) -> int:
     if words[0] == "--version":
         print(f"tidemill {__version__}")
         return EXIT_DONE
-    if len(words) == 2 and words[1] in ("-h", "--help") and (family := family_of(words[0])):
-        print("\n".join(f"tidemill {verb:<16} {VERBS[verb][1]}" for verb in family))
+    is_family = words[0] not in VERBS and bool(family_of(words[0]))
+    if len(words) == 2 and words[1] in ("-h", "--help") and is_family:
+        print("\n".join(f"tidemill {verb:<16} {VERBS[verb][1]}" for verb in family_of(words[0])))
         return EXIT_DONE
     verb, rest = find_verb(words)
     command = load(verb)

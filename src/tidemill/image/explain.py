@@ -224,18 +224,30 @@ class _Book:
             kept, moved, saved = self.ordered(kept, listing)
         value = self.path.separator.join(place.text for place in places)
         proposed: str | None = value
-        if dropped or moved:
+        saves_ops = sum(self.lookups[k] for k in dropped) + saved + self.repeated(dropped)
+        if saves_ops:
             proposed = self.path.separator.join(places[k].text for k in kept) or ("." if kept else None)
         if proposed is None and self.path.name == "PATH":
-            proposed, dropped = value, set()
+            proposed, dropped, saves_ops = value, set(), 0
         return Search(
             name=self.path.name,
             value=value,
             proposed=proposed,
             moved=[places[k].text for k in moved],
             entries=[self.entry(k, verdicts[k], total) for k in range(len(places))],
-            saves_ops=sum(self.lookups[k] for k in dropped) + saved,
-            saves_failed=sum(self.failed[k] for k in dropped) + saved,
+            saves_ops=saves_ops,
+            saves_failed=sum(self.failed[k] for k in dropped) + saved + self.repeated(dropped),
+        )
+
+    def repeated(self, dropped: set[int]) -> int:
+        """Failing look-ups below directories that PATH names again; the loader and Python pass over repetitions."""
+        if self.path.style is not Style.COMMANDS:
+            return 0
+        directories = [place.directory for place in self.path.places]
+        return sum(
+            self.failed[first] // directories.count(directories[k])
+            for k in dropped
+            if (first := self.index[directories[k] or ""]) not in dropped
         )
 
     def entry(self, k: int, verdict: Verdict, total: int) -> Entry:

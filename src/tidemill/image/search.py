@@ -43,7 +43,7 @@ LISTS = frozenset(
 )
 """Variables that are lists of directories to every reader: without a dead entry they mean the same."""
 
-_LIST_NAME = re.compile(r"(PATH|LIB|LIBS|DIRS)$")
+_LIST_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(PATH|LIB|LIBS|DIRS)")
 _LEVELS = frozenset(
     {"tls", "haswell", "avx512_1", "xeon_phi", "x86_64", "aarch64", "atomics", "power8", "power9"}
 )
@@ -81,7 +81,7 @@ def search_paths(env: Mapping[str, str], cwd: str) -> list[Path]:
     order = [name for name in STYLES if name in env] + sorted(set(env) - set(STYLES))
     found = []
     for name in order:
-        if name not in LISTS and not _LIST_NAME.search(name):
+        if name not in LISTS and not _LIST_NAME.fullmatch(name):
             continue
         value = env[name]
         separator = ";" if name == "LD_LIBRARY_PATH" and ";" in value and ":" not in value else ":"
@@ -191,7 +191,7 @@ def family(path: str) -> str:
         return "locale"
     if is_module_name(path):
         return "sys.path"
-    if is_library(path) or "/glibc-hwcaps" in path:
+    if is_library(path) or "/glibc-hwcaps" in path or name in _LEVELS:
         return "RPATH"
     if name.endswith((".h", ".hh", ".hpp", ".hxx", ".gch", ".icc", ".inc")) or "/include/" in path:
         return "include"

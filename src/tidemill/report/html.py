@@ -36,8 +36,22 @@ STATES = {
 
 def page(data: ReportData) -> str:
     """The page."""
+    parts = [
+        _facts(data),
+        _progress(data),
+        _campaigns(data.campaigns),
+        _efficiency(data.campaigns),
+        _failures(data.failures),
+        _allocations(data.allocations),
+        _sites(data),
+    ]
+    return document(data.title, _span(data), "\n".join(parts), made_us=data.made_us)
+
+
+def document(title: str, subtitle: str, body: str, *, made_us: int) -> str:
+    """A whole page around `body`, which is HTML."""
     style = resources.files("tidemill.report").joinpath("style.css").read_text(encoding="utf-8")
-    title = escape(data.title)
+    title = escape(title)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -49,15 +63,9 @@ def page(data: ReportData) -> str:
 </head>
 <body>
 <main>
-<header><h1>{title}</h1><div class="soft">{escape(_span(data))}</div></header>
-{_facts(data)}
-{_progress(data)}
-{_campaigns(data.campaigns)}
-{_efficiency(data.campaigns)}
-{_failures(data.failures)}
-{_allocations(data.allocations)}
-{_sites(data)}
-<footer>Made by Tidemill {escape(__version__)} at {clock.utc_text(data.made_us)}. All times are UTC.</footer>
+<header><h1>{title}</h1><div class="soft">{escape(subtitle)}</div></header>
+{body}
+<footer>Made by Tidemill {escape(__version__)} at {clock.utc_text(made_us)}. All times are UTC.</footer>
 </main>
 </body>
 </html>
@@ -105,11 +113,16 @@ def _facts(data: ReportData) -> str:
         ("CPU/wall", percent_text(ratio(cpu, wall)), ""),
         ("peak memory", bytes_text(max((row.usage.rss_kb for row in rows), default=0) * 1024), ""),
     ]
-    cards = "".join(
+    return cards(facts)
+
+
+def cards(facts: Iterable[tuple[str, str, str]]) -> str:
+    """Names and values that come first on a page; the third word colours one (`bad`, `good` or none)."""
+    drawn = "".join(
         f'<div class="fact{" " + kind if kind else ""}"><b>{escape(value)}</b>{escape(name)}</div>'
         for name, value, kind in facts
     )
-    return f'<section class="facts">{cards}</section>'
+    return f'<section class="facts">{drawn}</section>'
 
 
 def _progress(data: ReportData) -> str:
@@ -125,7 +138,7 @@ def _progress(data: ReportData) -> str:
         for part in parts
     )
     drawn = shares(parts, title="jobs by state") + f'<ul class="legend">{keys}</ul>'
-    return _section("Jobs and events", drawn + (_over_time(data.timeline) if data.timeline else ""))
+    return section("Jobs and events", drawn + (_over_time(data.timeline) if data.timeline else ""))
 
 
 def _over_time(line: Timeline) -> str:
@@ -141,7 +154,7 @@ def _over_time(line: Timeline) -> str:
         ("Jobs running at once", "jobs running over time", line.slots),
     ]
     figures = [
-        _figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=_short))
+        figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=_short))
         for caption, title, values in drawn
     ]
     told = "A job's events are spread evenly between its start and its end."
@@ -163,7 +176,7 @@ def _campaigns(rows: Sequence[CampaignRow]) -> str:
         ]
         for row in rows
     ]
-    return _section("Campaigns", _table(heads, cells, right=range(1, 8)))
+    return section("Campaigns", table(heads, cells, right=range(1, 8)))
 
 
 def _efficiency(rows: Sequence[CampaignRow]) -> str:
@@ -183,17 +196,17 @@ def _efficiency(rows: Sequence[CampaignRow]) -> str:
         )
         for row in used
     ]
-    body = _figure("CPU time / wall time on slots", bars(cpu, title="CPU per wall time by campaign", top=1.0))
+    body = figure("CPU time / wall time on slots", bars(cpu, title="CPU per wall time by campaign", top=1.0))
     if any(row.usage.setup_us for row in used):
-        body += _figure(
+        body += figure(
             "Share of slot time spent in set-up", bars(setup, title="set-up share by campaign", top=1.0)
         )
-    return _section("Efficiency", body)
+    return section("Efficiency", body)
 
 
 def _failures(groups: Sequence[FailureGroup]) -> str:
     if not groups:
-        return _section("Failures", "<p>None.</p>")
+        return section("Failures", "<p>None.</p>")
     by_class: dict[str, tuple[int, int]] = {}
     for group in groups:
         count, final = by_class.get(group.failure, (0, 0))
@@ -205,13 +218,13 @@ def _failures(groups: Sequence[FailureGroup]) -> str:
         ],
         title="failures by class",
     )
-    body = _figure("Failures by class; final = the event used up its retries", drawn)
+    body = figure("Failures by class; final = the event used up its retries", drawn)
     body += "".join(_group(group) for group in groups[:GROUPS_MAX])
     if len(groups) > GROUPS_MAX:
         body += (
             f'<p class="soft">and {len(groups) - GROUPS_MAX} causes more: <code>tidemill errors</code></p>'
         )
-    return _section("Failures", body)
+    return section("Failures", body)
 
 
 def _group(group: FailureGroup) -> str:
@@ -238,7 +251,7 @@ def _group(group: FailureGroup) -> str:
         f'<span class="soft">Next: {_code(policy.next_step)}.</span></p>'
         + (f"<pre>{escape(shown)}</pre>" if shown else "")
         + "<details><summary>examples</summary>"
-        + _table(["job", "event", "seed", "site", "node", "message"], rows, right=range(3))
+        + table(["job", "event", "seed", "site", "node", "message"], rows, right=range(3))
         + "</details>"
     )
 
@@ -257,7 +270,7 @@ def _allocations(rows: Sequence[AllocationRow]) -> str:
         for row in known
     ]
     body = (
-        _figure(
+        figure(
             "Payload time / slot time of allocations",
             bars(occupancy, title="occupancy by allocation", top=1.0),
         )
@@ -283,7 +296,7 @@ def _allocations(rows: Sequence[AllocationRow]) -> str:
         if len(rows) > ALLOCATIONS_SHOWN
         else ""
     )
-    return _section("Allocations", body + _table(heads, cells, right=(3, 4, 6)) + more)
+    return section("Allocations", body + table(heads, cells, right=(3, 4, 6)) + more)
 
 
 def _sites(data: ReportData) -> str:
@@ -293,7 +306,7 @@ def _sites(data: ReportData) -> str:
         [site.name, site.state, site.host, site.version, ", ".join(site.applications) or "-"]
         for site in data.sites
     ]
-    return _section("Sites", _table(["site", "state", "host", "version", "applications"], cells))
+    return section("Sites", table(["site", "state", "host", "version", "applications"], cells))
 
 
 def _cpu_share(row: CampaignRow) -> float | None:
@@ -311,15 +324,18 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """A part of a page; `body` is HTML."""
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def _figure(caption: str, drawn: str) -> str:
+def figure(caption: str, drawn: str) -> str:
+    """A drawing with its caption."""
     return f"<figure><figcaption>{escape(caption)}</figcaption>{drawn}</figure>"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+    """A table of texts; columns in `right` are numbers."""
     numeric = set(right)
     kinds = ["n" if k in numeric else "name" if k == 0 else "" for k in range(len(heads))]
     head = "".join(f'<th class="{kind}">{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
