@@ -18,7 +18,7 @@ def profile_of(
     *,
     env: dict[str, str],
     command: str = "prog",
-    cwd: str = "/work",
+    cwd: str = "/job",
     truncated: bool = False,
 ) -> Profile:
     uses = sorted(PathUse(*path) for path in paths)
@@ -144,20 +144,20 @@ def test_what_saves_nothing_is_not_proposed() -> None:
 
 def test_an_empty_entry_is_the_working_directory_as_the_seed_of_this_found() -> None:
     env = {"LD_LIBRARY_PATH": ":/sw/lib"}
-    paths: list[Path] = [("/work/libx.so", "x", 0, 5), ("/sw/lib/libx.so", "f", 5, 0)]
+    paths: list[Path] = [("/job/libx.so", "x", 0, 5), ("/sw/lib/libx.so", "f", 5, 0)]
     found = explain(profile_of(paths, env=env))
     assert found.environment == {"LD_LIBRARY_PATH": "/sw/lib"}
     assert any("working directory is searched" in line for line in found.advice)
 
 
 def test_an_empty_entry_that_hits_stays_even_alone() -> None:
-    paths: list[Path] = [("/work/libx.so", "f", 1, 0), ("/dead/libx.so", "x", 0, 1)]
+    paths: list[Path] = [("/job/libx.so", "f", 1, 0), ("/dead/libx.so", "x", 0, 1)]
     found = explain(profile_of(paths, env={"LD_LIBRARY_PATH": "/dead:"}))
     assert found.environment == {"LD_LIBRARY_PATH": "."}
 
 
 def test_relative_entries_stay_where_the_program_changes_its_directory() -> None:
-    profile = profile_of([("/work/libx.so", "x", 0, 5)], env={"LD_LIBRARY_PATH": "."})
+    profile = profile_of([("/job/libx.so", "x", 0, 5)], env={"LD_LIBRARY_PATH": "."})
     assert explain(profile).environment == {"LD_LIBRARY_PATH": None}
     profile.ops["chdir"] = Operation(ok=1, errors={})
     assert explain(profile).environment == {}
@@ -239,24 +239,24 @@ def test_entries_of_sys_path_are_told_by_their_names() -> None:
         ("/usr/lib/python311.zip", "x", 0, 2),
         ("/usr/lib/python3.11/os.py", "f", 2, 0),
         ("/usr/lib/python3.11/site-packages/six.py", "x", 0, 1),
-        ("/home/u/.local/lib/python3.11/site-packages", "x", 0, 4),
+        ("/users/u/.local/lib/python3.11/site-packages", "x", 0, 4),
     ]
     found = explain(profile_of(paths, env={}))
     places = {place.directory: place.failed for place in group(found, "sys.path").places}
     assert places == {
         "/usr/lib/python311.zip": 2,
         "/usr/lib/python3.11/site-packages": 1,
-        "/home/u/.local/lib/python3.11/site-packages": 4,
+        "/users/u/.local/lib/python3.11/site-packages": 4,
     }
     assert found.environment == {"PYTHONNOUSERSITE": "1"}
     assert found.saves_failed == 4
 
 
 SAFE: list[Path] = [
-    ("/work", "d", 40, 0),
-    ("/work/numpy.so", "x", 0, 3),
+    ("/job", "d", 40, 0),
+    ("/job/numpy.so", "x", 0, 3),
     ("/usr/lib/python3.11/os.py", "f", 2, 0),
-    ("/work/data.txt", "f", 1, 0),
+    ("/job/data.txt", "f", 1, 0),
 ]
 
 
@@ -264,8 +264,8 @@ SAFE: list[Path] = [
     ("command", "more", "proposed"),
     [
         ("python3 -c pass", [], True),
-        ("/usr/bin/python3.11 prog.py", [("/work/prog.py", "f", 1, 0)], True),
-        ("python3 prog.py", [("/work/prog.py", "f", 1, 0), ("/work/mine.py", "f", 1, 0)], False),
+        ("/usr/bin/python3.11 prog.py", [("/job/prog.py", "f", 1, 0)], True),
+        ("python3 prog.py", [("/job/prog.py", "f", 1, 0), ("/job/mine.py", "f", 1, 0)], False),
         ("python3 -c pass", [("/x/lib/python3.9/os.py", "f", 1, 0)], False),
         ("python3 -I -c pass", [], False),
         ("prog", [], False),
