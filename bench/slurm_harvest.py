@@ -14,7 +14,7 @@ harm_mean_s        mean delay as `tidemill site harm` estimates it, from what th
 baseline_mean_s, baseline_worst_s   the second run without us against the first: the noise of all that
 runs               the figures of each seed
 
-    python bench/slurm_harvest.py --json [--seeds 5 6 7 8] [--seconds 450] [--load 0.85] [--poll 2] [--keep]
+    python bench/slurm_harvest.py --json [--seeds 5 6 7 8] [--seconds 450] [--load 0.85] [--poll 1.5] [--keep]
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ REGULAR_UID, OUR_UID, GROUP = 1, 65534, 65534
 START_S_MAX = 900.0
 SLURM = ["--nodes", str(NODES), "--cores", "1", "--memory", "1000", "--bf-interval", "2", "--kill-wait", "8"]
 
-# Jobs are about 60 times shorter than real ones: so are polls, cycles and limits, and starts 60 times more frequent.
+# Jobs are about 60 times shorter than real ones: so are polls (2 % of a mean run of 73 s), cycles and limits, and
+# starts are 60 times more frequent.
 SITE = """batch = "slurm"
 contact = "bench@example.org"
 node_binary = "{binary}"
@@ -337,7 +338,7 @@ def main() -> int:
     parser.add_argument(
         "--load", type=float, default=0.85, help="offered load of regular jobs (default: 0.85)"
     )
-    parser.add_argument("--poll", type=float, default=2.0, help="the agent's poll interval in s (default: 2)")
+    parser.add_argument("--poll", type=float, default=1.5, help="the agent's poll interval in s (default: 1.5)")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds at a time (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep all files")
     args = parser.parse_args()
