@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tidemill.image.build import Built, Order
     from tidemill.image.recipe import Recipe
 
+LEFT_S = 86400
+"""A build that wrote nothing to its temporary file for so long is taken for dead."""
+
 MODES = ("auto", "fuse", "unpack", "relocate")
 
 
@@ -327,6 +330,7 @@ def gc(args: Namespace) -> int:
         used=used_packs(site / "fleets"),
         newest=args.keep or 0,
         young_us=clock.now_us() - args.young * 1_000_000,
+        left_us=clock.now_us() - max(args.young, LEFT_S) * 1_000_000,
     )
     planned = plan_removal(store, kept)
     done = planned if args.dry_run else remove(store, planned)

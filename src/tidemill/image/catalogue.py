@@ -165,6 +165,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     used: Collection[str]  #: packs (`packs/...`) that fleets read
     newest: int  #: of the images that nobody names, so many stay
     young_us: int  #: what was made later stays
+    left_us: int  #: temporary files of builds that wrote to them later stay: these may go on
 
 
 def spare_images(recipes: Mapping[str, Recipe], kept: Kept) -> list[str]:

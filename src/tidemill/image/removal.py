@@ -101,8 +101,7 @@ def remove(store: Path, planned: Removal) -> Removal:
     gone: list[str] = []
     size = 0
     aside = [(store / each, store / (each + DOOMED)) for each in planned.files]
-    for path, doomed in aside:
-        _rename(path, doomed)
+    aside = [(path, doomed) for path, doomed in aside if _rename(path, doomed)]
     shelf = read_store(store)
     needed = _needed(shelf.recipes.values()) if not shelf.broken else set(planned.files)
     for path, doomed in aside:
@@ -152,7 +151,7 @@ def _unneeded(store: Path, staying: Sequence[Recipe], kept: Kept) -> Iterator[Pa
     needed = _needed(staying) | set(kept.used)
     for folder, suffix in ((packs.FOLDER, ".pack"), (listing.FOLDER, ".gz")):
         for path in sorted((store / folder).glob(f"*{suffix}")):
-            if f"{folder}/{path.name}" not in needed and _is_old(path, kept):
+            if f"{folder}/{path.name}" not in needed and _is_old(path, kept.young_us):
                 yield path
                 index = path.with_suffix(".index")
                 if suffix == ".pack" and index.exists():
@@ -160,16 +159,17 @@ def _unneeded(store: Path, staying: Sequence[Recipe], kept: Kept) -> Iterator[Pa
 
 
 def _left_behind(store: Path, kept: Kept) -> Iterator[Path]:
-    """What builds and removals that were killed have left."""
+    """What builds and removals that were killed have left: temporary files, indices without a pack."""
     for folder in (store, store / packs.FOLDER, store / listing.FOLDER):
-        for path in sorted([*folder.glob(f".*{packs.TEMPORARY}"), *folder.glob(f"*{DOOMED}")]):
-            if _is_old(path, kept):
+        lonely = [each for each in folder.glob("*.index") if not each.with_suffix(".pack").exists()]
+        for path in sorted([*folder.glob(f".*{packs.TEMPORARY}"), *folder.glob(f"*{DOOMED}"), *lonely]):
+            if _is_old(path, kept.left_us):
                 yield path
 
 
-def _is_old(path: Path, kept: Kept) -> bool:
+def _is_old(path: Path, before_us: int) -> bool:
     try:
-        return path.stat().st_mtime_ns // 1000 < kept.young_us
+        return path.stat().st_mtime_ns // 1000 < before_us
     except FileNotFoundError:
         return False
 
@@ -181,10 +181,12 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _rename(path: Path, new: Path) -> None:
+def _rename(path: Path, new: Path) -> bool:
+    """Whether there was something to rename."""
     try:
         path.rename(new)
     except FileNotFoundError:
-        return
+        return False
     except OSError as error:
         raise SiteError(f"failed to rename `{path}`: {error.strerror}") from error
+    return True
