@@ -211,7 +211,7 @@ class Applications:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
         self._by_file: dict[str, Approved] = {}
         self.digests = Digests()
         self.by_name: dict[str, Approved] = {}
@@ -219,7 +219,8 @@ class Applications:
 
     def refresh(self) -> bool:
         """Read what is new or changed; whether the offers changed. A wrong file is logged and not offered."""
-        found = self._list()
+        listed = self._list()
+        found = self._marked(listed)
         if found == self._seen:
             return False
         for name in [*self._by_file, *self.problems]:
@@ -229,7 +230,7 @@ class Applications:
         for name, mark in found.items():
             if self._seen.get(name) != mark:
                 self._read(name)
-        self._seen = found
+        self._seen = self._marked(listed)
         self.by_name = {}
         for name, approved in sorted(self._by_file.items()):
             if approved.app.name in self.by_name:
@@ -246,8 +247,8 @@ class Applications:
             self.problems[name] = error.message
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
-    def _list(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+    def _list(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
         try:
             with os.scandir(self._directory) as entries:
                 for entry in entries:
@@ -261,6 +262,16 @@ class Applications:
         if len(found) > APPLICATIONS_MAX:
             raise ConfigError(f"`{self._directory}` holds more than {APPLICATIONS_MAX} applications")
         return found
+
+    def _marked(self, listed: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """A file that is refused is read again when the images change, too: one that lacked may be there now."""
+        if not self.problems:
+            return listed
+        try:
+            changed_ns = (self._directory.absolute().parent / FOLDER).stat().st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        return {name: (*mark, changed_ns) if name in self.problems else mark for name, mark in listed.items()}
 
     def get(self, name: str) -> Approved:
         """The application, whose files still have their digests. Raises JobError (class `dispatch`)."""
