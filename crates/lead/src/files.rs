@@ -124,6 +124,9 @@ impl Lead {
 
     fn take_work(&mut self, work: WorkText, now: u64) {
         let number = work.number;
+        if let Some(areas) = &work.io {
+            self.set_budget(areas, now);
+        }
         let orders = self.ledger.load(work);
         for problem in &orders.problems {
             self.log

@@ -61,6 +61,7 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         ended: vec![],
         ends: vec![],
         shares: vec![],
+        io: None,
         leave: vec![],
         drain: false,
         close: false,

@@ -2,8 +2,12 @@
 
 mod address;
 mod allocations;
+pub mod budget;
+#[cfg(test)]
+mod budget_tests;
 mod commit;
 mod connection;
+mod correction;
 mod error;
 mod files;
 mod grants;
@@ -14,6 +18,7 @@ mod ledger;
 mod ledger_tests;
 mod pace;
 mod peers;
+mod permits;
 mod protocol;
 mod record;
 mod replay;

@@ -62,7 +62,15 @@ impl Lead {
                         self.tell_sources(answers, Some((key, connection)), now);
                         Ok(())
                     }
-                    PilotMessage::Beat(_) | PilotMessage::Want(_) | PilotMessage::Usage(_) => Ok(()),
+                    PilotMessage::Want(want) => {
+                        self.want(key, &want);
+                        Ok(())
+                    }
+                    PilotMessage::Usage(usage) => {
+                        self.usage(key, &usage, now);
+                        Ok(())
+                    }
+                    PilotMessage::Beat(_) => Ok(()),
                     PilotMessage::Hello(_) => Err(String::from("it said hello twice")),
                 }
             }

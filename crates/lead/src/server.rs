@@ -14,6 +14,7 @@ use tidemill_wire::{
 };
 
 use crate::address;
+use crate::budget::Budget;
 use crate::commit::Commit;
 use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
@@ -83,6 +84,11 @@ pub struct Lead {
     pub(crate) work: WorkReader,
     pub(crate) work_problem: Option<String>,
     pub(crate) intervals: Intervals,
+    /// what starts may cost shared file systems
+    pub(crate) budget: Budget,
+    /// when the next start can be permitted, as far as time alone decides
+    pub(crate) permit_at: Option<u64>,
+    pub(crate) was_over: bool,
     pub(crate) work_at: u64,
     pub(crate) stop_at: u64,
     pub(crate) superseded_at: u64,
@@ -143,6 +149,9 @@ impl Lead {
                 stop_us: 2_000_000,
                 superseded_us: if beside { 2_000_000 } else { 5_000_000 },
             },
+            budget: Budget::default(),
+            permit_at: None,
+            was_over: false,
             work_at: 0,
             stop_at: 0,
             superseded_at: now + 1_000_000,
@@ -162,6 +171,8 @@ impl Lead {
             manifest,
         };
         lead.know_pilots();
+        let io = lead.manifest.settings.io.clone();
+        lead.set_budget(&io, now);
         while lead.work_at <= now {
             lead.look_for_work(now);
         }
@@ -241,6 +252,7 @@ impl Lead {
             self.tick(now);
         }
         self.serve_all(now);
+        self.permit(now);
         self.hurry(now);
         for (key, number) in self.commit.step(now) {
             self.acknowledge(key, number, now);
@@ -258,6 +270,7 @@ impl Lead {
             Some(self.work_at).filter(|_| !self.ledger.is_closed()),
             Some(self.tick_at),
             self.commit.due(),
+            self.permit_at,
         ];
         let soonest = soonest.into_iter().flatten().min().unwrap_or(now + TICK_US);
         let full = self.commit.is_full();

@@ -213,6 +213,7 @@ impl Pilot {
             Phase::Draining { reason, message, .. } => (*reason, message.clone()),
             Phase::Stopping { reason, .. } => (*reason, String::new()),
         };
+        self.note_usage(now_us)?;
         let slot_us = self.slot_us(ended_us);
         let busy_us = self.tally.busy_us;
         self.records.seal()?;

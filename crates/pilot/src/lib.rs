@@ -6,6 +6,7 @@
 
 mod binding;
 mod bundle;
+mod counters;
 mod error;
 mod facts;
 mod keeper;
@@ -15,6 +16,7 @@ mod link;
 mod mailbox;
 mod options;
 mod orders;
+mod permits;
 mod piece;
 mod pilot;
 mod place;
@@ -24,6 +26,7 @@ mod source;
 mod start;
 mod system;
 mod tar;
+mod usage;
 mod watch;
 
 use std::ffi::OsString;

@@ -28,6 +28,7 @@ impl Pilot {
                     LOG.info("lead.joined", &[("acked", &acked)]);
                     self.asked = None;
                     self.catching_up = true;
+                    self.permits.waiting.reconnected();
                     self.safe_us = now_us;
                     self.records.reconnected(acked);
                 }
@@ -87,11 +88,11 @@ impl Pilot {
                 self.drain(reason, &drain.reason, now_us)?;
             }
             LeadMessage::Deadline(deadline) => self.end_at(deadline.at_us, now_us)?,
+            LeadMessage::Permit(permit) => self.hear_permit(&permit, now_us)?,
             LeadMessage::Beat(_)
             | LeadMessage::Challenge(_)
             | LeadMessage::Welcome(_)
-            | LeadMessage::Source(_)
-            | LeadMessage::Permit(_) => {}
+            | LeadMessage::Source(_) => {}
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::keeper::{Keeper, Kept};
 use crate::lead_process::{LeadProcess, WATCH_US};
 use crate::leaving::{Phase, Reason, COPY_US};
 use crate::link::{LinkEvent, OUT_BYTES_MAX};
+use crate::permits::Permits;
 use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
 use crate::source::Source;
@@ -73,6 +74,7 @@ pub struct Pilot {
     pub(crate) lead_process: Option<LeadProcess>,
     pub(crate) phase: Phase,
     pub(crate) tally: Tally,
+    pub(crate) permits: Permits,
     pub(crate) signals: Signals,
     pub(crate) canceled: HashSet<u64>,
     /// Deaths of slots, and starts that failed, since the last Done.
@@ -100,6 +102,7 @@ pub struct Parts {
     pub records: Records,
     pub source: Source,
     pub keeper: Keeper,
+    pub permits: Permits,
     pub lead_process: Option<LeadProcess>,
     pub signals: Signals,
 }
@@ -113,6 +116,7 @@ impl Pilot {
             records,
             source,
             keeper,
+            permits,
             lead_process,
             signals,
         } = parts;
@@ -126,6 +130,7 @@ impl Pilot {
             lead_process,
             phase: Phase::Working,
             tally: Tally::default(),
+            permits,
             signals,
             canceled: HashSet::new(),
             slot_deaths: 0,
@@ -175,6 +180,7 @@ impl Pilot {
         let kept = self.keeper.sync_if_due(now_us, idle);
         self.tell_kept(kept, now_us)?;
         self.bind(now_us)?;
+        self.pace_starts(now_us)?;
         self.hand_over(now_us)
     }
 
@@ -227,6 +233,7 @@ impl Pilot {
             (!self.records.all_safe() && !self.source.is_files())
                 .then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
             self.idle_due_us(),
+            self.permits.due_us(),
             self.forget_due_us(),
         ];
         due.into_iter().flatten().min().unwrap_or(now_us).max(now_us)

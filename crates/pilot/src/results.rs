@@ -126,6 +126,7 @@ impl Pilot {
     }
 
     fn close_life(&mut self, slot: u32) {
+        self.permits.waiting.gone(slot);
         if let Some(made_us) = self.tally.made_us.remove(&slot) {
             if self.tally.lives.len() < LIVES_MAX {
                 self.tally.lives.push((made_us, realtime_us()));
@@ -229,7 +230,12 @@ impl Pilot {
                 self.take_logs((job, first, count, truncated), &stdout, &stderr);
                 Ok(())
             }
-            FromSlot::Up { .. } | FromSlot::Idle => Ok(()),
+            FromSlot::Want { program } => self.hear_want(slot, program, now_us),
+            FromSlot::Idle => {
+                self.permits.waiting.gone(slot);
+                Ok(())
+            }
+            FromSlot::Up { .. } => Ok(()),
         }
     }
 

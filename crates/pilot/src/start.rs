@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tidemill_lead::budget::Budget;
 use tidemill_slot::Isolation;
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
@@ -17,12 +18,14 @@ use crate::leaving::Reason;
 use crate::link::{Identity, Link};
 use crate::mailbox::{Address, Mailbox};
 use crate::options::Options;
+use crate::permits::Permits;
 use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
 use crate::place::Affinity;
 use crate::records::Records;
 use crate::results;
 use crate::source::Source;
 use crate::system::{self, Signals};
+use crate::usage::UsageMeter;
 use crate::watch::deadline_us;
 
 const INCARNATIONS_MAX: u64 = 10_000;
@@ -94,9 +97,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         records,
         source,
         keeper: Keeper::new(bundle, settings.output_flush_s),
+        permits: permits(&settings, files, now_us),
         lead_process,
         signals,
     })))
+}
+
+/// Without a lead, the manifest tells the share of each allocation.
+fn permits(settings: &Settings, files: bool, now_us: u64) -> Permits {
+    let own = files.then(|| {
+        let mut budget = Budget::default();
+        budget.set(&settings.io, now_us);
+        budget
+    });
+    Permits::new(own, UsageMeter::new(Path::new("/"), &settings.io, now_us), now_us)
 }
 
 fn journal(pilot: &str, options: &Options, files: bool) -> Records {

@@ -181,6 +181,9 @@ pub(crate) fn put_downward(into: &mut Vec<u8>, message: &Downward) -> Result<(),
         ToSlot::CancelJob { job } => frame(into, 8, |w| {
             w.number(*job);
         }),
+        ToSlot::Permit { program, note } => frame(into, 9, |w| {
+            w.number(*program).bytes(note.as_bytes());
+        }),
     }
     Ok(())
 }
@@ -205,6 +208,10 @@ pub(crate) fn get_downward(content: &[u8]) -> Result<Downward, Garbled> {
         6 => ToSlot::Finish,
         7 => ToSlot::Stop,
         8 => ToSlot::CancelJob { job: r.number()? },
+        9 => ToSlot::Permit {
+            program: r.number()?,
+            note: r.text()?,
+        },
         20 => return Ok(Downward::Collected(r.number()?)),
         21 => {
             let (program, backs) = serde_json::from_slice(&r.bytes()?).map_err(garbled)?;
@@ -258,6 +265,9 @@ pub(crate) fn put_upward(into: &mut Vec<u8>, message: &Upward) {
                 .number(u64::from(log.truncated));
         }),
         FromSlot::Idle => frame(into, 6, |_| ()),
+        FromSlot::Want { program } => frame(into, 7, |w| {
+            w.number(*program);
+        }),
     }
 }
 
@@ -292,6 +302,7 @@ pub(crate) fn get_upward(content: &[u8]) -> Result<Upward, Garbled> {
             truncated: r.number()? == 1,
         }),
         6 => FromSlot::Idle,
+        7 => FromSlot::Want { program: r.number()? },
         20 => return Ok(Upward::Refused(r.text()?)),
         tag => return Err(Garbled(format!("message {tag}"))),
     }))
@@ -429,6 +440,7 @@ mod tests {
             Upward::Slot(FromSlot::Done(done)),
             Upward::Slot(FromSlot::Failed(failed)),
             Upward::Slot(FromSlot::Idle),
+            Upward::Slot(FromSlot::Want { program: 8 }),
             Upward::Refused("no".into()),
         ] {
             let mut bytes = Vec::new();
@@ -453,6 +465,10 @@ mod tests {
             Downward::Pilot(run),
             Downward::Pilot(ToSlot::Deadline { monotonic_us: None }),
             Downward::Pilot(ToSlot::Stop),
+            Downward::Pilot(ToSlot::Permit {
+                program: 8,
+                note: "n".into(),
+            }),
             Downward::Collected(3),
         ] {
             let mut bytes = Vec::new();

@@ -86,6 +86,11 @@ pub enum ToSlot {
     Deadline {
         monotonic_us: Option<u64>,
     },
+    /// One payload of this program may start now, soon. `note`: for its log, mostly empty.
+    Permit {
+        program: u64,
+        note: String,
+    },
     /// No more work of this job will come: ends its persistent payload, drops its inputs.
     Forget {
         job: u64,
@@ -198,6 +203,10 @@ pub enum FromSlot {
         reason: String,
     },
     Log(PayloadLog),
+    /// A payload of this program is ready to start, and starts cost something: told once, answered by `ToSlot::Permit`.
+    Want {
+        program: u64,
+    },
     /// No work queued and none running. Told once each time.
     Idle,
 }

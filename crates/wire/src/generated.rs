@@ -515,11 +515,13 @@ pub struct Want {
     pub starts: u64,
 }
 
-/// So many starts may begin now.
+/// So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in thousandths
+/// of what it may.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Permit {
     pub program: u64,
     pub starts: u64,
+    pub over: BTreeMap<String, i64>,
 }
 
 /// What a node's own counters say that it did to shared file systems since its last Usage.

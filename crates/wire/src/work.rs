@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::WireError;
-use crate::generated::{End, Grant, Share, FORMAT};
+use crate::generated::{End, Grant, IoArea, Share, FORMAT};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -28,6 +28,8 @@ pub struct WorkText {
     pub ended: Vec<String>,
     #[serde(default)]
     pub ends: Vec<End>,
+    #[serde(default)]
+    pub io: Option<Vec<IoArea>>,
     #[serde(default)]
     pub leave: Vec<String>,
     pub drain: bool,

@@ -9,6 +9,7 @@ mod finish;
 mod inputs;
 mod job;
 mod payload;
+mod permits;
 mod place;
 mod range;
 mod scratch;
@@ -34,6 +35,7 @@ use crate::{Done, FromSlot, Isolated, SlotSpec, ToSlot};
 use control::{is_plain, Control, Joiner};
 use job::Job;
 use payload::{Kind, Payload};
+use permits::Permits;
 use scratch::{chain, Scratch};
 use streams::Streams;
 use usage::Reach;
@@ -70,6 +72,7 @@ pub(crate) struct Init {
     /// jobs that cannot run, and why
     wrong_jobs: HashMap<u64, String>,
     queue: Queue,
+    permits: Permits,
     payload: Option<Payload>,
     deadline_us: Option<u64>,
     /// nothing new is started; what arrives goes back with this reason
@@ -140,6 +143,7 @@ impl Init {
             jobs: HashMap::new(),
             wrong_jobs: HashMap::new(),
             queue: Queue::default(),
+            permits: Permits::default(),
             payload: None,
             deadline_us: None,
             draining: None,
@@ -306,6 +310,7 @@ impl Init {
                 }
             }
             ToSlot::Deadline { monotonic_us } => self.deadline_us = monotonic_us,
+            ToSlot::Permit { program, note } => self.permits.permit(program, note, time::monotonic_us()),
             ToSlot::Forget { job } => self.forget(job),
             ToSlot::Finish => {
                 self.draining.get_or_insert("drain");

@@ -65,6 +65,9 @@ impl Init {
             let Some(job) = self.queue.front_job() else {
                 break;
             };
+            if !self.is_permitted(job) {
+                break;
+            }
             self.start(job);
         }
         if self.payload.is_some() {
@@ -231,6 +234,10 @@ impl Init {
             .min(256 << 20);
         let keep_whole = job.program.stdout_output && !job.persistent();
         self.streams.reset(limit, keep_whole);
+        let note = self.permits.take_note();
+        if !note.is_empty() {
+            self.streams.note(&format!("tidemill: {note}\n"));
+        }
         Ok(())
     }
 }

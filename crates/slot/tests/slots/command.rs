@@ -2,6 +2,7 @@
 
 use std::io::Read;
 
+use tidemill_slot::ToSlot;
 use tidemill_wire::InputDef;
 
 use crate::support::*;
@@ -28,6 +29,10 @@ pub const TESTS: &[Test] = &[
     ("an unknown template is a dispatch failure", unknown_template),
     ("chunks hold several events", chunks),
     ("idle is told once", idle),
+    (
+        "a start that costs something waits for a permit, each for its own",
+        paced,
+    ),
 ];
 
 fn failing_event() {
@@ -300,4 +305,23 @@ fn idle() {
         .until(|rig| rig.idle == 1);
     assert_eq!(rig.settled(), 10, "idle comes after everything else");
     rig.give(10, 1).until(|rig| rig.idle == 2);
+}
+
+fn paced() {
+    for spec in [isolated(), plain()] {
+        let mut what = shell("echo here");
+        what.0.start_ops = [("sw".to_owned(), 300)].into();
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 2).until(|rig| rig.wants.len() == 1);
+        assert_eq!((rig.settled(), rig.wants.as_slice()), (0, &[1_u64][..]));
+        let note = "starts are slowed".to_owned();
+        rig.tell(&ToSlot::Permit { program: 1, note });
+        rig.until(|rig| rig.wants.len() == 2);
+        rig.until(|rig| rig.settled() == 1);
+        assert_eq!(rig.done[0].stderr, b"tidemill: starts are slowed\n");
+        // a stop gives back what waits
+        rig.tell(&ToSlot::Finish);
+        rig.all();
+        assert_eq!(rig.returned, [(1, 1, "drain".to_owned())]);
+    }
 }

@@ -98,6 +98,7 @@ pub struct Rig {
     pub returned: Vec<(u64, u64, String)>,
     pub logs: Vec<PayloadLog>,
     pub idle: u32,
+    pub wants: Vec<u64>,
     pub alive: bool,
     given: u64,
     ticket: u64,
@@ -112,6 +113,7 @@ impl Rig {
             returned: vec![],
             logs: vec![],
             idle: 0,
+            wants: Vec::new(),
             alive: true,
             given: 0,
             ticket: 0,
@@ -178,6 +180,7 @@ impl Rig {
                     first, count, reason, ..
                 } => self.returned.push((first, count, reason)),
                 FromSlot::Log(log) => self.logs.push(log),
+                FromSlot::Want { program } => self.wants.push(program),
                 FromSlot::Idle => self.idle += 1,
             }
         }

@@ -1,0 +1,53 @@
+//! What starts really cost an area, compared with what was forecast: pure.
+
+use std::collections::HashMap;
+
+/// Forecast and observation of long ago count half after this.
+const HALF_LIFE_US: f64 = 60_000_000.0;
+/// Fewer starts say nothing.
+const STARTS_MIN: f64 = 3.0;
+/// A forecast is at most so far off: counters of a node count what others do there too.
+const FACTOR_MIN: f64 = 0.25;
+const FACTOR_MAX: f64 = 8.0;
+/// A node's rate counts for so long after it was told.
+const FRESH_US: u64 = 30_000_000;
+
+/// Fading sums, and the last rate that each node told.
+#[derive(Debug, Default)]
+pub(crate) struct Correction {
+    starts: f64,
+    forecast: f64,
+    observed: f64,
+    at_us: u64,
+    rates: HashMap<usize, (u64, f64)>,
+}
+
+impl Correction {
+    /// Starts, what they were to cost, and the operations that were counted meanwhile.
+    pub fn learn(&mut self, (starts, forecast, observed): (f64, f64, f64), now_us: u64) {
+        let left = 0.5_f64.powf(now_us.saturating_sub(self.at_us) as f64 / HALF_LIFE_US);
+        self.at_us = now_us;
+        self.starts = self.starts * left + starts;
+        self.forecast = self.forecast * left + forecast;
+        self.observed = self.observed * left + observed;
+    }
+
+    /// The rate of a node over its last report.
+    pub fn saw(&mut self, node: usize, rate_per_s: f64, now_us: u64) {
+        self.rates.insert(node, (now_us, rate_per_s));
+    }
+
+    /// Observed over forecast, bounded; 1 while too little is known.
+    pub fn factor(&self) -> f64 {
+        if self.starts < STARTS_MIN || self.forecast <= 0.0 {
+            return 1.0;
+        }
+        (self.observed / self.forecast).clamp(FACTOR_MIN, FACTOR_MAX)
+    }
+
+    /// Of all nodes together, lately.
+    pub fn observed_per_s(&self, now_us: u64) -> f64 {
+        let fresh = |(at_us, _): &&(u64, f64)| at_us + FRESH_US > now_us;
+        self.rates.values().filter(fresh).map(|(_, rate)| rate).sum()
+    }
+}

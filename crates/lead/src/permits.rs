@@ -1,0 +1,64 @@
+//! The lead and the I/O budget: who wants to start something hears when it may; what nodes counted corrects the forecast.
+
+use tidemill_wire::{IoArea, LeadMessage, Permit, Usage, Want};
+
+use crate::budget::Costs;
+use crate::ledger::{Ledger, PilotKey};
+use crate::server::Lead;
+
+fn costs_of<'a>(ledger: &'a Ledger) -> impl Fn(u64) -> Option<&'a Costs> {
+    |program| Some(&ledger.programs.get(&program)?.program.start_ops)
+}
+
+impl Lead {
+    pub(crate) fn set_budget(&mut self, areas: &[IoArea], now: u64) {
+        self.budget.set(areas, now);
+        let told: Vec<String> = areas
+            .iter()
+            .map(|area| format!("{} {:.0}/s", area.name, area.ops_per_s.unwrap_or(f64::INFINITY)))
+            .collect();
+        self.log.info("io.share", &[("areas", &told)]);
+    }
+
+    pub(crate) fn want(&mut self, key: PilotKey, want: &Want) {
+        self.budget.want(key, want.program, want.starts);
+    }
+
+    pub(crate) fn usage(&mut self, key: PilotKey, usage: &Usage, now: u64) {
+        self.budget.observe(usage, costs_of(&self.ledger), (key, now));
+        let over = self.budget.over(now);
+        let is_over = !over.is_empty();
+        if is_over && !self.was_over {
+            self.log
+                .warning("io.over_budget", &[("thousandths", &format!("{over:?}"))]);
+        }
+        self.was_over = is_over;
+    }
+
+    /// Permit what may start now. Nobody starts anything while all are to leave.
+    pub(crate) fn permit(&mut self, now: u64) {
+        self.permit_at = None;
+        let leaving = self.ledger.is_draining() || self.abandoned || self.stopped;
+        if self.budget.is_idle() || leaving {
+            return;
+        }
+        let (granted, due) = self.budget.grant(costs_of(&self.ledger), now);
+        self.permit_at = due;
+        let over = if granted.is_empty() {
+            Costs::new()
+        } else {
+            self.budget.over(now)
+        };
+        for each in granted {
+            let message = LeadMessage::Permit(Permit {
+                program: each.program,
+                starts: each.starts,
+                over: over.clone(),
+            });
+            let slot = self.connection_of.get(each.waiter).copied().flatten();
+            if let Some(connection) = slot.and_then(|slot| self.connections[slot].as_mut()) {
+                connection.send(&message, now, self.log);
+            }
+        }
+    }
+}

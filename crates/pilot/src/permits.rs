@@ -1,0 +1,350 @@
+//! Starts that cost shared file systems something: slots ask, the lead permits; without a lead the pilot does, within its
+//! allocation's own share.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tidemill_lead::budget::Budget;
+use tidemill_slot::ToSlot;
+use tidemill_sys::time::realtime_us;
+use tidemill_wire::{Noted, Permit, PilotMessage, Record, Usage, Want};
+
+use crate::error::PilotError;
+use crate::leaving::Phase;
+use crate::pilot::{Pilot, LOG};
+use crate::usage::UsageMeter;
+
+/// A permit that no slot waits for is kept for so long.
+const SPARE_US: u64 = 500_000;
+/// What was counted becomes a record so often; that something is over budget, too.
+const NOTE_US: u64 = 60_000_000;
+
+/// Which slots wait for a permit, and what the lead was told of it. Pure.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    slots: VecDeque<(u32, u64)>,
+    /// per program, what the lead knows to be wanted
+    told: BTreeMap<u64, u64>,
+    spare: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Waiting {
+    /// A slot would start a payload of this program: whether it may, with a permit that is over.
+    pub fn want(&mut self, slot: u32, program: u64, now_us: u64) -> bool {
+        self.gone(slot);
+        if let Some((starts, until_us)) = self.spare.get_mut(&program) {
+            if *starts > 0 && now_us <= *until_us {
+                *starts -= 1;
+                return true;
+            }
+        }
+        self.slots.push_back((slot, program));
+        false
+    }
+
+    /// The slot waits no more: it has no work, or has ended.
+    pub fn gone(&mut self, slot: u32) {
+        self.slots.retain(|(waiting, _)| *waiting != slot);
+    }
+
+    /// So many starts may begin: the slots that may, in the order in which they asked.
+    pub fn permit(&mut self, program: u64, starts: u64, now_us: u64) -> Vec<u32> {
+        let told = self.told.entry(program).or_default();
+        *told = told.saturating_sub(starts);
+        let mut chosen = Vec::new();
+        while (chosen.len() as u64) < starts {
+            let Some(at) = self.slots.iter().position(|(_, waiting)| *waiting == program) else {
+                break;
+            };
+            chosen.extend(self.slots.remove(at).map(|(slot, _)| slot));
+        }
+        let left = starts - chosen.len() as u64;
+        if left > 0 {
+            self.spare.insert(program, (left, now_us + SPARE_US));
+        }
+        chosen
+    }
+
+    /// A new connection: its lead knows nothing of us.
+    pub fn reconnected(&mut self) {
+        self.told.clear();
+    }
+
+    /// What the lead has to be told.
+    pub fn to_tell(&mut self) -> Vec<Want> {
+        let mut wanted: BTreeMap<u64, u64> = self.told.keys().map(|&program| (program, 0)).collect();
+        for (_, program) in &self.slots {
+            *wanted.entry(*program).or_default() += 1;
+        }
+        let mut wants = Vec::new();
+        for (&program, &starts) in &wanted {
+            if self.told.get(&program).copied().unwrap_or(0) != starts {
+                wants.push(Want { program, starts });
+            }
+        }
+        wanted.retain(|_, starts| *starts > 0);
+        self.told = wanted;
+        wants
+    }
+
+    fn of(&self, program: u64) -> impl Iterator<Item = u32> + '_ {
+        let mine = move |(_, waiting): &&(u32, u64)| *waiting == program;
+        self.slots.iter().filter(mine).map(|(slot, _)| *slot)
+    }
+}
+
+/// A pilot's part in the I/O budget.
+pub struct Permits {
+    pub waiting: Waiting,
+    /// without a lead
+    own: Option<Budget>,
+    own_due_us: Option<u64>,
+    meter: UsageMeter,
+    /// counted since the last record
+    counted: Usage,
+    counted_us: u64,
+    over_noted_us: Option<u64>,
+}
+
+impl Permits {
+    pub fn new(own: Option<Budget>, meter: UsageMeter, now_us: u64) -> Self {
+        Permits {
+            waiting: Waiting::default(),
+            own,
+            own_due_us: None,
+            meter,
+            counted: Usage::default(),
+            counted_us: now_us,
+            over_noted_us: None,
+        }
+    }
+
+    /// When there is something to do at the latest.
+    pub fn due_us(&self) -> Option<u64> {
+        self.own_due_us.into_iter().chain(self.meter.due_us()).min()
+    }
+
+    fn add(&mut self, usage: &Usage) {
+        let counted = &mut self.counted;
+        counted.over_us += usage.over_us;
+        for (sums, more) in [
+            (&mut counted.ops, &usage.ops),
+            (&mut counted.bytes, &usage.bytes),
+            (&mut counted.starts, &usage.starts),
+        ] {
+            for (name, value) in more {
+                let sum = sums.entry(name.clone()).or_default();
+                *sum = sum.saturating_add(*value);
+            }
+        }
+    }
+}
+
+impl Pilot {
+    /// A slot is ready to start a payload whose start costs something.
+    pub(crate) fn hear_want(&mut self, slot: u32, program: u64, now_us: u64) -> Result<(), PilotError> {
+        if self.permits.waiting.want(slot, program, now_us) {
+            self.let_start(slot, program, &BTreeMap::new(), now_us)?;
+        }
+        Ok(())
+    }
+
+    /// The lead permits starts.
+    pub(crate) fn hear_permit(&mut self, permit: &Permit, now_us: u64) -> Result<(), PilotError> {
+        for slot in self.permits.waiting.permit(permit.program, permit.starts, now_us) {
+            self.let_start(slot, permit.program, &permit.over, now_us)?;
+        }
+        if !permit.over.is_empty() {
+            self.note_over(&permit.over, now_us)?;
+        }
+        Ok(())
+    }
+
+    fn let_start(
+        &mut self,
+        slot: u32,
+        program: u64,
+        over: &BTreeMap<String, i64>,
+        now_us: u64,
+    ) -> Result<(), PilotError> {
+        self.permits.meter.started(program);
+        let note = over_text(over);
+        self.tell(slot, &ToSlot::Permit { program, note }, now_us)
+    }
+
+    /// Tell what is wanted, permit what our own share allows, look at the node's counters.
+    pub(crate) fn pace_starts(&mut self, now_us: u64) -> Result<(), PilotError> {
+        if let Some(usage) = self.permits.meter.step(now_us) {
+            self.permits.add(&usage);
+            let binding = &self.binding;
+            let costs = |program| binding.program(program).map(|program| &program.start_ops);
+            if let Some(budget) = &mut self.permits.own {
+                budget.observe(&usage, costs, (0, now_us));
+                let over = budget.over(now_us);
+                if !over.is_empty() {
+                    self.note_over(&over, now_us)?;
+                }
+            } else {
+                self.source.send(&PilotMessage::Usage(usage), now_us)?;
+            }
+            if now_us >= self.permits.counted_us + NOTE_US {
+                self.note_usage(now_us)?;
+            }
+        }
+        if !matches!(self.phase, Phase::Working) {
+            self.permits.own_due_us = None;
+            return Ok(()); // nobody starts anything while we leave
+        }
+        if self.source.is_files() {
+            return self.permit_own(now_us);
+        }
+        if self.source.has_lead() {
+            for want in self.permits.waiting.to_tell() {
+                self.source.send(&PilotMessage::Want(want), now_us)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn permit_own(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let Some(budget) = &mut self.permits.own else {
+            return Ok(());
+        };
+        let wants = self.permits.waiting.to_tell();
+        for want in wants {
+            let waiting: BTreeSet<u32> = self.permits.waiting.of(want.program).collect();
+            budget.want(0, want.program, waiting.len() as u64);
+        }
+        let binding = &self.binding;
+        let costs = |program| binding.program(program).map(|program| &program.start_ops);
+        let (granted, due_us) = budget.grant(costs, now_us);
+        self.permits.own_due_us = due_us;
+        for each in granted {
+            for slot in self.permits.waiting.permit(each.program, each.starts, now_us) {
+                self.let_start(slot, each.program, &BTreeMap::new(), now_us)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts are slowed because areas are over their budget: a record now and then.
+    fn note_over(&mut self, over: &BTreeMap<String, i64>, now_us: u64) -> Result<(), PilotError> {
+        if self
+            .permits
+            .over_noted_us
+            .is_some_and(|at_us| now_us < at_us + NOTE_US)
+        {
+            return Ok(());
+        }
+        self.permits.over_noted_us = Some(now_us);
+        let message = over_text(over);
+        LOG.warning("io.over_budget", &[("message", &message)]);
+        let numbers = over
+            .iter()
+            .map(|(area, share)| (format!("{area}.thousandths"), *share));
+        let numbers = numbers.collect();
+        self.note_io("over", message, numbers, now_us)
+    }
+
+    /// What the node's counters saw since the last record of it.
+    pub(crate) fn note_usage(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let counted = std::mem::take(&mut self.permits.counted);
+        self.permits.counted_us = now_us;
+        if counted.over_us == 0 {
+            return Ok(());
+        }
+        let mut numbers: BTreeMap<String, i64> = BTreeMap::new();
+        numbers.insert(
+            "over_us".to_owned(),
+            i64::try_from(counted.over_us).unwrap_or(i64::MAX),
+        );
+        for (name, values) in [("ops", &counted.ops), ("bytes", &counted.bytes)] {
+            for (area, &value) in values {
+                numbers.insert(format!("{area}.{name}"), value);
+            }
+        }
+        self.note_io("usage", String::new(), numbers, now_us)
+    }
+
+    fn note_io(
+        &mut self,
+        mode: &str,
+        message: String,
+        numbers: BTreeMap<String, i64>,
+        now_us: u64,
+    ) -> Result<(), PilotError> {
+        self.add(
+            Record::Noted(Noted {
+                p: String::new(),
+                s: 0,
+                topic: "io".to_owned(),
+                program: None,
+                job: None,
+                mode: mode.to_owned(),
+                message,
+                numbers,
+                at_us: realtime_us(),
+            }),
+            now_us,
+        )
+    }
+}
+
+fn over_text(over: &BTreeMap<String, i64>) -> String {
+    let each = |(area, share): (&String, &i64)| {
+        format!(
+            "area `{area}` is at {}.{} % of its budget",
+            share / 10,
+            share % 10
+        )
+    };
+    if over.is_empty() {
+        return String::new();
+    }
+    let areas: Vec<String> = over.iter().map(each).collect();
+    format!("starts are slowed: {}", areas.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(waiting: &mut Waiting) -> Vec<(u64, u64)> {
+        let wants = waiting.to_tell();
+        wants.iter().map(|want| (want.program, want.starts)).collect()
+    }
+
+    #[test]
+    fn the_lead_is_told_when_the_number_changes_and_slots_start_in_the_order_in_which_they_asked() {
+        let mut waiting = Waiting::default();
+        assert!(!waiting.want(4, 1, 0));
+        assert!(!waiting.want(2, 1, 0));
+        assert!(!waiting.want(3, 9, 0));
+        assert_eq!(told(&mut waiting), [(1, 2), (9, 1)]);
+        assert_eq!(told(&mut waiting), []);
+        assert_eq!(waiting.permit(1, 1, 0), [4]);
+        assert_eq!(told(&mut waiting), []); // the lead knows that one is left
+        waiting.gone(2);
+        assert_eq!(told(&mut waiting), [(1, 0)]);
+        waiting.reconnected();
+        assert_eq!(told(&mut waiting), [(9, 1)]);
+    }
+
+    #[test]
+    fn a_permit_that_nobody_waits_for_serves_the_next_one_for_a_moment() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.permit(1, 1, 0).is_empty());
+        assert!(waiting.want(0, 1, SPARE_US));
+        assert!(!waiting.want(0, 1, SPARE_US));
+        assert!(waiting.permit(2, 1, 0).is_empty());
+        assert!(!waiting.want(1, 2, SPARE_US + 1));
+    }
+
+    #[test]
+    fn what_is_over_its_budget_is_told_in_words() {
+        let over = [("sw".to_owned(), 1244)].into();
+        assert_eq!(
+            over_text(&over),
+            "starts are slowed: area `sw` is at 124.4 % of its budget"
+        );
+    }
+}

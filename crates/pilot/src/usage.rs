@@ -1,0 +1,276 @@
+//! What this node did to the areas of shared file systems that have a budget, by its kernel's counters.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tidemill_wire::{IoArea, Usage};
+
+use crate::counters::{self, Counted, Mount};
+
+/// Counters are read so often: no request of them reaches a shared file system.
+const EVERY_US: u64 = 10_000_000;
+/// A text of counters that is longer is cut.
+const TEXT_BYTES_MAX: usize = 8 << 20;
+const LUSTRE: [&str; 2] = ["proc/fs/lustre", "sys/kernel/debug/lustre"];
+
+/// Reads counters when it is time, and adds up starts meanwhile.
+pub struct UsageMeter {
+    root: PathBuf,
+    areas: Vec<IoArea>,
+    before: BTreeMap<String, Counted>,
+    starts: BTreeMap<u64, i64>,
+    read_us: u64,
+    /// no counters here: nothing to tell
+    blind: bool,
+}
+
+impl UsageMeter {
+    /// `root` is where /proc and /sys are. Nothing is read where no area has a budget.
+    pub fn new(root: &Path, areas: &[IoArea], now_us: u64) -> Self {
+        let bounded = |area: &&IoArea| area.ops_per_s.is_some() || area.bytes_per_s.is_some();
+        let mut meter = UsageMeter {
+            root: root.to_owned(),
+            areas: areas.iter().filter(bounded).cloned().collect(),
+            before: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            read_us: now_us,
+            blind: false,
+        };
+        meter.before = meter.read();
+        meter.blind = meter.before.is_empty();
+        meter
+    }
+
+    /// A payload was permitted to start.
+    pub fn started(&mut self, program: u64) {
+        if !self.blind {
+            *self.starts.entry(program).or_default() += 1;
+        }
+    }
+
+    /// When `step` has something to do.
+    pub fn due_us(&self) -> Option<u64> {
+        (!self.blind).then_some(self.read_us + EVERY_US)
+    }
+
+    /// What happened since the last time, when it is time.
+    pub fn step(&mut self, now_us: u64) -> Option<Usage> {
+        self.due_us().filter(|&due_us| now_us >= due_us)?;
+        let over_us = now_us - self.read_us;
+        self.read_us = now_us;
+        let now = self.read();
+        let mut usage = Usage {
+            over_us,
+            starts: std::mem::take(&mut self.starts)
+                .into_iter()
+                .map(|(program, starts)| (program.to_string(), starts))
+                .collect(),
+            ..Usage::default()
+        };
+        for (name, &counted) in &now {
+            let since = counted.since(self.before.get(name).copied().unwrap_or(counted));
+            if let Some(ops) = since.ops {
+                usage.ops.insert(name.clone(), clipped(ops));
+            }
+            usage.bytes.insert(name.clone(), clipped(since.bytes));
+        }
+        self.before = now;
+        Some(usage)
+    }
+
+    fn read(&self) -> BTreeMap<String, Counted> {
+        let mut found = BTreeMap::new();
+        if self.areas.is_empty() {
+            return found;
+        }
+        let mounts = counters::mounts(&self.text("proc/self/mountinfo"));
+        let nfs = counters::nfs(&self.text("proc/self/mountstats"));
+        let devices = self.device_bytes();
+        for area in &self.areas {
+            let mut sum: Option<Counted> = None;
+            let mut seen: Vec<&str> = Vec::new();
+            for mount in mounts_of(area, &mounts) {
+                if seen.contains(&mount.source.as_str()) {
+                    continue;
+                }
+                seen.push(&mount.source);
+                let counted = match mount.kind.as_str() {
+                    "nfs" | "nfs4" => nfs
+                        .iter()
+                        .find(|(device, _)| *device == mount.source)
+                        .map(|each| each.1),
+                    "lustre" => self.lustre(&mount.source),
+                    _ => devices
+                        .iter()
+                        .find(|(device, _)| *device == mount.device)
+                        .map(|&(_, bytes)| Counted { ops: None, bytes }),
+                };
+                if let Some(counted) = counted {
+                    sum.get_or_insert_with(Counted::default).add(counted);
+                }
+            }
+            if let Some(sum) = sum {
+                found.insert(area.name.clone(), sum);
+            }
+        }
+        found
+    }
+
+    /// `MGS:/FSNAME[/SUBDIRECTORY]`: requests of its metadata clients, else calls of its mounts.
+    fn lustre(&self, source: &str) -> Option<Counted> {
+        let name = source.rsplit_once(":/")?.1.split('/').next()?;
+        let mut sum: Option<Counted> = None;
+        let mut requests: Option<u64> = None;
+        for base in LUSTRE {
+            for text in self.texts(&format!("{base}/llite"), name, "stats") {
+                sum.get_or_insert_with(Counted::default)
+                    .add(counters::llite(&text));
+            }
+            for text in self.texts(&format!("{base}/mdc"), name, "md_stats") {
+                *requests.get_or_insert(0) += counters::lustre_md(&text);
+            }
+            if sum.is_some() || requests.is_some() {
+                break;
+            }
+        }
+        if let Some(ops) = requests {
+            sum.get_or_insert_with(Counted::default).ops = Some(ops);
+        }
+        sum
+    }
+
+    /// The texts of DIRECTORY/NAME-*/FILE.
+    fn texts(&self, directory: &str, name: &str, file: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.root.join(directory)) else {
+            return Vec::new();
+        };
+        let prefix = format!("{name}-");
+        entries
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|entry| {
+                self.text(&format!(
+                    "{directory}/{}/{file}",
+                    entry.file_name().to_string_lossy()
+                ))
+            })
+            .filter(|text| !text.is_empty())
+            .collect()
+    }
+
+    fn device_bytes(&self) -> Vec<(String, u64)> {
+        let own = self.text("proc/self/cgroup");
+        let Some(group) = counters::own_cgroup(&own) else {
+            return Vec::new();
+        };
+        counters::cgroup_io(&self.text(&format!(
+            "sys/fs/cgroup/{}/io.stat",
+            group.trim_start_matches('/')
+        )))
+    }
+
+    /// A text of the kernel; empty where there is none for us.
+    fn text(&self, path: &str) -> String {
+        use std::io::Read;
+        let mut bytes = Vec::new();
+        if let Ok(file) = std::fs::File::open(self.root.join(path)) {
+            let _ = file.take(TEXT_BYTES_MAX as u64).read_to_end(&mut bytes); // what was read until then counts
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// The mounts that show an area: what its prefixes lie on, and what is mounted below them.
+fn mounts_of<'a>(area: &IoArea, mounts: &'a [Mount]) -> Vec<&'a Mount> {
+    let mut shown: Vec<&Mount> = Vec::new();
+    for prefix in &area.prefixes {
+        let below = mounts.iter().filter(|mount| is_below(&mount.point, prefix));
+        shown.extend(below);
+        let on = mounts
+            .iter()
+            .filter(|mount| is_below(prefix, &mount.point))
+            .max_by_key(|mount| mount.point.len());
+        shown.extend(on);
+    }
+    shown
+}
+
+fn is_below(path: &str, directory: &str) -> bool {
+    let directory = directory.trim_end_matches('/');
+    path.strip_prefix(directory)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn clipped(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(name: &str, prefix: &str) -> IoArea {
+        IoArea {
+            name: name.into(),
+            prefixes: vec![prefix.into()],
+            ops_per_s: Some(1.0),
+            bytes_per_s: None,
+        }
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+        std::fs::write(root.join(path), text).unwrap();
+    }
+
+    #[test]
+    fn areas_on_nfs_and_lustre_tell_what_was_done_since() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /sw rw - nfs4 srv:/sw rw\n\
+            3 1 0:6 / /scratch rw - lustre mgs@tcp:/scratch rw\n";
+        write(root.path(), "proc/self/mountinfo", mounts);
+        let nfs = |lookups: u32| {
+            let head =
+                "device srv:/sw mounted on /sw with fstype nfs4 statvers=1.1\n\tbytes: 0 0 0 0 100 50 0 0\n";
+            format!("{head}\tper-op statistics\n\tLOOKUP: {lookups} 1 0\n\tREAD: 9 9 0\n")
+        };
+        let md = |opens: u32| format!("open {opens} samples [reqs]\n");
+        write(root.path(), "proc/self/mountstats", &nfs(10));
+        let mdc = "proc/fs/lustre/mdc/scratch-MDT0000-mdc-ffff88/md_stats";
+        write(root.path(), mdc, &md(100));
+        write(
+            root.path(),
+            "proc/fs/lustre/llite/scratch-ffff88/stats",
+            "write_bytes 1 samples [bytes] 1 9 512\n",
+        );
+        let areas = [
+            area("sw", "/sw/rel"),
+            area("scratch", "/scratch"),
+            area("local", "/opt"),
+        ];
+        let mut meter = UsageMeter::new(root.path(), &areas, 0);
+        meter.started(7);
+        meter.started(7);
+        assert_eq!(meter.step(EVERY_US - 1), None);
+        write(root.path(), "proc/self/mountstats", &nfs(25));
+        write(root.path(), mdc, &md(150));
+        let usage = meter.step(EVERY_US).unwrap();
+        assert_eq!((usage.over_us, usage.starts["7"]), (EVERY_US, 2));
+        assert_eq!(
+            usage.ops,
+            [("scratch".to_owned(), 50), ("sw".to_owned(), 15)].into()
+        );
+        assert_eq!(
+            usage.bytes,
+            [("scratch".to_owned(), 0), ("sw".to_owned(), 0)].into()
+        );
+    }
+
+    #[test]
+    fn a_node_without_counters_tells_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let mut meter = UsageMeter::new(root.path(), &[area("sw", "/sw")], 0);
+        meter.started(1);
+        assert_eq!((meter.due_us(), meter.step(u64::MAX)), (None, None));
+    }
+}
