@@ -51,11 +51,7 @@ fn work(number: u64, grants: Vec<Grant>) -> WorkText {
         format: 1,
         number,
         programs: if first { vec![raw(program_text())] } else { vec![] },
-        jobs: if first {
-            vec![raw(String::from(r#"{"job":1,"program":1}"#))]
-        } else {
-            vec![]
-        },
+        jobs: Vec::from_iter(first.then(|| raw(String::from(r#"{"job":1,"program":1}"#)))),
         grants,
         cancel_jobs: vec![],
         ended: vec![],

@@ -70,7 +70,7 @@ impl Waiting {
     }
 
     /// What the lead has to be told.
-    pub fn to_tell(&mut self) -> Vec<Want> {
+    pub fn tell(&mut self) -> Vec<Want> {
         let mut wanted: BTreeMap<u64, u64> = self.told.keys().map(|&program| (program, 0)).collect();
         for (_, program) in &self.slots {
             *wanted.entry(*program).or_default() += 1;
@@ -198,7 +198,7 @@ impl Pilot {
             return self.permit_own(now_us);
         }
         if self.source.has_lead() {
-            for want in self.permits.waiting.to_tell() {
+            for want in self.permits.waiting.tell() {
                 self.source.send(&PilotMessage::Want(want), now_us)?;
             }
         }
@@ -209,7 +209,7 @@ impl Pilot {
         let Some(budget) = &mut self.permits.own else {
             return Ok(());
         };
-        let wants = self.permits.waiting.to_tell();
+        let wants = self.permits.waiting.tell();
         for want in wants {
             let waiting: BTreeSet<u32> = self.permits.waiting.of(want.program).collect();
             budget.want(0, want.program, waiting.len() as u64);
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     fn told(waiting: &mut Waiting) -> Vec<(u64, u64)> {
-        let wants = waiting.to_tell();
+        let wants = waiting.tell();
         wants.iter().map(|want| (want.program, want.starts)).collect()
     }
 

@@ -61,11 +61,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
-    let said = std::iter::once(std::mem::take(&mut started.note)).chain(facts.notes);
-    started.note = said
-        .filter(|each| !each.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
+    started.note = joined(std::mem::take(&mut started.note), facts.notes);
     introduce(&started);
     records.add(Record::Started(started))?;
     if let Err(error) = probed {
@@ -101,6 +97,13 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         lead_process,
         signals,
     })))
+}
+
+fn joined(first: String, more: Vec<String>) -> String {
+    let said = std::iter::once(first).chain(more);
+    said.filter(|each| !each.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Without a lead, the manifest tells the share of each allocation.

@@ -71,6 +71,7 @@ impl Isolated {
 
 /// Pilot to slot. A job's program and the job itself are told before the first `Run` that needs them.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // a program is told once; no list of these is kept
 pub enum ToSlot {
     Program(Program),
     Job(JobDef),
