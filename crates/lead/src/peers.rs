@@ -126,7 +126,7 @@ impl Lead {
                     self.ledger.disconnect(key, now);
                     let answers = self.sources.leave(key, now);
                     self.tell_sources(answers, None, now);
-                    self.budget.leave(key);
+                    self.pacing.budget.leave(key);
                     let pilot = &self.ledger.pilot(key).id;
                     self.log
                         .info("pilot.disconnected", &[("pilot", pilot), ("reason", &reason)]);

@@ -2,9 +2,18 @@
 
 use tidemill_wire::{IoArea, LeadMessage, Permit, Usage, Want};
 
-use crate::budget::Costs;
+use crate::budget::{Budget, Costs};
 use crate::ledger::{Ledger, PilotKey};
 use crate::server::Lead;
+
+/// What starts may cost shared file systems.
+#[derive(Default)]
+pub(crate) struct Pacing {
+    pub budget: Budget,
+    /// when the next start can be permitted, as far as time alone decides
+    pub due: Option<u64>,
+    was_over: bool,
+}
 
 fn costs_of<'a>(ledger: &'a Ledger) -> impl Fn(u64) -> Option<&'a Costs> {
     |program| Some(&ledger.programs.get(&program)?.program.start_ops)
@@ -12,7 +21,7 @@ fn costs_of<'a>(ledger: &'a Ledger) -> impl Fn(u64) -> Option<&'a Costs> {
 
 impl Lead {
     pub(crate) fn set_budget(&mut self, areas: &[IoArea], now: u64) {
-        self.budget.set(areas, now);
+        self.pacing.budget.set(areas, now);
         let told: Vec<String> = areas
             .iter()
             .map(|area| format!("{} {:.0}/s", area.name, area.ops_per_s.unwrap_or(f64::INFINITY)))
@@ -21,33 +30,35 @@ impl Lead {
     }
 
     pub(crate) fn want(&mut self, key: PilotKey, want: &Want) {
-        self.budget.want(key, want.program, want.starts);
+        self.pacing.budget.want(key, want.program, want.starts);
     }
 
     pub(crate) fn usage(&mut self, key: PilotKey, usage: &Usage, now: u64) {
-        self.budget.observe(usage, costs_of(&self.ledger), (key, now));
-        let over = self.budget.over(now);
+        self.pacing
+            .budget
+            .observe(usage, costs_of(&self.ledger), (key, now));
+        let over = self.pacing.budget.over(now);
         let is_over = !over.is_empty();
-        if is_over && !self.was_over {
+        if is_over && !self.pacing.was_over {
             self.log
                 .warning("io.over_budget", &[("thousandths", &format!("{over:?}"))]);
         }
-        self.was_over = is_over;
+        self.pacing.was_over = is_over;
     }
 
     /// Permit what may start now. Nobody starts anything while all are to leave.
     pub(crate) fn permit(&mut self, now: u64) {
-        self.permit_at = None;
+        self.pacing.due = None;
         let leaving = self.ledger.is_draining() || self.abandoned || self.stopped;
-        if self.budget.is_idle() || leaving {
+        if self.pacing.budget.is_idle() || leaving {
             return;
         }
-        let (granted, due) = self.budget.grant(costs_of(&self.ledger), now);
-        self.permit_at = due;
+        let (granted, due) = self.pacing.budget.grant(costs_of(&self.ledger), now);
+        self.pacing.due = due;
         let over = if granted.is_empty() {
             Costs::new()
         } else {
-            self.budget.over(now)
+            self.pacing.budget.over(now)
         };
         for each in granted {
             let message = LeadMessage::Permit(Permit {

@@ -14,11 +14,11 @@ use tidemill_wire::{
 };
 
 use crate::address;
-use crate::budget::Budget;
 use crate::commit::Commit;
 use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
 use crate::ledger::{Ledger, PilotKey};
+use crate::permits::Pacing;
 use crate::replay::Journals;
 use crate::sources::Sources;
 use tidemill_wire::WorkReader;
@@ -84,11 +84,7 @@ pub struct Lead {
     pub(crate) work: WorkReader,
     pub(crate) work_problem: Option<String>,
     pub(crate) intervals: Intervals,
-    /// what starts may cost shared file systems
-    pub(crate) budget: Budget,
-    /// when the next start can be permitted, as far as time alone decides
-    pub(crate) permit_at: Option<u64>,
-    pub(crate) was_over: bool,
+    pub(crate) pacing: Pacing,
     pub(crate) work_at: u64,
     pub(crate) stop_at: u64,
     pub(crate) superseded_at: u64,
@@ -149,9 +145,7 @@ impl Lead {
                 stop_us: 2_000_000,
                 superseded_us: if beside { 2_000_000 } else { 5_000_000 },
             },
-            budget: Budget::default(),
-            permit_at: None,
-            was_over: false,
+            pacing: Pacing::default(),
             work_at: 0,
             stop_at: 0,
             superseded_at: now + 1_000_000,
@@ -270,7 +264,7 @@ impl Lead {
             Some(self.work_at).filter(|_| !self.ledger.is_closed()),
             Some(self.tick_at),
             self.commit.due(),
-            self.permit_at,
+            self.pacing.due,
         ];
         let soonest = soonest.into_iter().flatten().min().unwrap_or(now + TICK_US);
         let full = self.commit.is_full();
