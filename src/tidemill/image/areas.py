@@ -85,7 +85,9 @@ def trees_below_root(tree: Tree, *, asked: Sequence[str] = ()) -> list[Tree]:
         return [tree]
     left = {each for each in NOT_OF_A_ROOT if f"/{each}" not in asked} | {each[1:] for each in NEVER}
     names = sorted(entry.name for entry in os.scandir(tree.source) if entry.is_dir(follow_symlinks=False))
-    found = [Tree(f"{tree.source.rstrip('/')}/{name}", f"/{name}") for name in names if name not in left]
+    tops = [Tree(f"{tree.source.rstrip('/')}/{name}", f"/{name}") for name in names if name not in left]
+    # Runtimes add directories to mount on: an empty one would hide the node's
+    found = [each for each in tops if any(files for _, _, files in os.walk(each.source))]
     if not found:
         raise ConfigError(f"`{tree.source}` has no directory that could be shown at `/`")
     return found
