@@ -56,7 +56,14 @@ def from_podman(archive: Path, target: Path, short_path: Path) -> None:
     exported = archive.parent / "export.tar"
 
     def podman(*words: str | Path) -> None:
-        state = ["--root", short_path / "store", "--runroot", short_path / "run", "--storage-driver", "vfs"]
+        state: list[str | Path] = [
+            "--root",
+            short_path / "store",
+            "--runroot",
+            short_path / "run",
+            "--storage-driver",
+            "vfs",
+        ]
         subprocess.run(["podman", *state, *words], check=True, capture_output=True)
 
     podman("import", "-q", archive, "tool:1")
