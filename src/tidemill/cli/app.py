@@ -9,6 +9,7 @@ from typing import Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.report.tables import count_text, percent_text, ratio, times_text
 
 
 def define_list(parser: Parser) -> None:
@@ -87,9 +88,19 @@ def show_app(args: Namespace) -> int:
         for image in app.images:
             show(f"    image {image}")
         show(f"    outputs: {', '.join(app.outputs) or 'none'}")
+        if app.start is not None:
+            show(f"    {_start(app.start)}")
         for name, parameter in sorted(app.parameters.items()):
             show(f"    -p {name}={_legal(parameter)}{_default(parameter)}  {parameter.help}".rstrip())
     return 0
+
+
+def _start(cost: Any) -> str:
+    """What one start costs file systems."""
+    share = percent_text(ratio(cost.failed, cost.ops))
+    traced = f"{times_text(cost.runs)} traced"
+    areas = "".join(f"; {name}: {count_text(ops)}" for name, ops in sorted(cost.areas.items()))
+    return f"a start: {count_text(cost.ops)} metadata operations, {share} of them fail ({traced}){areas}"
 
 
 def _legal(parameter: Any) -> str:

@@ -61,6 +61,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     outputs: list[Output] = []
     events_per_range_max: int | None = None  #: None = 1 unless `{events}` is among the arguments
     range_s: float = 10.0  #: aimed length of one range in range mode and of one chunk in command mode
+    trace_every: int = (
+        1000  #: the first payload of a version, and of each slot every so many-th, is traced; 0 = none
+    )
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
     batch_commands: bool = False  #: may the payload reach the batch system?

@@ -33,6 +33,7 @@ from tidemill.site.metrics import MetricsFile
 from tidemill.site.outputs import Deliverer
 from tidemill.site.planning import Demand
 from tidemill.site.prepare import Preparer
+from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import Launching, find_launcher
 from tidemill.site.rate import Throughput
 from tidemill.site.staging import Stage
@@ -102,6 +103,7 @@ class Agent:
         self.workload = Workload(self.log, self.applications)
         self.shape = machine.shape
         self.preparer = Preparer(config, self.applications, self.shape)
+        self.profiles = self.preparer.profiles = Profiles(site_dir / "profiles", site_dir / "fleets")
         base = config.output_dir or site_dir / "out"
         roots = [*config.data_roots, base]
         self.stage = Stage(site_dir / "stage", config, roots)
@@ -188,6 +190,7 @@ class Agent:
             for entry in self._read_fleet(opened, hurry=hurry):
                 self.log.apply(entry)
                 self.machine.costs.heard(entry.records, self.log.pool.state.allocations)
+                self.profiles.heard(opened.record.name, entry.records)
                 changed = True
                 started = [record for record in entry.records if type(record) is Started]
                 if started:
@@ -396,7 +399,7 @@ class Agent:
         )
 
     def _offers(self) -> list[AppOffer]:
-        return self.applications.offers({})
+        return self.profiles.offers(self.applications.offers({}))
 
     def _allocation_states(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -413,6 +416,8 @@ class Agent:
             self._next_applications_s = now + APPLICATIONS_S
             if self.applications.refresh():
                 self._offers_told = False
+        if self.profiles.step(self.hands):
+            self._offers_told = False
         forgotten = self.log.pool.state.forgotten[:JOBS_CLEANED_PER_TICK]
         if forgotten:
             for job in forgotten:

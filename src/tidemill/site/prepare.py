@@ -27,6 +27,7 @@ from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site import state as s
 from tidemill.site.applications import Applications, Approved, adhoc
+from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
@@ -56,6 +57,7 @@ class Preparer:
         self._config = config
         self._applications = applications
         self._shape = shape
+        self.profiles: Profiles | None = None  #: what was traced; None = nothing is
         self.launching = Launching()  #: how payloads that span nodes are started here
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
@@ -71,9 +73,10 @@ class Preparer:
         """The program of a job. Raises JobError (class `dispatch`)."""
         name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
         shape = _encode(spec.command) if spec.app is None else b""
-        key = (name, "", _encode(spec.resources), shape + _encode(spec.outputs), spec.keep_stdout)
         if spec.app is not None and spec.app not in self._checked:
             self._refresh(spec.app)
+        mark = self._traced_mark(spec)
+        key = (name, mark, _encode(spec.resources), shape + _encode(spec.outputs), spec.keep_stdout)
         known = self._programs.get(key)
         if known is not None:
             return known
@@ -145,6 +148,13 @@ class Preparer:
             for key in [key for key in self._programs if key[0] == name]:
                 del self._programs[key]
 
+    def _traced_mark(self, spec: JobSpec) -> str:
+        """Another one when traces told another cost of a start: then there is a new program."""
+        approved = None if spec.app is None else self._applications.by_name.get(spec.app)
+        if self.profiles is None or approved is None:
+            return ""
+        return str(self.profiles.mark(approved.app.name, approved.app.version))
+
     def _approved(self, spec: JobSpec) -> Approved:
         if spec.app is not None:
             return self._applications.get(spec.app)
@@ -201,6 +211,8 @@ class Preparer:
             trace_every=0,
             start_ops={},
         )
+        if self.profiles is not None and spec.app is not None:
+            program = self.profiles.outfit(program, app.trace_every)
         width = asked.width
         return program if width is None else self._widen(program, spec, approved, width)
 
@@ -235,6 +247,9 @@ class Preparer:
             looping_s=None,
             batch_commands=True,
             pass_env=PASSED,
+            trace_first=False,  # of ranks on other nodes the launcher's trace would see nothing
+            trace_every=0,
+            start_ops={area: ops * width.ranks for area, ops in program.start_ops.items()},
         )
 
     def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:

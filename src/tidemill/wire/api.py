@@ -276,6 +276,16 @@ class ErrorReply(msgspec.Struct, kw_only=True):
 # ---- sites ----------------------------------------------------------------------------------------------------------
 
 
+class StartCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start of an application asks of file systems on average, from traced payloads."""
+
+    runs: int  #: traced payloads
+    ops: int  #: metadata operations
+    failed: int  #: of them
+    files: int  #: different files of all runs
+    areas: dict[str, int] = {}  #: operations per area for which the site has a budget
+
+
 class AppOffer(msgspec.Struct, kw_only=True):
     """An application approved at a site, as the server and users need to know it."""
 
@@ -292,6 +302,7 @@ class AppOffer(msgspec.Struct, kw_only=True):
     nodes_max: int = 1  #: nodes that a payload may span
     ranks_max: int = 0  #: ranks that a payload may have; 0 = no launcher starts it
     images: list[str] = []  #: `NAME@sha256:...` of those that its payloads see
+    start: StartCost | None = None  #: None = nothing was traced yet
 
 
 class Capacity(msgspec.Struct, kw_only=True):

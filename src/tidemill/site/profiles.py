@@ -1,0 +1,348 @@
+"""SITE/profiles: what starts of applications cost file systems, from traces of payloads that came back in bundles.
+
+One file per version of an application, `APP@VERSION.json`: the merged profile of all its traced payloads, with the
+busiest paths. A pilot's note (topic `trace`) says whose index to look at; besides that, those of a few pilots that did
+something are looked at in turn, so that what it costs does not grow with nodes. Files are read in a helper's thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from tidemill import clock
+from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
+from tidemill.image.profile import (
+    Profile,
+    bounded,
+    encode_profile,
+    merge,
+    parse_profile,
+    per_run,
+    read_profile,
+)
+from tidemill.log import Log
+from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
+from tidemill.node.files import read_bounded, write_durable
+from tidemill.wire.api import AppOffer, StartCost
+from tidemill.wire.node import IndexEntry, Noted, Program, Record
+
+PATHS_MAX = 100_000
+"""Paths that are kept of an application's version, the busiest: 10 MB. A scientific Python import has 3,000."""
+
+LOOK_S = 5.0
+PILOTS_PER_LOOK = 8
+"""Pilots whose indices are opened in turn with each look, without a note: less than two operations a second."""
+
+ACTIVE_MAX = 10_000
+NOTED_LOOKS_MAX = 24
+"""A profile that was noted should be in the index two minutes later: bundles are flushed every 30 s."""
+
+MEMBER_BYTES_MAX = 64 << 20
+TAKEN = "taken"
+TAKEN_BYTES_MAX = 16 << 20
+CHANGE_MIN = 0.1
+"""Fleets are told of a cost that has changed by so much."""
+
+ADHOC = "command"
+_log = Log("profiles")
+
+
+class Version(msgspec.Struct, frozen=True, order=True):
+    """An application at one version."""
+
+    app: str
+    version: str
+
+    @property
+    def file_name(self) -> str:
+        """Of its profile."""
+        return f"{quote(self.app, safe='')}@{quote(self.version, safe='')}.json"
+
+
+class _Program(msgspec.Struct):
+    program: int
+    app: str
+    version: str
+
+
+class _Job(msgspec.Struct):
+    job: int
+    program: int
+
+
+class _WorkFile(msgspec.Struct):
+    """The part of a work file that tells which program a job runs."""
+
+    programs: list[_Program]
+    jobs: list[_Job]
+
+
+Pilot = tuple[str, str]
+"""Name of a fleet, name of a pilot."""
+
+
+class _Look(msgspec.Struct):
+    """What a look is to do, and what came of it."""
+
+    pilots: list[Pilot]
+    areas: dict[str, list[str]]
+    costs: dict[Version, StartCost] = {}
+    found: set[Pilot] = set()  #: whose profiles were read
+
+
+class Profiles:
+    """The profiles of a site. `areas`: name of each area with a budget -> its prefixes."""
+
+    def __init__(
+        self, directory: Path, fleets: Path, areas: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self.directory = directory
+        self.areas: dict[str, list[str]] = {name: list(each) for name, each in (areas or {}).items()}
+        self._fleets = fleets
+        self._costs: dict[Version, StartCost | None] = {}
+        self._marks: dict[Version, int] = {}
+        self._noted: dict[Pilot, int] = {}  #: -> looks in vain
+        self._active: dict[Pilot, None] = {}
+        self._under_way: Future[_Look] | None = None
+        self._next_s = 0.0
+        self._taken: dict[str, int] | None = None
+
+    # ---- what is known ----
+
+    def cost(self, app: str, version: str) -> StartCost | None:
+        """The mean cost of one start, None before anything was traced. Reads the profile's file once."""
+        key = Version(app, version)
+        if key not in self._costs:
+            self._costs[key] = self._load(key)
+        return self._costs[key]
+
+    def start_ops(self, app: str, version: str) -> dict[str, int]:
+        """Metadata operations of one start in each area with a budget; empty before anything was traced."""
+        cost = self.cost(app, version)
+        return {} if cost is None else dict(cost.areas)
+
+    def wants_first(self, app: str, version: str) -> bool:
+        """Whether nobody has traced this version yet."""
+        return app != ADHOC and self.cost(app, version) is None
+
+    def outfit(self, program: Program, trace_every: int) -> Program:
+        """The program with what its starts cost, and with orders to trace some of them."""
+        return msgspec.structs.replace(
+            program,
+            trace_first=trace_every > 0 and self.wants_first(program.app, program.version),
+            trace_every=max(0, trace_every),
+            start_ops=self.start_ops(program.app, program.version),
+        )
+
+    def mark(self, app: str, version: str) -> int:
+        """Another number whenever fleets should be told of another cost."""
+        return self._marks.get(Version(app, version), 0)
+
+    def offers(self, offers: list[AppOffer]) -> list[AppOffer]:
+        """The offers with what a start costs."""
+        return [
+            msgspec.structs.replace(offer, start=self.cost(offer.name, offer.version)) for offer in offers
+        ]
+
+    # ---- the look at bundles ----
+
+    def heard(self, fleet: str, records: Iterable[Record]) -> None:
+        """A pilot that notes a trace has a profile in its bundle; one that did something may have."""
+        for record in records:
+            if type(record) is Noted and record.topic == "trace":
+                self._noted[fleet, record.p] = 0
+            elif len(self._active) < ACTIVE_MAX:
+                self._active[fleet, record.p] = None
+
+    def step(self, hands: Executor) -> bool:
+        """Look for profiles when it is due; whether a cost became known or is another one now."""
+        changed = self._take()
+        is_due = self._under_way is None and clock.monotonic_s() >= self._next_s
+        if is_due and (self._noted or self._active):
+            self._next_s = clock.monotonic_s() + LOOK_S
+            turn = [pilot for pilot, _ in zip(self._active, range(PILOTS_PER_LOOK), strict=False)]
+            for pilot in turn:
+                del self._active[pilot]
+            pilots = list(dict.fromkeys([*self._noted, *turn]))
+            self._under_way = hands.submit(self._look, _Look(pilots, dict(self.areas)))
+        return changed
+
+    def _take(self) -> bool:
+        if self._under_way is None or not self._under_way.done():
+            return False
+        done, self._under_way = self._under_way, None
+        try:
+            found = done.result()
+        except TidemillError as error:
+            _log.warning("profiles.unread", reason=error.message, hint=error.hint)
+            return False
+        for pilot, tries in list(self._noted.items()):
+            self._noted[pilot] = tries + 1
+            if pilot in found.found or tries >= NOTED_LOOKS_MAX:
+                del self._noted[pilot]
+        changed = False
+        for key, cost in found.costs.items():
+            known = self._costs.get(key)
+            self._costs[key] = cost
+            if known is None or is_other(known, cost):
+                self._marks[key] = self._marks.get(key, 0) + 1
+                changed = True
+                _log.info("profile.known", app=key.app, version=key.version, runs=cost.runs, ops=cost.ops)
+        return changed
+
+    def _look(self, look: _Look) -> _Look:
+        """In a helper's thread: read indices, merge the profiles that they name, write them."""
+        before = self._read_taken()
+        taken = dict(before)
+        found: dict[Version, list[Profile]] = {}
+        for pilot, bundle in self._bundles_of(look.pilots):
+            key = f"{pilot[0]}/{bundle.name}"
+            tail = IndexTail(bundle, offset=taken.get(key, 0))
+            try:
+                profiles = self._read(self._fleets / pilot[0], bundle, tail)
+            except SiteError as error:  # network file systems show it later
+                _log.warning("profile.unreadable", bundle=str(bundle), reason=error.message)
+                continue
+            for version, profile in profiles:
+                look.found.add(pilot)
+                if version is not None and profile is not None:
+                    found.setdefault(version, []).append(profile)
+            taken[key] = tail.offset
+        for version, several in found.items():
+            look.costs[version] = self._keep(version, several, look.areas)
+        if taken != before:
+            self._write_taken(taken)
+        return look
+
+    def _read(
+        self, fleet: Path, bundle: Path, tail: IndexTail
+    ) -> list[tuple[Version | None, Profile | None]]:
+        """The new profiles of a bundle; those that are nobody's or damaged as None. Raises SiteError."""
+        found: list[tuple[Version | None, Profile | None]] = []
+        try:
+            for entry in tail.read():
+                if entry.kind == "profile":
+                    found.append(self._collect(fleet, bundle, entry))
+        except ProtocolError as error:
+            _log.warning("profile.damaged", bundle=str(bundle), reason=error.message)
+        return found
+
+    def _bundles_of(self, pilots: Iterable[Pilot]) -> list[tuple[Pilot, Path]]:
+        wanted = set(pilots)
+        return [
+            (pilot, bundle)
+            for fleet in sorted({fleet for fleet, _ in wanted})
+            for bundle in bundles(self._fleets / fleet / "bundle")
+            if (pilot := (fleet, _pilot_of(bundle))) in wanted
+        ]
+
+    def _collect(self, fleet: Path, bundle: Path, entry: IndexEntry) -> tuple[Version | None, Profile | None]:
+        """The profile of an entry, and whose it is. Raises SiteError where it cannot be read yet."""
+        version = version_of(fleet, entry.job)
+        if version is None or version.app == ADHOC:
+            return None, None
+        source = f"{bundle} at {entry.offset}"
+        if entry.truncated or entry.length > MEMBER_BYTES_MAX:
+            _log.warning("profile.cut", source=source, app=version.app, bytes=entry.length)
+            return version, None
+        try:
+            content = read_member(bundle.parent, member_of(bundle.name, entry))
+            return version, parse_profile(content, source=source)
+        except (ConfigError, ProtocolError) as error:
+            _log.warning("profile.damaged", app=version.app, reason=error.message)
+            return version, None
+
+    def _keep(self, version: Version, profiles: list[Profile], areas: dict[str, list[str]]) -> StartCost:
+        """Merge into the version's file. Raises SiteError."""
+        path = self.directory / version.file_name
+        if path.is_file():
+            try:
+                profiles = [read_profile(path), *profiles]
+            except ConfigError as error:
+                _log.warning("profile.damaged", app=version.app, reason=error.message)
+        merged = bounded(merge(profiles), PATHS_MAX)
+        self._make_directory()
+        write_durable(path, encode_profile(merged), mode=0o644)
+        return cost_of(merged, areas)
+
+    def _load(self, version: Version) -> StartCost | None:
+        path = self.directory / version.file_name
+        try:
+            return cost_of(read_profile(path), self.areas) if path.is_file() else None
+        except (ConfigError, OSError) as error:
+            _log.warning("profile.damaged", app=version.app, reason=str(error))
+            return None
+
+    def _read_taken(self) -> dict[str, int]:
+        """How far each index was read, also by agents before."""
+        if self._taken is None:
+            self._make_directory()
+            content = read_bounded(self.directory / TAKEN, TAKEN_BYTES_MAX)
+            try:
+                self._taken = msgspec.json.decode(content or b"{}", type=dict[str, int])
+            except msgspec.DecodeError:
+                self._taken = {}  # profiles of fleets that are still there count twice then: means stay what they are
+        return self._taken
+
+    def _write_taken(self, taken: dict[str, int]) -> None:
+        """Keep how far indices were read, of fleets that are still there. Raises SiteError."""
+        gone = {
+            fleet for fleet in {key.partition("/")[0] for key in taken} if not (self._fleets / fleet).is_dir()
+        }
+        kept = {key: at for key, at in taken.items() if key.partition("/")[0] not in gone}
+        write_durable(self.directory / TAKEN, msgspec.json.encode(kept))
+        self._taken = kept
+
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to make `{self.directory}`: {error.strerror}") from error
+
+
+def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:
+    """What one run costs on average, in all and in each area."""
+    counts = per_run(profile, [prefix for prefixes in areas.values() for prefix in prefixes])
+    runs = profile.runs
+    return StartCost(
+        runs=runs,
+        ops=-(-profile.ops_total // runs),
+        failed=-(-profile.failed_total // runs),
+        files=sum(area.files for area in profile.areas),
+        areas={name: sum(counts[prefix] for prefix in prefixes) for name, prefixes in areas.items()},
+    )
+
+
+def is_other(known: StartCost, cost: StartCost) -> bool:
+    """Whether a cost differs by so much that fleets should hear of it."""
+    pairs = [(known.ops, cost.ops), *((known.areas.get(name, 0), ops) for name, ops in cost.areas.items())]
+    return any(abs(new - old) > CHANGE_MIN * max(old, 1) for old, new in pairs)
+
+
+def version_of(fleet: Path, job: int) -> Version | None:
+    """The application that a job of a fleet runs, from the fleet's work files. Raises SiteError."""
+    programs: dict[int, Version] = {}
+    decode = msgspec.json.Decoder(_WorkFile).decode
+    try:
+        files = sorted(path for path in (fleet / "work").iterdir() if path.suffix == ".json")
+        for path in files:
+            told = decode(path.read_bytes())
+            programs.update({each.program: Version(each.app, each.version) for each in told.programs})
+            for each in told.jobs:
+                if each.job == job:
+                    return programs.get(each.program)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SiteError(f"failed to read the work files of `{fleet}`: {error}") from error
+    return None
+
+
+def _pilot_of(bundle: Path) -> str:
+    """`A.r0.i1` of `A.r0.i1.tar` and `A.r0.i1.2.tar`."""
+    match = re.fullmatch(r"(.+\.r\d+\.i\d+)(?:\.\d+)?", bundle.stem)
+    return match[1] if match else bundle.stem

@@ -1,0 +1,284 @@
+"""Profiles that came back in bundles: merged per version of an application, once, and told to programs."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidemill import clock
+from tidemill.image.profile import read_profile
+from tidemill.node.framed import frame
+from tidemill.site.profiles import NOTED_LOOKS_MAX, Profiles, Version
+from tidemill.wire.api import AppOffer
+from tidemill.wire.node import IndexEntry, Noted, Program, Returned
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
+AREAS = {"software": ["/sw", "/opt"], "work": ["/lustre"]}
+PILOT = "a.r0.i1"
+
+
+class AtOnce(Executor):
+    """Helpers that have done everything when they are asked."""
+
+    def submit(self, fn: Any, /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **named))
+        except Exception as error:  # noqa: BLE001 -- as a real executor does
+            future.set_exception(error)
+        return future
+
+
+class World:
+    """A site directory with a fleet of two applications, and its profiles."""
+
+    def __init__(self, site: Path) -> None:
+        self.fleet = site / "fleets" / "e1-1"
+        (self.fleet / "bundle").mkdir(parents=True)
+        (self.fleet / "work").mkdir()
+        programs = [
+            {"program": 1, "app": "sim", "version": "2/b", "more": 1},
+            {"program": 2, "app": "command", "version": "1"},
+        ]
+        jobs = [{"job": 7, "program": 1}, {"job": 8, "program": 2}]
+        for number, told in enumerate(jobs, start=1):
+            text = {"programs": programs[number - 1 : number], "jobs": [told], "number": number}
+            (self.fleet / "work" / f"{number:06d}.json").write_bytes(msgspec.json.encode(text))
+        self.site = site
+        self.profiles = self.opened()
+
+    def opened(self) -> Profiles:
+        return Profiles(self.site / "profiles", self.site / "fleets", AREAS)
+
+    def put(self, name: str = "first", *, job: int = 7, pilot: str = PILOT, **fields: Any) -> None:
+        """A profile at the end of a pilot's bundle."""
+        content = (FIXTURES / f"{name}.json").read_bytes()
+        bundle = self.fleet / "bundle" / f"{pilot}.tar"
+        offset = bundle.stat().st_size if bundle.exists() else 0
+        with bundle.open("ab") as file:
+            file.write(content)
+        entry = IndexEntry(
+            kind="profile",
+            job=job,
+            first=0,
+            count=1,
+            name="profile",
+            offset=offset,
+            length=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            truncated=False,
+        )
+        entry = msgspec.structs.replace(entry, **fields)
+        with bundle.with_suffix(".idx").open("ab") as file:
+            file.write(frame(msgspec.json.encode(entry)))
+
+    def look(self, profiles: Profiles | None = None) -> bool:
+        """One look, and its result."""
+        it = profiles or self.profiles
+        it._next_s = 0.0
+        it.step(AtOnce())
+        it._next_s = clock.monotonic_s() + 100
+        return it.step(AtOnce())
+
+    def did_something(self, pilot: str = PILOT, profiles: Profiles | None = None) -> None:
+        record = Returned(p=pilot, s=1, grant=1, job=7, first=0, count=1, reason="drain")
+        (profiles or self.profiles).heard("e1-1", [record])
+
+    def noted(self, pilot: str = PILOT) -> None:
+        record = Noted(
+            p=pilot, s=1, topic="trace", program=1, job=7, mode="traced", message="", numbers={}, at_us=1
+        )
+        self.profiles.heard("e1-1", [record])
+
+
+@pytest.fixture
+def it(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_profile_that_came_back_tells_what_a_start_costs(it: World) -> None:
+    assert (it.profiles.wants_first("sim", "2/b"), it.profiles.start_ops("sim", "2/b")) == (True, {})
+    it.put()
+    it.noted()
+    assert it.look()
+    assert not it.profiles.wants_first("sim", "2/b")
+    assert it.profiles.start_ops("sim", "2/b") == {"software": 15, "work": 3}
+    assert read_profile(it.site / "profiles" / "sim@2%2Fb.json").runs == 1
+
+
+def test_runs_are_merged_and_the_cost_is_their_mean(it: World) -> None:
+    it.put("first")
+    it.put("second", pilot="b.r0.i1.2")
+    it.noted()
+    it.did_something("b.r0.i1")
+    assert it.look()
+    cost = it.profiles.cost("sim", "2/b")
+    assert cost is not None
+    assert (cost.runs, cost.ops, cost.failed, cost.areas) == (2, 18, 3, {"software": 12, "work": 2})
+
+
+def test_each_profile_counts_once_also_for_the_next_agent(it: World) -> None:
+    it.put()
+    it.did_something()
+    it.look()
+    later = it.opened()
+    it.did_something(profiles=later)
+    assert not it.look(later)
+    it.put("second")
+    it.did_something(profiles=later)
+    assert it.look(later)
+    cost = later.cost("sim", "2/b")
+    assert cost is not None
+    assert cost.runs == 2
+
+
+def test_the_next_agent_knows_the_costs_from_the_files(it: World) -> None:
+    it.put()
+    it.noted()
+    it.look()
+    assert it.opened().start_ops("sim", "2/b") == {"software": 15, "work": 3}
+
+
+def test_a_note_is_remembered_until_the_profile_is_on_disk(it: World) -> None:
+    it.noted()
+    assert not it.look()
+    it.put()
+    assert it.look()
+
+
+def test_a_note_without_a_profile_is_forgotten(it: World) -> None:
+    it.noted()
+    for _ in range(NOTED_LOOKS_MAX + 1):
+        it.look()
+    it.put()
+    assert not it.look()
+
+
+def test_nothing_is_opened_where_nobody_did_anything(it: World) -> None:
+    it.put()
+    assert not it.look()
+    assert not (it.site / "profiles").exists()
+
+
+def test_commands_of_a_single_job_are_nobodys_profile(it: World) -> None:
+    it.put(job=8)
+    it.noted()
+    assert not it.look()
+    assert not it.profiles.wants_first("command", "1")
+
+
+@pytest.mark.parametrize("fields", [{"truncated": True}, {"sha256": "0" * 64}, {"length": 100}, {"job": 99}])
+def test_a_damaged_profile_is_passed_over(it: World, fields: dict[str, Any]) -> None:
+    it.put(**fields)
+    it.put("second")
+    it.noted()
+    assert it.look()
+    cost = it.profiles.cost("sim", "2/b")
+    assert cost is not None
+    assert cost.runs == 1
+
+
+def test_a_bundle_that_is_shorter_than_its_index_is_read_again(it: World) -> None:
+    it.put()
+    bundle = it.fleet / "bundle" / f"{PILOT}.tar"
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole[:100])
+    it.noted()
+    assert not it.look()
+    bundle.write_bytes(whole)
+    assert it.look()
+
+
+def test_a_damaged_file_of_the_site_is_begun_anew(it: World) -> None:
+    (it.site / "profiles").mkdir()
+    (it.site / "profiles" / "sim@2%2Fb.json").write_text("{")
+    assert it.profiles.cost("sim", "2/b") is None
+    it.put()
+    it.noted()
+    assert it.look()
+
+
+def test_programs_carry_orders_to_trace_and_costs(it: World) -> None:
+    program = _program()
+    before = it.profiles.outfit(program, 50)
+    assert (before.trace_first, before.trace_every, before.start_ops) == (True, 50, {})
+    assert not it.profiles.outfit(program, 0).trace_first
+    it.put()
+    it.noted()
+    mark = it.profiles.mark("sim", "2/b")
+    it.look()
+    after = it.profiles.outfit(program, 50)
+    assert (after.trace_first, after.start_ops) == (False, {"software": 15, "work": 3})
+    assert it.profiles.mark("sim", "2/b") != mark
+
+
+def _program() -> Program:
+    return Program(
+        program=1,
+        app="sim",
+        version="2/b",
+        executable="/sw/sim",
+        mode="command",
+        env={},
+        cores=1,
+        memory_mb=1,
+        devices={},
+        scratch_mb=1,
+        event_s=1.0,
+        chunk_max=1,
+        range_s=1.0,
+        timeout_s=None,
+        looping_s=None,
+        ready_timeout_s=1.0,
+        log_bytes_max=1,
+        outputs=[],
+        stdout_output=False,
+        batch_commands=False,
+        pass_env=[],
+        images=[],
+        wrap=[],
+        setup=None,
+        trace_first=False,
+        trace_every=0,
+        start_ops={},
+    )
+
+
+def test_small_changes_of_a_cost_do_not_make_new_programs(it: World) -> None:
+    it.put()
+    it.noted()
+    it.look()
+    mark = it.profiles.mark("sim", "2/b")
+    it.put()
+    it.noted()
+    assert not it.look()
+    assert it.profiles.mark("sim", "2/b") == mark
+
+
+def test_offers_tell_the_cost(it: World) -> None:
+    it.put()
+    it.noted()
+    it.look()
+    offer = AppOffer(
+        name="sim",
+        version="2/b",
+        digest="",
+        mode="command",
+        parameters={},
+        outputs=[],
+        cores=1,
+        memory_mb=1,
+        event_s=1,
+    )
+    (told,) = it.profiles.offers([offer])
+    assert told.start is not None
+    assert told.start.ops == 25
+
+
+def test_versions_have_names_that_are_files() -> None:
+    assert Version("a", "../../x y").file_name == "a@..%2F..%2Fx%20y.json"
