@@ -147,7 +147,7 @@ def test_an_empty_entry_is_the_working_directory_as_the_seed_of_this_found() -> 
     paths: list[Path] = [("/job/libx.so", "x", 0, 5), ("/sw/lib/libx.so", "f", 5, 0)]
     found = explain(profile_of(paths, env=env))
     assert found.environment == {"LD_LIBRARY_PATH": "/sw/lib"}
-    assert any("working directory is searched" in line for line in found.advice)
+    assert any("has an empty entry" in line for line in found.advice)
 
 
 def test_an_empty_entry_that_hits_stays_even_alone() -> None:
@@ -207,8 +207,8 @@ def test_a_hit_below_an_entry_keeps_it_whatever_it_was_for() -> None:
 
 def test_unknown_variables_are_shown_and_never_changed() -> None:
     paths: list[Path] = [("/m/x", "x", 0, 3)]
-    found = explain(profile_of(paths, env={"SOME_PATH": "/m", "HOME": "/m"}))
-    assert verdicts(found, "SOME_PATH") == {"/m": "dead"}
+    found = explain(profile_of(paths, env={"SOME_PATH": "/m:/n", "ONE_PATH": "/m"}))
+    assert verdicts(found, "SOME_PATH") == {"/m": "dead", "/n": "idle"}
     assert (found.environment, len(found.searches)) == ({}, 1)
 
 
@@ -298,3 +298,22 @@ def test_missing_compiled_modules_are_told() -> None:
         ("/sw/__pycache__/m.cpython-311.pyc", "x", 0, 1),
     ]
     assert any("compileall" in line for line in explain(profile_of(paths, env={})).advice)
+
+
+def old_subdirectories(*more: Path) -> Profile:
+    paths: list[Path] = [("/sw/libx.so", "f", 1, 0), ("/dead/libx.so", "x", 0, 1), *more]
+    for directory in ("/sw", "/dead"):
+        for level in ("tls/x86_64", "avx512_1", "haswell"):
+            paths += [(f"{directory}/{level}/libx.so", "x", 0, 5), (f"{directory}/{level}", "x", 0, 5)]
+    return profile_of(paths, env={"LD_LIBRARY_PATH": "/dead:/sw"})
+
+
+def test_subdirectories_for_processors_are_masked_where_nothing_was_found_there() -> None:
+    found = explain(old_subdirectories())
+    assert found.environment == {"LD_LIBRARY_PATH": "/sw", "GLIBC_TUNABLES": "glibc.cpu.hwcap_mask=0"}
+    assert found.saves_failed == 1 + 6 * 5 + 4 * 5
+
+
+def test_subdirectories_for_processors_stay_where_a_library_came_from_one() -> None:
+    found = explain(old_subdirectories(("/sw/avx512_1/liby.so", "f", 1, 0)))
+    assert found.environment == {"LD_LIBRARY_PATH": "/sw"}

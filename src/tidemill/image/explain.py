@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from tidemill.image.inferred import Group, infer
-from tidemill.image.profile import PathUse, Profile
+from tidemill.image.profile import PathUse, Profile, is_library
 from tidemill.image.search import (
     STYLES,
     Path,
@@ -23,6 +23,7 @@ from tidemill.image.search import (
     below,
     fits,
     is_hit,
+    loader_directory,
     preferred,
     python_root,
     python_versions,
@@ -31,6 +32,7 @@ from tidemill.image.search import (
 
 STORM_SHARE_MIN = 0.01  #: of all operations; smaller storms are not worth a line
 STORM_PATHS_MAX = 20
+MASKED = frozenset({"avx512_1", "x86_64"})  #: of the loader's old subdirectories those that its mask governs
 SAFE_PATH_SINCE = (3, 11)  #: PYTHONSAFEPATH: "What's New In Python 3.11"
 
 Listing = Callable[[str], frozenset[str] | None]
@@ -131,6 +133,14 @@ def explain(profile: Profile, *, listing: Listing = lambda _: None) -> Explanati
     )
     storm_failed = sum(storm.failed for storm in storms)
     switches = [] if profile.truncated else _switches(profile, rest)
+    left_out = {
+        book.path.places[k].directory or ""
+        for book, search in zip(books, searches, strict=True)
+        if search.is_changed and book.path.style is Style.LIBRARIES
+        for k, entry in enumerate(search.entries)
+        if entry.verdict is Verdict.DEAD
+    }
+    switches += [] if profile.truncated else _loader_switch(profile, left_out)
     changed = [search for search in searches if search.is_changed]
     return Explanation(
         runs=profile.runs,
@@ -358,6 +368,35 @@ def _switches(profile: Profile, rest: Iterable[PathUse]) -> list[Switch]:
     return found
 
 
+def _loader_switch(profile: Profile, left_out: set[str]) -> list[Switch]:
+    """glibc before 2.37 looks for each library in subdirectories such as `tls/haswell/x86_64` of each entry; without
+    processor capabilities in its mask there are fewer. Only the loader reads it on x86 (elf/dl-hwcaps.c, dl-cache.c)."""
+    uses = [
+        use
+        for use in profile.paths
+        if MASKED.intersection(use.path.split("/")[:-1] if is_library(use.path) else use.path.split("/")[-2:])
+        and loader_directory(use.path) not in left_out
+    ]
+    absent = [use for use in uses if not use.exists]
+    saved = sum(use.failed for use in absent)
+    has_hits = any(use.exists and is_library(use.path) for use in uses)
+    if (
+        has_hits
+        or saved < STORM_SHARE_MIN * profile.ops_total
+        or not any(is_library(use.path) for use in absent)
+    ):
+        return []
+    return [
+        Switch(
+            name="GLIBC_TUNABLES",
+            value="glibc.cpu.hwcap_mask=0",
+            why="the loader looks into subdirectories for this processor (`avx512_1`, `x86_64`), and nothing was there",
+            saves_ops=saved,
+            saves_failed=saved,
+        )
+    ]
+
+
 def _script_directory(profile: Profile) -> tuple[str, str | None] | None:
     """What Python puts first into sys.path for this command, and its script; None where that is not known."""
     command, *words = profile.command or [""]
@@ -398,7 +437,8 @@ def _advice(
         for entry in search.entries:
             if entry.lookups and search.name in STYLES and not entry.entry.startswith(("/", "$")):
                 told.append(
-                    f"{search.name} has the entry `{entry.entry}`: the working directory is searched each time"
+                    f"{search.name} has {f'the entry `{entry.entry}`' if entry.entry else 'an empty entry'}: "
+                    "what is searched depends on the working directory"
                 )
     uncompiled = sum(
         use.failed

@@ -81,9 +81,9 @@ def search_paths(env: Mapping[str, str], cwd: str) -> list[Path]:
     order = [name for name in STYLES if name in env] + sorted(set(env) - set(STYLES))
     found = []
     for name in order:
-        if name not in LISTS and not _LIST_NAME.fullmatch(name):
-            continue
         value = env[name]
+        if name not in LISTS and not (":" in value and _LIST_NAME.fullmatch(name)):
+            continue
         separator = ";" if name == "LD_LIBRARY_PATH" and ";" in value and ":" not in value else ":"
         places = [_place(text, cwd) for text in value.split(separator)] if value else []
         if any(place.directory for place in places):
