@@ -370,7 +370,7 @@ def _switches(profile: Profile, rest: Iterable[PathUse]) -> list[Switch]:
 
 def _loader_switch(profile: Profile, left_out: set[str]) -> list[Switch]:
     """glibc before 2.37 looks for each library in subdirectories such as `tls/haswell/x86_64` of each entry; without
-    processor capabilities in its mask there are fewer. Only the loader reads it on x86 (elf/dl-hwcaps.c, dl-cache.c)."""
+    processor capabilities in its mask there are fewer. On x86 only the loader reads it (dl-hwcaps.c, dl-cache.c)."""
     uses = [
         use
         for use in profile.paths
