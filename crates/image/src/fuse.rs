@@ -33,6 +33,8 @@ const PLACES: [&str; 8] = [
 ];
 /// Between two looks whether it answers.
 const LOOK_US: u64 = 2_000;
+/// From the end of its mount to its own.
+const LAST_US: u64 = 1_000_000;
 /// What it says is kept up to here.
 const WORDS_MAX: usize = 2000;
 /// Descriptor at which squashfuse finds its connection.
@@ -160,6 +162,13 @@ impl Daemon {
                 Waited::Running => drop(fd::poll(&mut [], Some(LOOK_US))?),
             }
         };
+        if answer.is_some_and(|exit| exit != Exit::Status(0)) {
+            // it lets go of the mount a moment before it can be waited for
+            let end_us = time::monotonic_us() + LAST_US;
+            while self.ended().is_none() && time::monotonic_us() < end_us {
+                fd::poll(&mut [], Some(LOOK_US))?;
+            }
+        }
         // that the mount can be listed says nothing when it is not a mount any more
         let ended = self.ended();
         if ended.is_none() && answer == Some(Exit::Status(0)) && is_mounted(&self.at) {

@@ -99,7 +99,7 @@ impl Content {
             if stored_bytes(size) != 0 {
                 let content = image.block(place, size, expected)?;
                 take(offset, &content[..expected])?;
-                place += u64::from(stored_bytes(size));
+                place = place.saturating_add(u64::from(stored_bytes(size)));
             }
             offset += expected as u64;
         }
@@ -292,7 +292,7 @@ impl Squashfs {
         let mut numbers = HashSet::new();
         self.walk(entries_max, &mut |image, _, node| {
             survey.entries += 1;
-            survey.memory_bytes += INODE_BYTES;
+            survey.memory_bytes = survey.memory_bytes.saturating_add(INODE_BYTES);
             match &node.kind {
                 Kind::Directory(_) => survey.directories += 1,
                 Kind::Link(_) => survey.links += 1,
@@ -301,7 +301,8 @@ impl Squashfs {
                     survey.files += 1;
                     if numbers.insert(node.number) {
                         survey.bytes = survey.bytes.saturating_add(content.bytes);
-                        survey.memory_bytes += content.memory_bytes(image.head.block_bytes);
+                        let memory_bytes = content.memory_bytes(image.head.block_bytes);
+                        survey.memory_bytes = survey.memory_bytes.saturating_add(memory_bytes);
                     }
                 }
             }

@@ -198,7 +198,8 @@ impl Squashfs {
             return Err(self.damaged(format!("fragment {fragment} of {}", self.head.fragments)));
         }
         let entries = (METADATA_BYTES / 16) as u32;
-        self.fetch(self.head.fragment_table + u64::from(fragment / entries) * 8, 8)?;
+        let index = u64::from(fragment / entries) * 8;
+        self.fetch(self.head.fragment_table.saturating_add(index), 8)?;
         let mut cursor = Cursor {
             block: u64_at(&self.raw, 0),
             at: (fragment % entries) as usize * 16,

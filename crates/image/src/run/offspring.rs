@@ -160,21 +160,30 @@ pub(super) fn watch(
     }
 }
 
-/// Kills all that is left below a subreaper, generation by generation.
-pub(super) fn end_all() {
-    let end_us = time::monotonic_us() + END_US;
+/// Children of this process.
+pub(super) fn children() -> Vec<i32> {
     let own = process::id();
+    let text = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// Kills all that is left below a subreaper, generation by generation, except these children.
+pub(super) fn end_all(except: &[i32]) {
+    let end_us = time::monotonic_us() + END_US;
     while time::monotonic_us() < end_us {
-        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
-        for child in children.unwrap_or_default().split_whitespace() {
-            if let Ok(pid) = child.parse::<i32>() {
-                let _ = signal::kill(pid, signal::KILL); // it may have ended just now
-            }
+        let left: Vec<i32> = children()
+            .into_iter()
+            .filter(|pid| !except.contains(pid))
+            .collect();
+        if left.is_empty() {
+            return;
         }
-        match process::wait(0, false) {
-            Ok(Waited::Ended { .. }) => {}
-            Ok(Waited::Running) => drop(fd::poll(&mut [], Some(LOOK_US))),
-            _ => return,
+        for pid in left {
+            let _ = signal::kill(pid, signal::KILL); // it may have ended just now
+            let _ = process::wait(pid, false);
         }
+        let _ = fd::poll(&mut [], Some(LOOK_US));
     }
 }

@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
-use tidemill_sys::{signal, SysError};
+use tidemill_sys::{security, signal, SysError};
 
 use super::alias::Alias;
-use super::offspring::watched_signals;
+use super::offspring::{self, watched_signals};
 use super::options::Mode;
 use super::report::{self, Report, Reporter};
 use super::{inside, relocated, say, Order, SITE_ERROR};
@@ -26,7 +26,8 @@ pub(super) struct Birth {
 
 /// What came of one try.
 enum Tried {
-    Exit(i32),
+    /// what the process inside reported, and how it ended
+    Over(Vec<Report>, Exit),
     /// no namespaces
     Refused(String),
 }
@@ -37,7 +38,7 @@ pub(super) fn run(order: Order) -> Result<i32, ImageError> {
         "asked for".to_owned()
     } else {
         match in_namespaces(&order)? {
-            Tried::Exit(status) => return Ok(status),
+            Tried::Over(reports, exit) => return Ok(conclude(&reports, exit)),
             Tried::Refused(why) if order.mode != Mode::Auto => {
                 return Err(ImageError::Fuse(format!(
                     "no namespaces: {why}; `--mode relocate` does without"
@@ -81,12 +82,16 @@ fn relocate(order: &Order, why: &str) -> Result<i32, ImageError> {
         "relocated ({why}): the image is unpacked elsewhere, and paths in command and environment are rewritten"
     ));
     let place = relocated::Place::make()?;
+    // should the process inside be killed, what it watched over becomes ours
+    security::become_subreaper()?;
+    let before = offspring::children();
     let result = try_once(Namespaces::NONE, |birth| {
         relocated::run(order, &birth, &place);
     });
+    offspring::end_all(&before);
     place.remove();
     match result? {
-        Tried::Exit(status) => Ok(status),
+        Tried::Over(reports, exit) => Ok(conclude(&reports, exit)),
         Tried::Refused(why) => Err(ImageError::Fuse(why)),
     }
 }
@@ -123,7 +128,11 @@ fn try_once(namespaces: Namespaces, be_inside: impl FnOnce(Birth)) -> Result<Tri
     let (text, exit) = stay(child, &reports, &signals)?;
     drop(our_life);
     signal::block_only(&[])?;
-    Ok(conclude(&report::read(&text), exit))
+    let reports = report::read(&text);
+    match reports.first() {
+        Some(Report::Refused(why)) => Ok(Tried::Refused(why.clone())),
+        _ => Ok(Tried::Over(reports, exit)),
+    }
 }
 
 /// Collects reports and passes signals on until the child has ended.
@@ -157,14 +166,14 @@ fn stay(child: i32, reports: &OwnedFd, signals: &OwnedFd) -> Result<(String, Exi
     Ok((String::from_utf8_lossy(&bytes).into_owned(), exit))
 }
 
-/// Says what is to be said and finds the exit code; a command that died of a signal takes us with it.
-fn conclude(reports: &[Report], exit: Exit) -> Tried {
+/// Says what is to be said and finds the exit code; a command that died of a signal takes us with it, so this is the last
+/// thing to do.
+fn conclude(reports: &[Report], exit: Exit) -> i32 {
     let mut ended = None;
     let (mut failed, mut unstarted) = (false, None);
     for report in reports {
         match report {
-            Report::Refused(why) => return Tried::Refused(why.clone()),
-            Report::Note(what) => say(what),
+            Report::Refused(what) | Report::Note(what) => say(what),
             Report::Failed(what) => {
                 say(&format!("failed (class `image`): {what}"));
                 failed = true;
@@ -177,21 +186,21 @@ fn conclude(reports: &[Report], exit: Exit) -> Tried {
         }
     }
     match (failed, unstarted, ended) {
-        (true, ..) => Tried::Exit(SITE_ERROR),
-        (_, Some(status), _) => Tried::Exit(status),
-        (_, _, Some(Exit::Status(status))) => Tried::Exit(status),
+        (true, ..) => SITE_ERROR,
+        (_, Some(status), _) => status,
+        (_, _, Some(Exit::Status(status))) => status,
         (_, _, Some(Exit::Signal(number))) => {
             // as it did, so that shells and batch systems see it
             let _ = process::forbid_core_dumps();
             let _ = signal::reset_all();
             let _ = signal::kill(process::id(), number);
-            Tried::Exit(128 + number)
+            128 + number
         }
         _ => {
             say(&format!(
                 "failed (class `image`): the process that watched over the command ended: {exit:?}"
             ));
-            Tried::Exit(SITE_ERROR)
+            SITE_ERROR
         }
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn run(order: &Order, birth: &Birth, place: &Place) {
         Err(ImageError::Stopped(_)) => {}
         Err(error) => birth.reporter.send(&Report::Failed(error.chain())),
     }
-    offspring::end_all();
+    offspring::end_all(&[]);
     let mut life = [Poll::new(birth.life.as_fd(), READABLE)];
     if fd::poll(&mut life, Some(0)).is_ok_and(|ready| ready > 0) {
         place.remove(); // nobody else will
