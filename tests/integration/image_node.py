@@ -175,7 +175,16 @@ def make_image(folder: Path) -> bytes:
     os.utime(data / "file", (1_500_000_000, 1_500_000_000))
     os.utime(stage / "mnt" / "sw" / "empty", (1_400_000_000, 1_400_000_000))
     image = folder / "good.sqfs"
-    squash: list[str | Path] = ["mksquashfs", stage, image, "-comp", "zstd", "-no-fragments", "-all-root", "-noappend"]
+    squash: list[str | Path] = [
+        "mksquashfs",
+        stage,
+        image,
+        "-comp",
+        "zstd",
+        "-no-fragments",
+        "-all-root",
+        "-noappend",
+    ]
     subprocess.run([*squash, "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
     return image.read_bytes()
 

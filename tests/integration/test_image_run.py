@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.image_node import AREA, USER, World, image_words, image_node, wait_until
+from tests.integration.image_node import AREA, USER, World, image_node, image_words, wait_until
 
 USERS = pytest.mark.parametrize("uid", [USER, 0], ids=["user", "root"])
 WAYS = pytest.mark.parametrize("way", ["fuse", "unpack"])
