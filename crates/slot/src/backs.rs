@@ -22,8 +22,25 @@ pub(crate) fn of_program(program: &Program, masks: &[PathBuf]) -> Vec<String> {
             paths.push(with_surroundings(&real, masks));
         }
     }
+    paths.extend(of_wrap(&program.wrap, masks));
     paths.extend(of_environment(&program.env, masks));
     finish(paths)
+}
+
+/// A container's runtime, its image and what it binds (`--bind=SOURCE:TARGET`).
+fn of_wrap(wrap: &[String], masks: &[PathBuf]) -> Vec<Option<PathBuf>> {
+    let mut paths = Vec::new();
+    if let Some(runtime) = wrap.first() {
+        paths.push(with_surroundings(Path::new(runtime), masks));
+    }
+    let values = wrap.iter().skip(1).map(|word| match word.split_once('=') {
+        Some((name, value)) if name.starts_with("--") => value,
+        _ => word,
+    });
+    let sources = values.map(|value| Path::new(value.split(':').next().unwrap_or(value)));
+    let wanted = sources.filter(|path| in_tmp(path) && !masked(path, masks));
+    paths.extend(wanted.map(itself));
+    paths
 }
 
 /// Paths that `job` needs beyond its program's.

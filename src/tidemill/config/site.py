@@ -245,6 +245,18 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
 
+class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A container runtime of the centre that applications may use."""
+
+    path: Annotated[Path, doc("Its program, as compute nodes see it")]
+    version: Annotated[str, doc("Its version, such as `1.3.4`; empty = a recent one")] = ""
+    setuid: Annotated[
+        bool, doc("Does it work by a set-user-id program? Then slots must be `isolation = \"off\"`")
+    ] = False
+    global_options: Annotated[list[str], doc("Options before its verb, such as `--storage-driver=vfs`")] = []
+    options: Annotated[list[str], doc("Options that every application gets")] = []
+
+
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where mail to the contact goes out."""
 
@@ -301,6 +313,17 @@ class SiteConfig(
     allow_unisolated: Annotated[
         bool, doc("A shared site runs payloads even where the kernel gives no namespaces")
     ] = False
+    isolation: Annotated[
+        Literal["auto", "off"],
+        doc(
+            "`auto`: slots have namespaces where the kernel gives them; `off`: never, and programs may gain rights by "
+            "set-user-id bits, which setuid container runtimes need"
+        ),
+    ] = "auto"
+    containers: Annotated[
+        dict[str, ContainerRuntime],
+        doc("Container runtimes that applications may use, by name: apptainer, shifter, podman-hpc, podman, charliecloud"),
+    ] = {}
     affinity: Annotated[
         Literal["spread", "compact", "core", "none"],
         doc("How slots are bound to cores; `core` = one slot per physical core"),

@@ -39,6 +39,26 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     help: str = ""
 
 
+class Runtime(StrEnum):
+    """What starts a container."""
+
+    APPTAINER = "apptainer"
+    SHIFTER = "shifter"
+    PODMAN_HPC = "podman-hpc"
+    PODMAN = "podman"
+    CHARLIECLOUD = "charliecloud"
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The container in which the executable is; `image` ends in `@sha256:...` unless it is a directory."""
+
+    image: str
+    runtime: Runtime
+    gpu: bool = False  #: show the devices of the slot and the host's driver libraries
+    bind: list[str] = []  #: `PATH` or `SOURCE:TARGET`, with `:ro` where it must not be written
+    options: list[str] = []  #: further options of the runtime, each beginning with `-`
+
+
 class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the site's staff approved. `arguments` are templates: `{event}` `{first_event}` `{last_event}` `{events}`
     `{seed}` `{line}` `{cores}` `{input.NAME}` and parameters `{NAME}`; each becomes exactly one argument."""
@@ -71,6 +91,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ranks_max: int = (
         0  #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
     )
+    container: Container | None = None  #: then `executable` and `script` are paths in the image
+    setup: list[str] = []  #: shell lines such as `module load x`: run once per version and node type, kept as data
+    setup_timeout_s: int = 120
     ready_timeout_s: int = 600  #: range mode: a payload that is not `ready` by then failed its set-up
     help: str = ""
 

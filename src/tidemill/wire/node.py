@@ -157,7 +157,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     batch_commands: bool
     pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
     images: list[ImageUse]
-    wrap: list[str]  #: words put before executable and arguments: the container runtime with its options
+    wrap: list[
+        str
+    ]  #: words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
+    #: `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     setup: SetupDef | None
     trace_first: bool  #: nobody has traced this version: the slot's first payload is
     trace_every: int  #: and every so many-th after it; 0 = none

@@ -23,6 +23,8 @@ pub(crate) struct Job {
     pub path: CString,
     pub pace: Pace,
     pub inputs: Inputs,
+    /// words before the executable: a container's runtime with its options
+    wrap: Vec<String>,
     argv: Vec<Template>,
     outputs: Vec<(String, Template)>,
     env: Strings,
@@ -39,10 +41,15 @@ impl Job {
         spec: &SlotSpec,
         place: &Place,
     ) -> std::result::Result<Job, String> {
-        if !program.executable.starts_with('/') {
-            return Err(format!("executable `{}` is no absolute path", program.executable));
+        let wrap: Vec<String> = program.wrap.iter().map(|word| placed(word, place)).collect();
+        let started = wrap.first().unwrap_or(&program.executable);
+        if let Some(wrong) = [started, &program.executable]
+            .into_iter()
+            .find(|path| !path.starts_with('/'))
+        {
+            return Err(format!("executable `{wrong}` is no absolute path"));
         }
-        let path = CString::new(program.executable.as_str()).map_err(|error| error.to_string())?;
+        let path = CString::new(started.as_str()).map_err(|error| error.to_string())?;
         let argv = def
             .argv
             .iter()
@@ -65,6 +72,7 @@ impl Job {
             def,
             program,
             path,
+            wrap,
             argv,
             outputs,
             env,
@@ -83,8 +91,9 @@ impl Job {
     /// Arguments for these events, `argv[0]` first; for a persistent payload, of no event in particular.
     pub fn arguments(&self, place: &Place, events: Events) -> std::result::Result<Strings, String> {
         let mut argv = Strings::new();
-        argv.push(self.program.executable.as_str())
-            .map_err(|error| error.to_string())?;
+        for word in self.wrap.iter().chain(std::iter::once(&self.program.executable)) {
+            argv.push(word.as_str()).map_err(|error| error.to_string())?;
+        }
         for template in &self.argv {
             match template.literal() {
                 Some(text) => argv.push(text),
@@ -155,6 +164,19 @@ impl Job {
         };
         self.def.inputs.iter().filter_map(link).collect()
     }
+}
+
+/// A word of `wrap` with the slot's directories in it, as payloads see them.
+fn placed(word: &str, place: &Place) -> String {
+    let work = format!("{}/work", place.tmp_path);
+    [
+        ("{work}", work.as_str()),
+        ("{tmp}", &place.tmp_path),
+        ("{home}", &place.home_path),
+        ("{own}", &place.own_path),
+    ]
+    .into_iter()
+    .fold(word.to_owned(), |text, (name, path)| text.replace(name, path))
 }
 
 /// `TIDEMILL_INPUT_` and the name in upper case, `_` for everything that no variable name may hold.

@@ -1,0 +1,161 @@
+"""The words before an application's executable that start it in a container. Pure; runs nothing.
+
+Sources: apptainer-exec(1) 1.3 and SingularityCE 3.11 user guide ("Environment and Metadata", "Bind Paths"); ch-run(1)
+0.31 (run for real); podman-run(1) 4.3 (run for real); podman-hpc README 1.1; shifter(1) of Shifter 18.03. Which of
+these were run for real, and what each refuses, stands in docs/containers.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tidemill.config.site import ContainerRuntime
+from tidemill.model.application import Application, Container, Mode, Runtime
+
+OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""What the slot adds to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
+DESCRIPTORS = 2  #: of the range protocol: 3 and 4
+CWD_SINCE = (1, 2)  #: Apptainer says `--cwd` for what was `--pwd`
+HOME_HIDDEN_SINCE = (0, 27)  #: ch-run showed the home directory before, unless told not to
+_DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
+
+
+class Image(NamedTuple):
+    """Where a container's tree comes from: `path` on the file system, or `name` for the runtime's own store."""
+
+    path: str
+    name: str
+    digest: str  #: `sha256:...`, empty for a directory
+
+
+def parse_image(text: str) -> Image | None:
+    """The parts of `image`; None where a name or digest is missing."""
+    match = _DIGEST.fullmatch(text)
+    name, digest = (match["name"], match["digest"]) if match else (text, "")
+    if name.startswith("/"):
+        return Image(name, "", digest)
+    return Image("", name, digest) if digest else None
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Numbers of a version; none known counts as a recent one."""
+    numbers = [int(each) for each in re.findall(r"\d+", text)[:3]]
+    return tuple(numbers) or (999,)
+
+
+def wrap_words(app: Application, runtime: ContainerRuntime) -> list[str]:
+    """What stands before the executable; `{work}`, `{tmp}` and `{home}` are filled in on the node."""
+    container = app.container
+    assert container is not None, "only applications with a container have words"
+    image = parse_image(container.image)
+    assert image is not None, "the application was checked"
+    make = _MAKERS[container.runtime]
+    return make(app, container, image, runtime)
+
+
+def environment_of(container: Container, user: str) -> dict[str, str]:
+    """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31)."""
+    return {"USER": user} if container.runtime is Runtime.CHARLIECLOUD else {}
+
+
+def _apptainer(
+    app: Application, container: Container, image: Image, runtime: ContainerRuntime
+) -> list[str]:
+    # Singularity counts from 3 and never took the new word's place away before 4
+    version = version_of(runtime.version)
+    directory = "--pwd" if version < CWD_SINCE or 2 <= version[0] < 4 else "--cwd"
+    return [
+        str(runtime.path),
+        *runtime.global_options,
+        "exec",
+        *([] if runtime.setuid else ["--userns"]),
+        "--home={home}",
+        f"{directory}={{work}}",
+        "--bind={tmp}:{tmp}",
+        *(f"--bind={each}" for each in container.bind),
+        *(["--nv"] if container.gpu else []),
+        *runtime.options,
+        *container.options,
+        image.path or f"{image.name}@{image.digest}",
+    ]
+
+
+def _shifter(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
+    return [
+        str(runtime.path),
+        *runtime.global_options,
+        f"--image=id:{image.digest.removeprefix('sha256:')}",
+        "--workdir={work}",
+        "--volume={tmp}:{tmp}",
+        *(f"--volume={each}" for each in container.bind),
+        f"--module={'gpu' if container.gpu else 'none'}",
+        *runtime.options,
+        *container.options,
+    ]
+
+
+def _podman(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
+    names = [*OWN_VARIABLES, *app.environment, *app.pass_environment]
+    is_hpc = container.runtime is Runtime.PODMAN_HPC
+    gpu = "--gpu" if is_hpc else "--device=nvidia.com/gpu=all"
+    return [
+        str(runtime.path),
+        *runtime.global_options,
+        "run",
+        "--rm",
+        "--pull=never",
+        "--network=host",
+        "--cgroups=disabled",
+        "--log-driver=none",
+        *([f"--preserve-fds={DESCRIPTORS}"] if app.mode is Mode.RANGE else []),
+        "--workdir={work}",
+        "--volume={tmp}:{tmp}",
+        *(f"--volume={_volume(each)}" for each in container.bind),
+        "--env=TIDEMILL_*",
+        *(f"--env={name}" for name in dict.fromkeys(names)),
+        *([gpu] if container.gpu else []),
+        *runtime.options,
+        *container.options,
+        *(["--rootfs", image.path] if image.path else ["--entrypoint=", f"{image.name}@{image.digest}"]),
+    ]
+
+
+def _volume(bind: str) -> str:
+    """podman needs source and target: `PATH` alone would be a volume of its own there."""
+    source, colon, rest = bind.partition(":")
+    if not colon:
+        return f"{source}:{source}"
+    return f"{source}:{source}:{rest}" if rest in ("ro", "rw") else bind
+
+
+def _charliecloud(
+    app: Application, container: Container, image: Image, runtime: ContainerRuntime
+) -> list[str]:
+    hide = ["--no-home"] if version_of(runtime.version) < HOME_HIDDEN_SINCE else []
+    return [
+        str(runtime.path),
+        *runtime.global_options,
+        *hide,
+        "--cd={work}",
+        "--set-env=HOME={home}",
+        *(f"--bind={_plain(each)}" for each in container.bind),
+        *runtime.options,
+        *container.options,
+        image.path,
+        "--",
+    ]
+
+
+def _plain(bind: str) -> str:
+    """ch-run binds are as writable as their sources: it has no word for it."""
+    return bind.removesuffix(":ro").removesuffix(":rw")
+
+
+_MAKERS = {
+    Runtime.APPTAINER: _apptainer,
+    Runtime.SHIFTER: _shifter,
+    Runtime.PODMAN: _podman,
+    Runtime.PODMAN_HPC: _podman,
+    Runtime.CHARLIECLOUD: _charliecloud,
+}
