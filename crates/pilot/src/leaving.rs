@@ -7,6 +7,7 @@ use tidemill_wire::{Ended, Record};
 
 use crate::error::PilotError;
 use crate::link::{LinkEvent, OUT_BYTES_MAX};
+use crate::piece::Piece;
 use crate::pilot::{seconds_us, Pilot, LOG};
 
 /// Slots that were told to stop have so long to answer.
@@ -166,7 +167,8 @@ impl Pilot {
 
     pub(crate) fn return_queue(&mut self, now_us: u64) -> Result<(), PilotError> {
         let reason = self.phase.returned().unwrap_or("drain");
-        for piece in self.binding.drain_queue() {
+        let waiting = self.setups.drop_waiting().into_iter().map(Piece::from);
+        for piece in self.binding.drain_queue().into_iter().chain(waiting) {
             self.give_back(&piece, reason, now_us)?;
         }
         Ok(())

@@ -22,6 +22,7 @@ mod pilot;
 mod place;
 mod records;
 mod results;
+pub mod setup;
 mod source;
 mod start;
 mod system;

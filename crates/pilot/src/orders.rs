@@ -1,13 +1,18 @@
 //! What the lead says, and what the pilot does about it.
 
+use std::collections::BTreeMap;
+
 use tidemill_slot::ToSlot;
-use tidemill_wire::LeadMessage;
+use tidemill_sys::time::realtime_us;
+use tidemill_wire::{LeadMessage, Noted, Record};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
 use crate::leaving::Reason;
 use crate::link::LinkEvent;
+use crate::piece::Piece;
 use crate::pilot::{Pilot, LOG};
+use crate::setup::Admitted;
 
 impl Pilot {
     /// Read and connect; do what the lead says.
@@ -16,10 +21,11 @@ impl Pilot {
             // what Hello does not hold must have its record on the way
             self.records.seal()?;
         }
-        let (binding, keeper) = (&self.binding, &self.keeper);
+        let (binding, keeper, setups) = (&self.binding, &self.keeper, &self.setups);
         let held = || {
             let mut held = binding.held();
             held.extend(keeper.held());
+            held.extend(setups.held());
             held
         };
         for event in self.source.advance(now_us, &held) {
@@ -35,7 +41,7 @@ impl Pilot {
                 LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
                 LinkEvent::Message(message) => self.follow(message, now_us)?,
                 LinkEvent::Revoked => {
-                    let dropped = self.binding.drain_queue().len();
+                    let dropped = self.binding.drain_queue().len() + self.setups.drop_waiting().len();
                     LOG.warning("work.revoked", &[("pieces", &dropped)]);
                 }
             }
@@ -50,20 +56,8 @@ impl Pilot {
                 for grant in &work.grants {
                     self.canceled.remove(&grant.job); // its owner retries it
                 }
-                let refused = self.binding.take_work(work, now_us);
-                for piece in &refused.no_fit {
-                    self.give_back(piece, "no_fit", now_us)?;
-                }
-                if self.source.is_files() {
-                    for piece in &refused.unknown {
-                        self.give_back(piece, "slot", now_us)?;
-                    }
-                } else if !refused.unknown.is_empty() {
-                    // definitions are told once per connection, and we drop those of jobs that are over: a new one
-                    // brings them again, and the work that our Hello does not hold with them
-                    self.source
-                        .reset(now_us, "it gave work of a job that is over here");
-                }
+                let admitted = self.setups.take(work, now_us);
+                self.admit(admitted, now_us)?;
                 if !matches!(self.phase, Phase::Working) {
                     self.return_queue(now_us)?;
                 }
@@ -75,6 +69,7 @@ impl Pilot {
             LeadMessage::Cancel(cancel) => {
                 LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
                 self.canceled.extend(&cancel.jobs);
+                self.setups.cancel(&cancel.jobs);
                 for (slot, job) in self.binding.cancel(&cancel.jobs) {
                     self.tell(slot, &ToSlot::CancelJob { job }, now_us)?;
                 }
@@ -95,5 +90,60 @@ impl Pilot {
             | LeadMessage::Source(_) => {}
         }
         Ok(())
+    }
+
+    /// Take up work whose set-up is known, fail what can never run, record how it became known.
+    pub(crate) fn admit(&mut self, admitted: Admitted, now_us: u64) -> Result<(), PilotError> {
+        for news in admitted.news {
+            LOG.info(
+                "setup.known",
+                &[
+                    ("key", &news.key),
+                    ("mode", &news.mode),
+                    ("message", &news.message),
+                ],
+            );
+            self.add(
+                Record::Noted(Noted {
+                    p: String::new(),
+                    s: 0,
+                    topic: String::from("setup"),
+                    program: None,
+                    job: None,
+                    mode: news.mode.to_owned(),
+                    message: format!("{}: {}", news.key, news.message),
+                    numbers: BTreeMap::from([(String::from("variables"), news.variables as i64)]),
+                    at_us: realtime_us(),
+                }),
+                now_us,
+            )?;
+        }
+        for (grant, why) in admitted.failed {
+            self.fail(&Piece::from(grant), 0, "payload_setup", &why, now_us)?;
+        }
+        let Some(work) = admitted.work else {
+            return Ok(());
+        };
+        let refused = self.binding.take_work(work, now_us);
+        for piece in &refused.no_fit {
+            self.give_back(piece, "no_fit", now_us)?;
+        }
+        if self.source.is_files() {
+            for piece in &refused.unknown {
+                self.give_back(piece, "slot", now_us)?;
+            }
+        } else if !refused.unknown.is_empty() {
+            // definitions are told once per connection, and we drop those of jobs that are over: a new one
+            // brings them again, and the work that our Hello does not hold with them
+            self.source
+                .reset(now_us, "it gave work of a job that is over here");
+        }
+        Ok(())
+    }
+
+    /// Set-ups that have become known.
+    pub(crate) fn hear_setups(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let admitted = self.setups.look(now_us);
+        self.admit(admitted, now_us)
     }
 }

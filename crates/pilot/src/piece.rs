@@ -45,6 +45,25 @@ pub struct Piece {
     pub chunk_max: Option<u64>,
 }
 
+impl From<Grant> for Piece {
+    fn from(whole: Grant) -> Self {
+        let Grant {
+            grant,
+            job,
+            first,
+            count,
+            chunk_max,
+        } = whole;
+        Piece {
+            grant,
+            job,
+            first,
+            count,
+            chunk_max,
+        }
+    }
+}
+
 impl Piece {
     pub fn grant(&self) -> Grant {
         Grant {

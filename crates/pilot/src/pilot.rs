@@ -20,6 +20,7 @@ use crate::link::{LinkEvent, OUT_BYTES_MAX};
 use crate::permits::Permits;
 use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
+use crate::setup::Setups;
 use crate::source::Source;
 use crate::system::{self, Notice, Signals};
 
@@ -93,6 +94,7 @@ pub struct Pilot {
     pub(crate) stop_checked_us: u64,
     pub(crate) forgot: bool,
     pub(crate) slot_ready: bool,
+    pub(crate) setups: Setups,
 }
 
 /// What a pilot is made of at its start.
@@ -144,6 +146,7 @@ impl Pilot {
             stop_checked_us: now_us,
             forgot: true,
             slot_ready: true,
+            setups: Setups::new(),
         }
     }
 
@@ -173,6 +176,7 @@ impl Pilot {
         }
         self.hear_slots(now_us)?;
         self.talk(now_us)?;
+        self.hear_setups(now_us)?;
         self.watch(now_us)?;
         let kept = self.retry_copies(now_us);
         self.tell_kept(kept, now_us)?;
@@ -220,6 +224,7 @@ impl Pilot {
         let due = [
             self.stop_due_us(),
             self.source.due_us(),
+            self.setups.due_us(now_us),
             self.keeper.due_us(),
             self.phase.due_us(),
             self.phase.ends_us(
@@ -358,6 +363,7 @@ impl Pilot {
 
     fn ask(&mut self, now_us: u64) -> Result<(), PilotError> {
         let working = matches!(self.phase, Phase::Working) && self.source.has_lead() && self.slot_ready;
+        let working = working && !self.setups.is_pending(); // nothing more before that is known
         if !working || self.catching_up || self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX {
             return Ok(());
         }

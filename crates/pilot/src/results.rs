@@ -370,7 +370,7 @@ impl Pilot {
     }
 
     /// Record a failure that no payload reported.
-    fn fail(
+    pub(crate) fn fail(
         &mut self,
         piece: &Piece,
         slot: u32,

@@ -259,7 +259,8 @@ fn modes(fleet: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), Pil
     let isolation = match settings.isolation.as_str() {
         "required" => Isolation::Required,
         "preferred" => Isolation::Preferred,
-        other => return Err(wrong("isolation", other, "`required` or `preferred`")),
+        "off" => Isolation::Off,
+        other => return Err(wrong("isolation", other, "`required`, `preferred` or `off`")),
     };
     let affinity = Affinity::parse(&settings.affinity).ok_or_else(|| {
         wrong(

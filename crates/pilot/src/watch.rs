@@ -38,7 +38,7 @@ impl Pilot {
         if let Some(lead) = &mut self.lead_process {
             lead.watch(now_us);
         }
-        if self.binding.work_left() || self.keeper.has_unkept() {
+        if self.binding.work_left() || self.keeper.has_unkept() || self.setups.is_pending() {
             self.worked_us = now_us;
             self.forgot = false;
         } else if !self.forgot && now_us >= self.worked_us + FORGET_US {
@@ -92,7 +92,8 @@ impl Pilot {
 
     /// When a pilot that has nothing to do leaves, although work could come: with files alone, after two looks at least.
     pub(crate) fn idle_due_us(&self) -> Option<u64> {
-        let idle = self.source.is_open() && !self.binding.work_left() && !self.keeper.has_unkept();
+        let busy = self.binding.work_left() || self.keeper.has_unkept() || self.setups.is_pending();
+        let idle = self.source.is_open() && !busy;
         let settings = self.post.settings();
         let patience_s = match &self.source {
             Source::Files(mailbox) if mailbox.closed => 0.0,

@@ -72,7 +72,6 @@ pub struct Settings {
     pub stop_files: Vec<String>,
     /// the lead gives away the work of a pilot that has been disconnected for so long
     pub pilot_grace_s: f64,
-    /// `required` (refuse to run without namespaces) or `preferred`
     pub isolation: String,
     /// `spread`, `compact`, `core` (one slot per physical core) or `none`
     pub affinity: String,
@@ -183,7 +182,6 @@ pub struct Program {
     /// variables taken over from the pilot's environment; `NAME*` = all that start so
     pub pass_env: Vec<String>,
     pub images: Vec<ImageUse>,
-    /// words put before executable and arguments: the container runtime with its options
     pub wrap: Vec<String>,
     pub setup: Option<SetupDef>,
     /// nobody has traced this version: the slot's first payload is

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
 from tidemill.report.tables import count_text, percent_text, ratio, times_text
+
+if TYPE_CHECKING:
+    from tidemill.site.applications import Approved
 
 
 def define_list(parser: Parser) -> None:
@@ -87,6 +90,10 @@ def show_app(args: Namespace) -> int:
         show(f"    {app.digest}")
         for image in app.images:
             show(f"    image {image}")
+        if app.container:
+            show(f"    container {app.container}")
+        for line in app.setup:
+            show(f"    setup {line}")
         show(f"    outputs: {', '.join(app.outputs) or 'none'}")
         if app.start is not None:
             show(f"    {_start(app.start)}")
@@ -139,10 +146,16 @@ def check(args: Namespace) -> int:
         told = (each.app.digest, each.app.script_digest)
         for key, file in (("executable", each.app.executable), ("script", each.app.script)):
             if file is not None:
-                show(f"    {key:<10} {file}\n               {each.files[file]}")
+                show(
+                    f"    {key:<10} {file}"
+                    + (f"\n               {each.files[file]}" if file in each.files else "")
+                )
+        _show_contained(each)
         for image in each.images:
             show(f"    image      {image.named}: {', '.join(image.use.areas)}")
             show(f"               sha256:{image.use.file.sha256}")
+        if each.app.container is not None:
+            continue
         if each.app.digest is None or (each.app.script is not None and None in told):
             show("    approve exactly these files by adding to it:")
             show(f'    digest = "{each.files[each.app.executable]}"')
@@ -150,6 +163,18 @@ def check(args: Namespace) -> int:
                 show(f'    script_digest = "{each.files[each.app.script]}"')
     say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
     return 0
+
+
+def _show_contained(each: Approved) -> None:
+    container = each.app.container
+    if container is not None:
+        show(f"    container  {container.runtime.value}: {container.image}\n               {each.digest}")
+    for line in each.app.setup:
+        show(f"    setup      {line}")
+    if each.app.setup:
+        from tidemill.site.setup import key_of
+
+        show(f"               kept on node types as {key_of(each.app)}")
 
 
 COMMANDS = {

@@ -251,7 +251,7 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     path: Annotated[Path, doc("Its program, as compute nodes see it")]
     version: Annotated[str, doc("Its version, such as `1.3.4`; empty = a recent one")] = ""
     setuid: Annotated[
-        bool, doc("Does it work by a set-user-id program? Then slots must be `isolation = \"off\"`")
+        bool, doc('Does it work by a set-user-id program? Then slots must be `isolation = "off"`')
     ] = False
     global_options: Annotated[list[str], doc("Options before its verb, such as `--storage-driver=vfs`")] = []
     options: Annotated[list[str], doc("Options that every application gets")] = []
@@ -322,7 +322,9 @@ class SiteConfig(
     ] = "auto"
     containers: Annotated[
         dict[str, ContainerRuntime],
-        doc("Container runtimes that applications may use, by name: apptainer, shifter, podman-hpc, podman, charliecloud"),
+        doc(
+            "Container runtimes that applications may use: apptainer, shifter, podman-hpc, podman, charliecloud"
+        ),
     ] = {}
     affinity: Annotated[
         Literal["spread", "compact", "core", "none"],
@@ -407,3 +409,11 @@ class SiteConfig(
     log_snapshot_lines: Annotated[
         int, msgspec.Meta(ge=100), doc("The site's log is condensed into a snapshot after so many lines")
     ] = 50_000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work together."""
+        if self.isolation == "off" and self.shared and not self.allow_unisolated:
+            raise ValueError(
+                '`isolation = "off"` leaves payloads without namespaces, and `shared` sites need them: set '
+                "`allow_unisolated` too if that is meant"
+            )

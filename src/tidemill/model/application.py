@@ -92,7 +92,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         0  #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
     )
     container: Container | None = None  #: then `executable` and `script` are paths in the image
-    setup: list[str] = []  #: shell lines such as `module load x`: run once per version and node type, kept as data
+    setup: list[
+        str
+    ] = []  #: shell lines such as `module load x`: run once per version and node type, kept as data
     setup_timeout_s: int = 120
     ready_timeout_s: int = 600  #: range mode: a payload that is not `ready` by then failed its set-up
     help: str = ""

@@ -21,6 +21,7 @@ from tidemill.model.application import (
     DEFAULT_EVENT_S,
     DEFAULT_MEMORY_MB,
     Application,
+    Container,
     Mode,
     Parameter,
     ParameterType,
@@ -28,6 +29,7 @@ from tidemill.model.application import (
 from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.parameter import check_value
 from tidemill.model.width import NODES_MAX, RANKS_MAX
+from tidemill.site.contained import check_contained, container_files
 from tidemill.site.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
@@ -44,6 +46,7 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]  #: path -> `sha256:...` that it must have
     images: list[ApprovedImage] = []
     store: Path = Path()  #: where its images are
+    digest: str = ""  #: `sha256:...` of the executable, or of the container that it is in
 
 
 class Digests:
@@ -92,13 +95,14 @@ def load_application(path: Path, digests: Digests | None = None, *, store: Path 
     _check_place(path, app)
     digests = digests or Digests()
     store = store or path.absolute().parent.parent / FOLDER
-    return Approved(
-        app=app,
-        templates=templates,
-        files=_files(path, app, digests),
-        images=_images(path, app, digests, store),
-        store=store,
-    )
+    images = _images(path, app, digests, store)
+    check_contained(path, app, [area for image in images for area in image.use.areas])
+    if app.container is None:
+        files = _files(path, app, digests)
+        digest = files[app.executable]
+    else:
+        files, digest = container_files(path, app, digests.of)
+    return Approved(app=app, templates=templates, files=files, images=images, store=store, digest=digest)
 
 
 def _check_names(path: Path, app: Application) -> None:
@@ -138,7 +142,7 @@ def _check_width(path: Path, app: Application) -> None:
 def _check_place(path: Path, app: Application) -> None:
     """A slot hides the site directory and shows only the executable of it again. Raises ConfigError."""
     site = path.absolute().parent.parent
-    if app.script is None or not (site / "site.toml").is_file():
+    if app.script is None or app.container is not None or not (site / "site.toml").is_file():
         return
     for directory, script in ((site, Path(app.script)), (site.resolve(), Path(app.script).resolve())):
         if script.is_relative_to(directory):
@@ -211,6 +215,7 @@ class Applications:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.site_dir = directory.parent
         self._seen: dict[str, tuple[int, ...]] = {}
         self._by_file: dict[str, Approved] = {}
         self.digests = Digests()
@@ -305,7 +310,7 @@ class Applications:
             AppOffer(
                 name=name,
                 version=each.app.version,
-                digest=each.files[each.app.executable],
+                digest=each.digest,
                 mode=each.app.mode.value,
                 parameters=each.app.parameters,
                 outputs=[output.name for output in each.app.outputs],
@@ -316,9 +321,15 @@ class Applications:
                 nodes_max=each.app.nodes_max,
                 ranks_max=each.app.ranks_max,
                 images=[f"{image.use.name}@sha256:{image.use.file.sha256}" for image in each.images],
+                container="" if each.app.container is None else _told(each.app.container),
+                setup=each.app.setup,
             )
             for name, each in self.by_name.items()
         ]
+
+
+def _told(container: Container) -> str:
+    return f"{container.runtime.value}: {container.image}"
 
 
 def adhoc(command: list[str], *, path: str | None) -> Approved:

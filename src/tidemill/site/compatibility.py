@@ -1,4 +1,4 @@
-"""What goes together: tracing, slots' namespaces, images, widths and protocols with containers, CVMFS and modules. Pure.
+"""What goes together: tracing, namespaces, images, widths and protocols with containers, CVMFS and modules. Pure.
 
 docs/containers.md shows the table that this makes; `check` refuses an application with the reason of its cell.
 """
@@ -15,7 +15,16 @@ ASPECTS = ("trace", "namespaces", "no namespaces", "image", "range mode", "sever
 """Rows: tracing payloads; slots with namespaces (`isolation = "auto"`) and without (`"off"`); a Tidemill image; the
 range protocol's descriptors; payloads that a launcher starts on several nodes."""
 
-KINDS = ("apptainer", "podman", "podman-hpc", "charliecloud", "setuid apptainer", "shifter", "cvmfs", "modules")
+KINDS = (
+    "apptainer",
+    "podman",
+    "podman-hpc",
+    "charliecloud",
+    "setuid apptainer",
+    "shifter",
+    "cvmfs",
+    "modules",
+)
 """Columns: rootless runtimes, then those with a set-user-id program, then trees and environments."""
 
 SETUID = ("setuid apptainer", "shifter")
@@ -60,7 +69,9 @@ _OF_SETUID = {
 
 _OF_CONTAINERS = {
     "trace": Cell("differently", "paths are those inside the container"),
-    "no namespaces": Cell("differently", "/tmp and /dev/shm are the node's; the slot's directories are bound"),
+    "no namespaces": Cell(
+        "differently", "/tmp and /dev/shm are the node's; the slot's directories are bound"
+    ),
     "image": Cell("differently", "its areas must be among `bind`: a container has a root of its own"),
     "several nodes": Cell("refused", "the launcher's ranks would need the slot's directories on every node"),
 }
@@ -71,16 +82,26 @@ _CELLS = {
     ("image", "shifter"): Cell("refused", "without namespaces there is nothing to show an image in"),
     ("image", "setuid apptainer"): Cell("refused", "without namespaces there is nothing to show an image in"),
     ("namespaces", "podman"): Cell(
-        "differently", "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's"
+        "differently",
+        "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's",
     ),
     ("namespaces", "podman-hpc"): Cell(
-        "differently", "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's"
+        "differently",
+        "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's",
     ),
     ("range mode", "podman"): Cell("differently", "`--preserve-fds=2` hands the protocol's descriptors on"),
-    ("range mode", "podman-hpc"): Cell("differently", "`--preserve-fds=2` hands the protocol's descriptors on"),
-    ("image", "cvmfs"): Cell("differently", "the image is laid over the repository's path; what it lacks is read there"),
-    ("trace", "modules"): Cell("differently", "the shell and `module` are not in the profile: they ran before"),
-    ("image", "modules"): Cell("differently", "trace with the set-up: then what the modules name is in the image"),
+    ("range mode", "podman-hpc"): Cell(
+        "differently", "`--preserve-fds=2` hands the protocol's descriptors on"
+    ),
+    ("image", "cvmfs"): Cell(
+        "differently", "the image is laid over the repository's path; what it lacks is read there"
+    ),
+    ("trace", "modules"): Cell(
+        "differently", "the shell and `module` are not in the profile: they ran before"
+    ),
+    ("image", "modules"): Cell(
+        "differently", "trace with the set-up: then what the modules name is in the image"
+    ),
 }
 
 
@@ -133,6 +154,7 @@ def table() -> str:
     """All cells as Markdown."""
     lines = ["| | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 1) + "|"]
     lines += [
-        f"| {aspect} | " + " | ".join(cell(aspect, kind).text() for kind in KINDS) + " |" for aspect in ASPECTS
+        f"| {aspect} | " + " | ".join(cell(aspect, kind).text() for kind in KINDS) + " |"
+        for aspect in ASPECTS
     ]
     return "\n".join(lines) + "\n"

@@ -59,9 +59,7 @@ def environment_of(container: Container, user: str) -> dict[str, str]:
     return {"USER": user} if container.runtime is Runtime.CHARLIECLOUD else {}
 
 
-def _apptainer(
-    app: Application, container: Container, image: Image, runtime: ContainerRuntime
-) -> list[str]:
+def _apptainer(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
     # Singularity counts from 3 and never took the new word's place away before 4
     version = version_of(runtime.version)
     directory = "--pwd" if version < CWD_SINCE or 2 <= version[0] < 4 else "--cwd"

@@ -148,7 +148,7 @@ class Fleets:
                 top_up_s=config.yielding.top_up_s,
                 stop_files=[str(config.stop_file)] if config.stop_file else [],
                 pilot_grace_s=config.pilot_grace_s,
-                isolation="required" if config.shared and not config.allow_unisolated else "preferred",
+                isolation=_isolation(config),
                 affinity="none" if record.width else config.affinity,
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
@@ -355,3 +355,9 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
         if a.leaves and not a.told_leave:
             leave.append(a.name)
     return ended, ends, leave
+
+
+def _isolation(config: SiteConfig) -> str:
+    if config.isolation == "off":
+        return "off"
+    return "required" if config.shared and not config.allow_unisolated else "preferred"

@@ -5,6 +5,7 @@ Resolves applications and validates parameters; knows no lease and no lead. Abou
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from typing import TypeVar
@@ -12,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import JobError, did_you_mean
+from tidemill.errors import ConfigError, JobError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,
     DEFAULT_EVENT_S,
@@ -28,7 +29,10 @@ from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site import state as s
 from tidemill.site.applications import Applications, Approved, adhoc
 from tidemill.site.profiles import Profiles
+from tidemill.site.contained import runtime_of
+from tidemill.site.containers import environment_of, wrap_words
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
+from tidemill.site.setup import setup_of
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
 
@@ -136,7 +140,7 @@ class Preparer:
         if spec.app is None:
             return ""
         approved = self._applications.by_name.get(spec.app)
-        return approved.files.get(approved.app.executable, "") if approved else ""
+        return approved.digest if approved else ""
 
     def _refresh(self, name: str) -> None:
         """Look at the application's files; after a change of the application forget what was made of it."""
@@ -188,7 +192,7 @@ class Preparer:
             version=app.version,
             executable=app.executable,
             mode=app.mode.value,
-            env=_environment(app),
+            env=self._environment(app),
             cores=cores,
             memory_mb=memory_mb,
             devices=devices,
@@ -205,8 +209,8 @@ class Preparer:
             batch_commands=app.batch_commands,
             pass_env=[],
             images=[image.use for image in approved.images],
-            wrap=[],
-            setup=None,
+            wrap=self._wrap(app),
+            setup=setup_of(app, self._applications.site_dir.absolute()),
             trace_first=False,
             trace_every=0,
             start_ops={},
@@ -251,6 +255,19 @@ class Preparer:
             trace_every=0,
             start_ops={area: ops * width.ranks for area, ops in program.start_ops.items()},
         )
+
+    def _wrap(self, app: Application) -> list[str]:
+        if app.container is None:
+            return []
+        try:
+            return wrap_words(app, runtime_of(app.container, self._config))
+        except ConfigError as error:
+            raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
+
+    def _environment(self, app: Application) -> dict[str, str]:
+        passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
+        needed = {} if app.container is None else environment_of(app.container, getpass.getuser())
+        return {**needed, **passed, **app.environment}
 
     def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:
         """What `{cores}` is for a payload that spans nodes; None = the slot fills it in."""
@@ -352,11 +369,6 @@ def _chunk_max(app: Application, templates: list[Template]) -> int:
         return app.events_per_range_max
     takes_many = app.mode is Mode.RANGE or any(MANY_EVENTS & set(each.names()) for each in templates)
     return CHUNK_MAX if takes_many else 1
-
-
-def _environment(app: Application) -> dict[str, str]:
-    passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
-    return {**passed, **app.environment}
 
 
 def _devices(asked: Resources, own: Resources) -> dict[str, int]:

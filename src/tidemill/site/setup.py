@@ -42,7 +42,9 @@ def key_of(app: Application) -> str:
 def check_setup(app: Application) -> list[str]:
     """What is wrong with the lines, in words."""
     if len(app.setup) > LINES_MAX:
-        return [f"{len(app.setup)} lines, at most {LINES_MAX} are legal: put them into a file and `source` it"]
+        return [
+            f"{len(app.setup)} lines, at most {LINES_MAX} are legal: put them into a file and `source` it"
+        ]
     if not 1 <= app.setup_timeout_s <= TIMEOUT_S_MAX:
         return [f"`setup_timeout_s` is {app.setup_timeout_s}, legal is 1 to {TIMEOUT_S_MAX}"]
     for number, line in enumerate(app.setup, start=1):

@@ -303,6 +303,8 @@ class AppOffer(msgspec.Struct, kw_only=True):
     ranks_max: int = 0  #: ranks that a payload may have; 0 = no launcher starts it
     images: list[str] = []  #: `NAME@sha256:...` of those that its payloads see
     start: StartCost | None = None  #: None = nothing was traced yet
+    container: str = ""  #: `RUNTIME: IMAGE` that its payloads run in
+    setup: list[str] = []  #: shell lines whose environment they get
 
 
 class Capacity(msgspec.Struct, kw_only=True):

@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str
     ]  #: paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
     pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
-    isolation: str  #: `required` (refuse to run without namespaces) or `preferred`
+    isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
@@ -157,10 +157,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     batch_commands: bool
     pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
     images: list[ImageUse]
-    wrap: list[
-        str
-    ]  #: words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
+    #: words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
     #: `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
+    wrap: list[str]
     setup: SetupDef | None
     trace_first: bool  #: nobody has traced this version: the slot's first payload is
     trace_every: int  #: and every so many-th after it; 0 = none

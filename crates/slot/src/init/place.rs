@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
 
 use super::cover::Covers;
-use crate::{Isolated, SlotSpec};
+use crate::{Isolated, Isolation, SlotSpec};
 
 /// The Python payload library as payloads import it.
 const LIBRARY: &str = include_str!("../tidemill_payload.py");
@@ -110,7 +110,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     place.covers.mask_all(entry.spec, uid)?;
     finish_set_up(&place)?;
     security::start_programs_without_capabilities()?;
-    harden()?;
+    harden(false)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
 }
@@ -137,7 +137,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     };
     finish_set_up(&place)?;
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
-    harden()?;
+    harden(entry.spec.isolation == Isolation::Off)?;
     Ok(place)
 }
 
@@ -172,8 +172,11 @@ fn finish_set_up(place: &Place) -> Result<()> {
 }
 
 /// What both ways share. The order matters: changes of rights reset the parent-death signal and the dumpable state.
-fn harden() -> Result<()> {
-    security::forbid_new_privileges()?;
+/// `setuid`: the site needs set-user-id programs, such as a container's runtime, and takes what else comes with them.
+fn harden(setuid: bool) -> Result<()> {
+    if !setuid {
+        security::forbid_new_privileges()?;
+    }
     process::forbid_core_dumps()?;
     security::set_dumpable(false)
 }

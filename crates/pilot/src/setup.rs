@@ -1,0 +1,382 @@
+//! `setup` lines of applications: work waits here until their environment is known, then goes on with it.
+//!
+//! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it has a child of its own
+//! (`child`) run them; others wait for its result. Nobody else starts a shell.
+
+pub mod child;
+mod nodetype;
+mod stored;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tidemill_sys::signal;
+use tidemill_wire::{Grant, SetupDef, Work};
+
+pub use child::run;
+pub use nodetype::node_type;
+use stored::{Claim, Stored};
+
+/// How often a child's end, or another pilot's result, is looked for.
+const LOOK_US: u64 = 50_000;
+const LOOK_OTHERS_US: u64 = 1_000_000;
+/// Another pilot's claim is believed so much longer than its lines may take.
+const CLAIM_MARGIN_S: f64 = 15.0;
+
+type Variables = BTreeMap<String, String>;
+
+enum State {
+    /// our child runs the lines
+    Running {
+        child: Child,
+        claim: Option<Claim>,
+        end_us: u64,
+    },
+    /// another pilot does
+    Awaited {
+        until_us: u64,
+        look_us: u64,
+    },
+    Ready(Variables),
+    Failed(String),
+}
+
+struct Known {
+    def: SetupDef,
+    state: State,
+}
+
+/// What there is to record of a set-up that is known now.
+#[derive(Debug)]
+pub struct News {
+    pub key: String,
+    /// `run`, `stored`, or `failed`
+    pub mode: &'static str,
+    pub message: String,
+    pub variables: u64,
+}
+
+/// The pilot's set-ups, and the work that waits for them.
+pub struct Setups {
+    node_type: Option<String>,
+    by_key: HashMap<String, Known>,
+    /// program -> key, job -> program; of programs with set-up only
+    programs: HashMap<u64, String>,
+    jobs: HashMap<u64, u64>,
+    waiting: Vec<Work>,
+}
+
+/// What came of work that was looked at.
+#[derive(Default)]
+pub struct Admitted {
+    pub work: Option<Work>,
+    /// work that can never run here, and why
+    pub failed: Vec<(Grant, String)>,
+    pub news: Vec<News>,
+}
+
+impl Setups {
+    pub fn new() -> Self {
+        Setups {
+            node_type: None,
+            by_key: HashMap::new(),
+            programs: HashMap::new(),
+            jobs: HashMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Whether work waits for a set-up.
+    pub fn is_pending(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// When to look again.
+    pub fn due_us(&self, now_us: u64) -> Option<u64> {
+        self.is_pending().then_some(now_us + LOOK_US)
+    }
+
+    /// Grants that wait here.
+    pub fn held(&self) -> Vec<Grant> {
+        self.waiting.iter().flat_map(|work| work.grants.clone()).collect()
+    }
+
+    /// Let go of waiting work; its grants.
+    pub fn drop_waiting(&mut self) -> Vec<Grant> {
+        let held = self.held();
+        self.waiting.clear();
+        held
+    }
+
+    /// Forget waiting work of these jobs; what was told of them stays.
+    pub fn cancel(&mut self, jobs: &[u64]) {
+        for work in &mut self.waiting {
+            work.grants.retain(|grant| !jobs.contains(&grant.job));
+        }
+    }
+
+    /// New work: what needs no set-up, or one that is known, goes on at once.
+    pub fn take(&mut self, work: Work, now_us: u64) -> Admitted {
+        let mut admitted = Admitted::default();
+        for program in &work.programs {
+            match &program.setup {
+                Some(def) => {
+                    self.programs.insert(program.program, def.key.clone());
+                    if !self.by_key.contains_key(&def.key) {
+                        let known = self.begin(def.clone(), now_us, &mut admitted.news);
+                        self.by_key.insert(def.key.clone(), known);
+                    }
+                }
+                None => drop(self.programs.remove(&program.program)),
+            }
+        }
+        for job in &work.jobs {
+            if self.programs.contains_key(&job.program) {
+                self.jobs.insert(job.job, job.program);
+            } else {
+                self.jobs.remove(&job.job);
+            }
+        }
+        self.waiting.push(work);
+        self.release(&mut admitted);
+        admitted
+    }
+
+    /// What has become known since.
+    pub fn look(&mut self, now_us: u64) -> Admitted {
+        let mut admitted = Admitted::default();
+        if !self.is_pending() {
+            return admitted;
+        }
+        let keys: Vec<String> = self.by_key.keys().cloned().collect();
+        for key in keys {
+            if let Some(Known { def, state }) = self.by_key.remove(&key) {
+                let state = self.advance(&def, state, now_us, &mut admitted.news);
+                self.by_key.insert(key, Known { def, state });
+            }
+        }
+        self.release(&mut admitted);
+        admitted
+    }
+
+    fn begin(&mut self, def: SetupDef, now_us: u64, news: &mut Vec<News>) -> Known {
+        let path = self.path(&def);
+        if let Some(known) = stored::read(&path) {
+            news.push(told(&def, "stored", &path, known.len()));
+            let state = State::Ready(known);
+            return Known { def, state };
+        }
+        let state = match Claim::take(&path) {
+            // a directory that cannot be written to: everybody for himself
+            Err(_) => self.start(&def, None, now_us),
+            Ok(Some(claim)) => self.start(&def, Some(claim), now_us),
+            Ok(None) => State::Awaited {
+                until_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S),
+                look_us: now_us + LOOK_OTHERS_US,
+            },
+        };
+        Known { def, state }
+    }
+
+    fn path(&mut self, def: &SetupDef) -> PathBuf {
+        let kind = self.node_type.get_or_insert_with(node_type);
+        Path::new(&def.store).join(format!("{}.{kind}.json", def.key))
+    }
+
+    fn start(&mut self, def: &SetupDef, claim: Option<Claim>, now_us: u64) -> State {
+        let text = match serde_json::to_vec(def) {
+            Ok(text) => text,
+            Err(error) => return State::Failed(format!("set-up `{}`: {error}", def.key)),
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg("setup")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let started = command.spawn().and_then(|mut child| {
+            use std::io::Write;
+            // less than a pipe holds (100 lines of 4 KiB would not be): the child reads at once
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(&text)?;
+            }
+            Ok(child)
+        });
+        match started {
+            Ok(child) => State::Running {
+                child,
+                claim,
+                end_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S / 2.0),
+            },
+            Err(error) => State::Failed(format!("failed to start the set-up's shell: {error}")),
+        }
+    }
+
+    fn advance(&mut self, def: &SetupDef, state: State, now_us: u64, news: &mut Vec<News>) -> State {
+        match state {
+            State::Running {
+                mut child,
+                claim,
+                end_us,
+            } => match child.try_wait() {
+                Ok(None) if now_us < end_us => State::Running { child, claim, end_us },
+                Ok(None) => {
+                    let _ = signal::kill(child.id() as i32, signal::KILL);
+                    let _ = child.wait();
+                    let message = format!("the set-up did not end within {} s", def.timeout_s);
+                    failed(def, message, news)
+                }
+                Ok(Some(_)) => self.finish(def, &mut child, news),
+                Err(error) => failed(def, format!("failed to wait for the set-up: {error}"), news),
+            },
+            State::Awaited { until_us, look_us } if now_us >= look_us => {
+                let path = self.path(def);
+                if let Some(known) = stored::read(&path) {
+                    news.push(told(def, "stored", &path, known.len()));
+                    return State::Ready(known);
+                }
+                match Claim::take(&path) {
+                    // its owner failed, and has let go: perhaps that was its node
+                    Ok(Some(claim)) => self.start(def, Some(claim), now_us),
+                    _ if now_us >= until_us => self.start(def, None, now_us),
+                    _ => State::Awaited {
+                        until_us,
+                        look_us: now_us + LOOK_OTHERS_US,
+                    },
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// The child has ended: what it printed is the environment or what went wrong.
+    fn finish(&mut self, def: &SetupDef, child: &mut Child, news: &mut Vec<News>) -> State {
+        let mut text = Vec::new();
+        let read = child.stdout.take().map(|mut out| out.read_to_end(&mut text));
+        let answer: Result<Stored, String> = match (read, serde_json::from_slice(&text)) {
+            (
+                Some(Ok(_)),
+                Ok(child::Answer {
+                    stored: Some(found), ..
+                }),
+            ) => Ok(found),
+            (
+                _,
+                Ok(child::Answer {
+                    error: Some(error), ..
+                }),
+            ) => Err(error),
+            _ => Err("the set-up's shell ended without an answer".to_owned()),
+        };
+        match answer {
+            Ok(found) => {
+                let path = self.path(def);
+                // without the file the next start runs the lines again, which is all that is lost
+                let kept = stored::write(&path, &found);
+                let mut one = told(def, "run", &path, found.variables.len());
+                if let Err(error) = kept {
+                    one.message = format!("not stored in `{}`: {error}", path.display());
+                }
+                news.push(one);
+                State::Ready(found.variables)
+            }
+            Err(message) => failed(def, message, news),
+        }
+    }
+
+    /// Move on what no longer waits.
+    fn release(&mut self, admitted: &mut Admitted) {
+        let mut ready = Work {
+            programs: Vec::new(),
+            jobs: Vec::new(),
+            grants: Vec::new(),
+        };
+        for mut work in std::mem::take(&mut self.waiting) {
+            for program in &mut work.programs {
+                if let Some(State::Ready(variables)) = self.state_of(program.program) {
+                    let mut env = variables.clone();
+                    env.append(&mut program.env); // what the application says itself counts
+                    program.env = env;
+                    program.setup = None;
+                }
+            }
+            let (mut later, mut now) = (Vec::new(), Vec::new());
+            for grant in work.grants {
+                let state = self
+                    .jobs
+                    .get(&grant.job)
+                    .and_then(|program| self.state_of(*program));
+                match state {
+                    Some(State::Running { .. } | State::Awaited { .. }) => later.push(grant),
+                    Some(State::Failed(why)) => admitted.failed.push((grant, why.clone())),
+                    Some(State::Ready(_)) | None => now.push(grant),
+                }
+            }
+            let waits = |program: u64| {
+                matches!(
+                    self.state_of(program),
+                    Some(State::Running { .. } | State::Awaited { .. })
+                )
+            };
+            let (wait, go): (Vec<_>, Vec<_>) =
+                work.programs.into_iter().partition(|each| waits(each.program));
+            let (jobs_wait, jobs_go): (Vec<_>, Vec<_>) =
+                work.jobs.into_iter().partition(|job| waits(job.program));
+            ready.programs.extend(go);
+            ready.jobs.extend(jobs_go);
+            ready.grants.extend(now);
+            if !(later.is_empty() && wait.is_empty() && jobs_wait.is_empty()) {
+                self.waiting.push(Work {
+                    programs: wait,
+                    jobs: jobs_wait,
+                    grants: later,
+                });
+            }
+        }
+        if !(ready.programs.is_empty() && ready.jobs.is_empty() && ready.grants.is_empty()) {
+            admitted.work = Some(ready);
+        }
+    }
+
+    fn state_of(&self, program: u64) -> Option<&State> {
+        let key = self.programs.get(&program)?;
+        self.by_key.get(key).map(|known| &known.state)
+    }
+}
+
+impl Drop for Setups {
+    fn drop(&mut self) {
+        for known in self.by_key.values_mut() {
+            if let State::Running { child, .. } = &mut known.state {
+                // its own parent-death signal ends the shell
+                let _ = signal::kill(child.id() as i32, signal::KILL);
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+fn told(def: &SetupDef, mode: &'static str, path: &Path, variables: usize) -> News {
+    News {
+        key: def.key.clone(),
+        mode,
+        message: path.display().to_string(),
+        variables: variables as u64,
+    }
+}
+
+fn failed(def: &SetupDef, message: String, news: &mut Vec<News>) -> State {
+    news.push(News {
+        key: def.key.clone(),
+        mode: "failed",
+        message: message.clone(),
+        variables: 0,
+    });
+    State::Failed(message)
+}
+
+fn micros(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1e6) as u64
+}
