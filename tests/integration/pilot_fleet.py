@@ -142,6 +142,7 @@ class Field:
         self.fleet = fleet
         self.node = node
         self.records: list[Record] = []
+        self.prefix: list[str] = []  #: words before the binary, such as `setpriv ...`
         self._journal = FleetJournal(fleet.journal)
         self._started: list[subprocess.Popen[bytes]] = []
         self._logs = fleet.directory.parent / "logs"
@@ -178,6 +179,7 @@ class Field:
             "--mount-proc",
             "--kill-child",
             *wrap,
+            *self.prefix,
             str(self.node),
             *arguments,
         ]
