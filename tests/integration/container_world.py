@@ -40,19 +40,19 @@ def make_tree(at: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 shutil.copy(library, target)
-    for each in (at, *at.rglob("*")):
-        if each.is_dir():
-            each.chmod(0o755)
+    for folder in (at, *at.rglob("*")):
+        if folder.is_dir():
+            folder.chmod(0o755)
     return at
 
 
 @contextmanager
-def users_fleet(**changes: object) -> Iterator[Field]:
+def users_fleet(isolation: str = "required") -> Iterator[Field]:
     """A fleet whose lead and pilots run as an ordinary user, where the tests themselves run as root."""
     top = Path(tempfile.mkdtemp(prefix="tm-fleet-", dir="/var/tmp"))
     try:
         top.chmod(0o755)
-        with field(top, **changes) as it:
+        with field(top, isolation=isolation) as it:
             if os.geteuid() == 0:
                 shutil.copy(it.node, top / "tidemill-node")
                 it.node = top / "tidemill-node"
@@ -70,7 +70,9 @@ def give_away(it: Field) -> None:
             os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
 
 
-def contained(runtime: Runtime, path: Path | str, image: str, **more: object) -> tuple[list[str], dict[str, str]]:
+def contained(
+    runtime: Runtime, path: Path | str, image: str, **more: object
+) -> tuple[list[str], dict[str, str]]:
     """`wrap` and `env` of a program in a container, as the agent makes them."""
     site = ContainerRuntime(path=Path(path), global_options=list(more.pop("global_options", [])))  # type: ignore[call-overload]
     mode = Mode.RANGE if more.pop("range_mode", False) else Mode.COMMAND

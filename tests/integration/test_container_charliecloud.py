@@ -16,15 +16,6 @@ from tidemill.wire.node import Done, Failed, Started
 CH_RUN = shutil.which("ch-run")
 pytestmark = pytest.mark.skipif(CH_RUN is None, reason="no ch-run: Debian package charliecloud")
 
-RANGES = """
-while read -r line <&3; do
-  case $line in
-    *'"end"'*) exit 0 ;;
-  esac
-done
-"""
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("tree")
@@ -36,7 +27,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_sees_the_image_its_work_directory_and_what_the_slot_tells_it(tree: Path) -> None:
     wrap, env = contained(Runtime.CHARLIECLOUD, CH_RUN or "", str(tree))
     script = 'cat /etc/inside >out; echo "$TIDEMILL_SEED $HOME $PWD $(id -u)" >>out; test ! -e /usr/share/doc'
-    with users_fleet(isolation="required") as it:
+    with users_fleet() as it:
         work = job(1, script, events=3)
         it.fleet.write_work(
             programs=[program(wrap=wrap, env=env, outputs=[output("out", "out")])],

@@ -135,7 +135,7 @@ def test_a_reader_that_has_left_is_no_failure() -> None:
 def test_doctor_tells_every_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--json"])
     findings = json.loads(capsys.readouterr().out)
-    assert {"tidemill", "node binary", "namespaces", "home", "disk", "server"} <= {
+    assert {"tidemill", "node binary", "isolation", "home", "disk", "server"} <= {
         each["check"] for each in findings
     }
     assert code == (2 if any(each["state"] == "fail" for each in findings) else 0)

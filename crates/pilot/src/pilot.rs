@@ -146,7 +146,7 @@ impl Pilot {
             stop_checked_us: now_us,
             forgot: true,
             slot_ready: true,
-            setups: Setups::new(),
+            setups: Setups::default(),
         }
     }
 

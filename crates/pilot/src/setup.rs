@@ -59,6 +59,7 @@ pub struct News {
 }
 
 /// The pilot's set-ups, and the work that waits for them.
+#[derive(Default)]
 pub struct Setups {
     node_type: Option<String>,
     by_key: HashMap<String, Known>,
@@ -78,16 +79,6 @@ pub struct Admitted {
 }
 
 impl Setups {
-    pub fn new() -> Self {
-        Setups {
-            node_type: None,
-            by_key: HashMap::new(),
-            programs: HashMap::new(),
-            jobs: HashMap::new(),
-            waiting: Vec::new(),
-        }
-    }
-
     /// Whether work waits for a set-up.
     pub fn is_pending(&self) -> bool {
         !self.waiting.is_empty()

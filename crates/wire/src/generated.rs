@@ -72,6 +72,7 @@ pub struct Settings {
     pub stop_files: Vec<String>,
     /// the lead gives away the work of a pilot that has been disconnected for so long
     pub pilot_grace_s: f64,
+    /// `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     pub isolation: String,
     /// `spread`, `compact`, `core` (one slot per physical core) or `none`
     pub affinity: String,
