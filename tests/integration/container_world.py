@@ -47,19 +47,25 @@ def make_tree(at: Path) -> Path:
 
 
 @contextmanager
-def users_fleet(isolation: str = "required") -> Iterator[Field]:
-    """A fleet whose lead and pilots run as an ordinary user, where the tests themselves run as root."""
-    top = Path(tempfile.mkdtemp(prefix="tm-fleet-", dir="/var/tmp"))
+def open_directory() -> Iterator[Path]:
+    """A directory that every user can reach, unlike pytest's."""
+    top = Path(tempfile.mkdtemp(prefix="tm-open-", dir="/var/tmp"))
     try:
         top.chmod(0o755)
-        with field(top, isolation=isolation) as it:
-            if os.geteuid() == 0:
-                shutil.copy(it.node, top / "tidemill-node")
-                it.node = top / "tidemill-node"
-                it.prefix = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
-            yield it
+        yield top
     finally:
         shutil.rmtree(top)
+
+
+@contextmanager
+def users_fleet(isolation: str = "required") -> Iterator[Field]:
+    """A fleet whose lead and pilots run as an ordinary user, where the tests themselves run as root."""
+    with open_directory() as top, field(top, isolation=isolation) as it:
+        if os.geteuid() == 0:
+            shutil.copy(it.node, top / "tidemill-node")
+            it.node = top / "tidemill-node"
+            it.prefix = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+        yield it
 
 
 def give_away(it: Field) -> None:

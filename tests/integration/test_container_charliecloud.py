@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.container_world import contained, give_away, make_tree, processes_with, users_fleet
+from tests.integration.container_world import (
+    contained,
+    give_away,
+    make_tree,
+    open_directory,
+    processes_with,
+    users_fleet,
+)
 from tests.integration.pilot_fleet import grants, job, output, program
 
 from tidemill.model.application import Runtime
@@ -16,12 +24,11 @@ from tidemill.wire.node import Done, Failed, Started
 CH_RUN = shutil.which("ch-run")
 pytestmark = pytest.mark.skipif(CH_RUN is None, reason="no ch-run: Debian package charliecloud")
 
+
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    top = tmp_path_factory.mktemp("tree")
-    for each in (top, top.parent, top.parent.parent):
-        each.chmod(0o755)
-    return make_tree(top / "image")
+def tree() -> Iterator[Path]:
+    with open_directory() as top:
+        yield make_tree(top / "image")
 
 
 def test_a_command_sees_the_image_its_work_directory_and_what_the_slot_tells_it(tree: Path) -> None:

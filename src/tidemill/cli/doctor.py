@@ -106,7 +106,7 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
         yield from told
         return
     # the binary's own doctor has tried what the shell probe only looked at
-    yield from (each for each in told if each.check not in ("isolation", "node memory"))
+    yield from (each for each in told if each.check != "isolation")
     yield from of_abilities(node.abilities, site_images(directory))
 
 

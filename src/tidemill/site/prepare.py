@@ -28,9 +28,10 @@ from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site import state as s
 from tidemill.site.applications import Applications, Approved, adhoc
-from tidemill.site.profiles import Profiles
+from tidemill.site.compatibility import may_trace
 from tidemill.site.contained import runtime_of
 from tidemill.site.containers import environment_of, wrap_words
+from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.setup import setup_of
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
@@ -216,7 +217,7 @@ class Preparer:
             start_ops={},
         )
         if self.profiles is not None and spec.app is not None:
-            program = self.profiles.outfit(program, app.trace_every)
+            program = self.profiles.outfit(program, self._trace_every(app))
         width = asked.width
         return program if width is None else self._widen(program, spec, approved, width)
 
@@ -263,6 +264,12 @@ class Preparer:
             return wrap_words(app, runtime_of(app.container, self._config))
         except ConfigError as error:
             raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
+
+    def _trace_every(self, app: Application) -> int:
+        """0 where the kernel would not let anybody trace it."""
+        container = app.container
+        runtime = None if container is None else self._config.containers.get(container.runtime.value)
+        return app.trace_every if may_trace(app, runtime) else 0
 
     def _environment(self, app: Application) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
