@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from tidemill import clock
-from tidemill.image.profile import read_profile
+from tidemill.image.profile import Mount, read_profile
 from tidemill.node.framed import frame
-from tidemill.site.profiles import NOTED_LOOKS_MAX, Profiles, Version
+from tidemill.site.profiles import NOTED_LOOKS_MAX, Profiles, Version, cost_of
 from tidemill.wire.api import AppOffer
-from tidemill.wire.node import IndexEntry, Noted, Program, Returned
+from tidemill.wire.node import ImageUse, IndexEntry, Noted, Program, Returned, StagedFile
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
 AREAS = {"software": ["/sw", "/opt"], "work": ["/lustre"]}
@@ -89,9 +89,9 @@ class World:
         record = Returned(p=pilot, s=1, grant=1, job=7, first=0, count=1, reason="drain")
         (profiles or self.profiles).heard("e1-1", [record])
 
-    def noted(self, pilot: str = PILOT) -> None:
+    def noted(self, pilot: str = PILOT, *, mode: str = "ptrace") -> None:
         record = Noted(
-            p=pilot, s=1, topic="trace", program=1, job=7, mode="traced", message="", numbers={}, at_us=1
+            p=pilot, s=1, topic="trace", program=1, job=7, mode=mode, message="", numbers={}, at_us=1
         )
         self.profiles.heard("e1-1", [record])
 
@@ -247,6 +247,26 @@ def _program() -> Program:
         trace_every=0,
         start_ops={},
     )
+
+
+def test_what_an_image_shows_costs_shared_file_systems_nothing(it: World) -> None:
+    profile = read_profile(FIXTURES / "first.json")
+    mounts = [Mount(point="/sw", type="overlay"), Mount(point="/lustre", type="lustre")]
+    traced_inside = msgspec.structs.replace(profile, mounts=mounts)
+    assert cost_of(profile, AREAS).areas == {"software": 15, "work": 3}
+    assert cost_of(traced_inside, AREAS).areas == {"software": 0, "work": 3}
+
+    it.put()
+    it.noted()
+    it.look()
+    use = ImageUse(
+        name="rel1",
+        file=StagedFile(sha256="0" * 64, bytes=0, pieces=[]),
+        areas=["/sw", "/opt"],
+        unpacked_bytes=0,
+    )
+    told = it.profiles.outfit(msgspec.structs.replace(_program(), images=[use]), 1)
+    assert told.start_ops == {"software": 0, "work": 3}
 
 
 def test_small_changes_of_a_cost_do_not_make_new_programs(it: World) -> None:

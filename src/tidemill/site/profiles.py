@@ -18,6 +18,7 @@ import msgspec
 from tidemill import clock
 from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
 from tidemill.image.profile import (
+    AreaFinder,
     Profile,
     bounded,
     encode_profile,
@@ -50,6 +51,8 @@ CHANGE_MIN = 0.1
 """Fleets are told of a cost that has changed by so much."""
 
 ADHOC = "command"
+NOT_TRACED = "none"
+"""The mode in a pilot's note where a payload was to be traced, and left no profile."""
 _log = Log("profiles")
 
 
@@ -109,6 +112,7 @@ class Profiles:
         self._marks: dict[Version, int] = {}
         self._noted: dict[Pilot, int] = {}  #: -> looks in vain
         self._active: dict[Pilot, None] = {}
+        self._refused: set[int | None] = set()
         self._under_way: Future[_Look] | None = None
         self._next_s = 0.0
         self._taken: dict[str, int] | None = None
@@ -137,8 +141,16 @@ class Profiles:
             program,
             trace_first=trace_every > 0 and self.wants_first(program.app, program.version),
             trace_every=max(0, trace_every),
-            start_ops=self.start_ops(program.app, program.version),
+            start_ops={
+                area: 0 if self._is_shown(area, program) else ops
+                for area, ops in self.start_ops(program.app, program.version).items()
+            },
         )
+
+    def _is_shown(self, area: str, program: Program) -> bool:
+        """Whether payloads see all of an area out of images."""
+        finder = AreaFinder([each for image in program.images for each in image.areas])
+        return all(finder.area_of(prefix) is not None for prefix in self.areas[area])
 
     def mark(self, app: str, version: str) -> int:
         """Another number whenever fleets should be told of another cost."""
@@ -156,7 +168,10 @@ class Profiles:
         """A pilot that notes a trace has a profile in its bundle; one that did something may have."""
         for record in records:
             if type(record) is Noted and record.topic == "trace":
-                self._noted[fleet, record.p] = 0
+                if record.mode == NOT_TRACED:
+                    self._tell_refusal(record)
+                else:
+                    self._noted[fleet, record.p] = 0
             elif len(self._active) < ACTIVE_MAX:
                 self._active[fleet, record.p] = None
 
@@ -172,6 +187,11 @@ class Profiles:
             pilots = list(dict.fromkeys([*self._noted, *turn]))
             self._under_way = hands.submit(self._look, _Look(pilots, dict(self.areas)))
         return changed
+
+    def _tell_refusal(self, record: Noted) -> None:
+        if record.program not in self._refused:
+            self._refused.add(record.program)
+            _log.warning("payload.not_traced", pilot=record.p, program=record.program, reason=record.message)
 
     def _take(self) -> bool:
         if self._under_way is None or not self._under_way.done():
@@ -227,7 +247,7 @@ class Profiles:
         found: list[tuple[Version | None, Profile | None]] = []
         try:
             for entry in tail.read():
-                if entry.kind == "profile":
+                if entry.kind == "profile" and entry.length:
                     found.append(self._collect(fleet, bundle, entry))
         except ProtocolError as error:
             _log.warning("profile.damaged", bundle=str(bundle), reason=error.message)
@@ -307,8 +327,18 @@ class Profiles:
 
 
 def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:
-    """What one run costs on average, in all and in each area."""
-    counts = per_run(profile, [prefix for prefixes in areas.values() for prefix in prefixes])
+    """What one run costs on average, in all and in each area; what a payload saw out of an image costs no area."""
+    shown = [
+        mount.point
+        for mount in profile.mounts
+        if mount.point != "/" and (mount.type == "overlay" or mount.type.startswith("fuse.squashfuse"))
+    ]
+    within = AreaFinder(shown)
+    outside = [use for use in profile.paths if within.area_of(use.path) is None] if shown else profile.paths
+    counts = per_run(
+        msgspec.structs.replace(profile, paths=outside),
+        [prefix for prefixes in areas.values() for prefix in prefixes],
+    )
     runs = profile.runs
     return StartCost(
         runs=runs,
