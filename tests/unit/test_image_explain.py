@@ -229,9 +229,11 @@ def test_include_paths_are_told_from_what_was_found_elsewhere() -> None:
         ("/usr/include/c++/12/bits/os.h", "f", 1, 0),
         ("/opt/a/include/bits/os.h", "x", 0, 1),
         ("/opt/a/include/zlib.h", "f", 1, 0),
+        ("/usr/include/c++/12/bits/locale_facets.h", "f", 1, 0),
+        ("/opt/a/include/bits/locale_facets.h", "x", 0, 1),
     ]
     (place,) = group(explain(profile_of(paths, env={})), "include").places
-    assert (place.directory, place.failed, place.hits) == ("/opt/a/include", 1, 1)
+    assert (place.directory, place.failed, place.hits) == ("/opt/a/include", 2, 1)
 
 
 def test_entries_of_sys_path_are_told_by_their_names() -> None:

@@ -185,9 +185,9 @@ def python_versions(paths: Iterable[PathUse]) -> set[tuple[int, int]]:
 def family(path: str) -> str:
     """What kind of search a look-up belongs to that no variable explains."""
     name = path.rpartition("/")[2]
-    if "/gconv" in path or name == "gconv-modules.cache":
+    if "/gconv/" in path or name == "gconv-modules.cache":
         return "gconv"
-    if "/locale" in path or name.startswith("LC_") or name.endswith(".mo"):
+    if "/locale/" in path or name == "locale-archive" or name.startswith("LC_") or name.endswith(".mo"):
         return "locale"
     if is_module_name(path):
         return "sys.path"
