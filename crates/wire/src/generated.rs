@@ -514,8 +514,8 @@ pub struct Want {
     pub starts: u64,
 }
 
-/// So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in thousandths
-/// of what it may.
+/// So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in
+/// thousandths of what it may.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Permit {
     pub program: u64,

@@ -257,6 +257,33 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     options: Annotated[list[str], doc("Options that every application gets")] = []
 
 
+class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a shared file system, and what the centre lets us do there, all nodes together."""
+
+    name: Annotated[
+        str,
+        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$"),
+        doc("Name of the area, for `start_ops` of applications, metrics and messages"),
+    ]
+    prefixes: Annotated[
+        list[str], msgspec.Meta(min_length=1), doc("Absolute paths; what is below them belongs to the area")
+    ]
+    ops_per_s: Annotated[
+        Annotated[float, msgspec.Meta(gt=0)] | None,
+        doc("Metadata operations a second that we may cause; none = no bound"),
+    ] = None
+    bytes_per_s: Annotated[
+        Annotated[float, msgspec.Meta(gt=0)] | None,
+        doc("Bytes a second that we may move; none = no bound"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse paths that name no place."""
+        for prefix in self.prefixes:
+            if not prefix.startswith("/"):
+                raise ValueError(f"area `{self.name}` has prefix `{prefix}`: expected an absolute path")
+
+
 class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where mail to the contact goes out."""
 
@@ -284,6 +311,14 @@ class SiteConfig(
     harvest: Annotated[Harvest, doc("Which nodes we take")] = Harvest()
     yielding: Annotated[Yielding, doc("How we give nodes back")] = Yielding()
     accounts: Annotated[list[Account], doc("Grants of the centre, used in this order; none = no ledger")] = []
+    io: Annotated[
+        list[Io], doc("Areas of shared file systems with a budget; starts are paced to keep it")
+    ] = []
+    start_ops_default: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        doc("Operations that a start costs each area while nobody has traced it; 0 = it is not paced"),
+    ] = 0
     contact: Annotated[
         str, doc("Mail address of the operator: in every job's comment, told when we are stopped")
     ] = ""

@@ -77,6 +77,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     images: list[
         str
     ] = []  #: what its payloads see out of memory: `NAME` in SITE/images or a recipe's path, `@sha256:...` pins it
+    start_ops: dict[
+        str, int
+    ] = {}  #: metadata operations that one start costs an `[[io]]` area of the site, until it was traced
     resources: Resources = Resources()
     outputs: list[Output] = []
     events_per_range_max: int | None = None  #: None = 1 unless `{events}` is among the arguments

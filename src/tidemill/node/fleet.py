@@ -22,6 +22,7 @@ from tidemill.wire.node import (
     Alive,
     End,
     Grant,
+    IoArea,
     JobDef,
     LeadAddress,
     Manifest,
@@ -92,7 +93,7 @@ class Fleet:
                 shares=orders.shares,
                 ended=orders.ended,
                 ends=orders.ends,
-                io=None,
+                io=orders.io,
                 leave=orders.leave,
                 drain=orders.drain,
                 close=orders.close,
@@ -153,6 +154,7 @@ class WorkOrder(msgspec.Struct, frozen=True, kw_only=True):
     shares: list[Share] = []
     ended: list[str] = []
     ends: list[End] = []
+    io: list[IoArea] | None = None
     leave: list[str] = []
     drain: bool = False
     close: bool = False

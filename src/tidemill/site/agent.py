@@ -103,7 +103,9 @@ class Agent:
         self.workload = Workload(self.log, self.applications)
         self.shape = machine.shape
         self.preparer = Preparer(config, self.applications, self.shape)
-        self.profiles = self.preparer.profiles = Profiles(site_dir / "profiles", site_dir / "fleets")
+        areas = {area.name: area.prefixes for area in config.io}
+        self.profiles = Profiles(site_dir / "profiles", site_dir / "fleets", areas)
+        self.preparer.profiles = self.profiles
         base = config.output_dir or site_dir / "out"
         roots = [*config.data_roots, base]
         self.stage = Stage(site_dir / "stage", config, roots)
@@ -125,6 +127,7 @@ class Agent:
         self.throughput = Throughput()
         self.standing: OpenFleet | None = None
         self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s)
+        self.metrics.io = self.fleets.io
         self._offers_told = False
         self._drained: set[str] = set()
         self._next_applications_s = 0.0
@@ -283,6 +286,7 @@ class Agent:
                 continue
             opened.fleet.beat(self.identity.epoch)
             changed |= self._tend(opened)
+        self.fleets.share_io(self.log.pool.state, self.identity.check)
         return changed
 
     def _tend(self, opened: OpenFleet) -> bool:

@@ -22,6 +22,7 @@ from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
 from tidemill.site import state as s
 from tidemill.site.handout import Seat
+from tidemill.site.io import IoShares
 from tidemill.site.lead import Lead, NoLead, Serving
 from tidemill.site.mailbox import Mailbox, adopt
 from tidemill.site.masks import masked_paths
@@ -86,6 +87,7 @@ class OpenFleet:
         self.mailbox = Mailbox(fleet) if is_closed else None
         self.lead: Serving = NoLead(fleet) if is_closed else Lead(fleet, binary)
         self.next_read_s = 0.0
+        self.is_paced = False  #: it was told a program whose starts cost shared file systems
         self.retiring: dict[
             str, float
         ] = {}  #: allocations that have ended -> when their journals are left alone
@@ -107,6 +109,7 @@ class Fleets:
         self._binary = binary
         self.open: dict[str, OpenFleet] = {}
         self.devices: dict[str, int] = {}  #: of a node
+        self.io = IoShares(config)
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
     @property
@@ -124,6 +127,8 @@ class Fleets:
                 if opened.mailbox is not None:
                     adopt_mailbox(opened, state)
                 self.open[record.name] = opened
+                self.io.adopt(record.name)
+                opened.is_paced = bool(self._config.io)
             except ConfigError as error:
                 _log.warning("fleet.absent", fleet=record.name, reason=error.message)
 
@@ -160,7 +165,7 @@ class Fleets:
                 fast_dir=config.cluster.fast_dir or None,
                 fast_bytes=config.cluster.fast_bytes_min,
                 spill=None,
-                io=[],
+                io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
             ),
         )
@@ -178,6 +183,7 @@ class Fleets:
         records = opened.journal.read() if opened.mailbox is None else self._read_many(opened, hurry=hurry)
         if not records:
             return []
+        self.io.heard(records)
         offsets = opened.journal.state().offsets
         changed = {name: at for name, at in offsets.items() if opened.offsets.get(name) != at}
         opened.offsets = offsets
@@ -231,6 +237,20 @@ class Fleets:
             seats = _seats(state, opened.record.name, self.devices)
             opened.mailbox.step(seats, clock.monotonic_s(), check)
 
+    def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
+        """Tell leads what their fleets may do to shared file systems now: by the allocations of those that have work
+        whose starts cost something there."""
+        living: dict[str, float] = {}
+        for a in state.allocations.values():
+            if a.state is AllocationState.ACTIVE:
+                living[a.fleet] = living.get(a.fleet, 0.0) + 1.0
+        served = {name: each for name, each in self.open.items() if each.record.finished_us is None}
+        demands = {
+            name: max(1.0, living.get(name, 0.0)) if each.is_paced and each.record.open else 0.0
+            for name, each in served.items()
+        }
+        self.io.step(demands, {name: each.fleet for name, each in served.items()}, check)
+
     def give(
         self,
         opened: OpenFleet,
@@ -251,6 +271,7 @@ class Fleets:
         new_jobs = [job for number, job in jobs.items() if number not in opened.jobs]
         new_programs = [each for number, each in programs.items() if number not in opened.programs]
         opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
+        opened.is_paced |= any(each.start_ops for each in new_programs)
         opened.jobs.update(job.job for job in new_jobs)
         opened.jobs.difference_update(order.cancel_jobs)
         opened.programs.update(each.program for each in new_programs)

@@ -21,6 +21,7 @@ from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.node.files import write_whole
 from tidemill.site.harvesting import Figures, Harvesting
+from tidemill.site.io import IoShares
 from tidemill.site.machine import Machine
 from tidemill.site.state import SiteState
 
@@ -56,6 +57,12 @@ METRICS: dict[str, tuple[str, str]] = {
         "Start of an allocation until it works, a fading mean of what was seen",
     ),
     "tidemill_waits_for": ("gauge", "Why no more nodes are asked for: 1 for each cause that holds"),
+    "tidemill_io_budget_ops_per_second": ("gauge", "Metadata operations that the site may cause, per area"),
+    "tidemill_io_budget_bytes_per_second": ("gauge", "Bytes that the site may move, per area"),
+    "tidemill_io_told": ("gauge", "Part of the budget that fleets were told, all together: 0 to 1"),
+    "tidemill_io_ops_total": ("counter", "Metadata operations that nodes' own counters saw, per area"),
+    "tidemill_io_bytes_total": ("counter", "Bytes that nodes' own counters saw, per area"),
+    "tidemill_io_over_total": ("counter", "Reports of pilots that an area was over its budget"),
     "tidemill_epoch": ("gauge", "Number of the agent's term"),
 }
 
@@ -95,6 +102,7 @@ class MetricsFile:
         self._path = path
         self._pause_s = BEATS * heartbeat_s
         self._next_s = 0.0
+        self.io: IoShares | None = None
 
     def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
         """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
@@ -111,6 +119,8 @@ class MetricsFile:
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
         ]
+        if self.io is not None:
+            samples += _of_io(self.io)
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)
             samples.append(Sample("tidemill_harm_seconds_today", totals.share_s))
@@ -179,6 +189,20 @@ def _of_ledger(ledger: Ledger) -> Iterator[Sample]:
             )
     if ledger.node_s_left < UNBOUNDED_S:
         yield Sample("tidemill_node_hours_left", ledger.node_s_left / HOUR_S)
+
+
+def _of_io(io: IoShares) -> Iterator[Sample]:
+    for area, (ops_per_s, bytes_per_s) in io.budgets.items():
+        label = (("area", area),)
+        if ops_per_s is not None:
+            yield Sample("tidemill_io_budget_ops_per_second", ops_per_s, label)
+        if bytes_per_s is not None:
+            yield Sample("tidemill_io_budget_bytes_per_second", bytes_per_s, label)
+        yield Sample("tidemill_io_ops_total", io.observed[area, "ops"], label)
+        yield Sample("tidemill_io_bytes_total", io.observed[area, "bytes"], label)
+        yield Sample("tidemill_io_over_total", io.over[area], label)
+    if io.budgets:
+        yield Sample("tidemill_io_told", io.told_sum())
 
 
 def _escape(text: str) -> str:

@@ -31,6 +31,7 @@ from tidemill.site.applications import Applications, Approved, adhoc
 from tidemill.site.compatibility import may_trace
 from tidemill.site.contained import runtime_of
 from tidemill.site.containers import environment_of, wrap_words
+from tidemill.site.io import start_ops
 from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.setup import setup_of
@@ -218,6 +219,7 @@ class Preparer:
         )
         if self.profiles is not None and spec.app is not None:
             program = self.profiles.outfit(program, self._trace_every(app))
+        program = msgspec.structs.replace(program, start_ops=start_ops(self._config, app, program))
         width = asked.width
         return program if width is None else self._widen(program, spec, approved, width)
 

@@ -472,8 +472,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="want")
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="permit"):
-    """So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in thousandths
-    of what it may."""
+    """So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in
+    thousandths of what it may."""
 
     program: int
     starts: int

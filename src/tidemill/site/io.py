@@ -1,0 +1,199 @@
+"""What the site's fleets may do to shared file systems: `[[io]]` of site.toml, divided by demand.
+
+Every lead keeps its fleet's starts within the fleet's part; the parts together are never more than the whole, also
+while they change: what is taken from one fleet is given to another only after the first one's lead must have read of
+it. Where there is no lead, every allocation keeps to the same small part, that of `nodes_max` allocations at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.log import Log
+from tidemill.model.application import Application
+from tidemill.node.fleet import Fleet, WorkOrder
+from tidemill.wire.node import IoArea, Noted, Program, Record
+
+SETTLE_S = 10.0
+"""A lead reads work files every 0.5 s; what it has permitted until then counts for it over a window of 10 s."""
+
+CHANGE_MIN = 0.1
+"""A part that is off by less is left as it is, unless a fleet has none."""
+
+NEXT_TO_NOTHING = 1e-3
+
+STEP_S = 2.0
+
+_log = Log("io")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A part of the whole that a fleet was told."""
+
+    part: float
+    at_s: float
+
+
+def ceiling(told: Sequence[Told], now_s: float) -> float:
+    """The largest part that a fleet may still be using: the one it was told last, or before that a moment ago."""
+    at = [each.part for each in told[-1:]]
+    later = [after.at_s for after in told[1:]]
+    at += [each.part for each, until_s in zip(told, later, strict=False) if now_s < until_s + SETTLE_S]
+    return max(at, default=0.0)
+
+
+def parts(demands: Mapping[str, float], told: Mapping[str, Sequence[Told]], now_s: float) -> dict[str, float]:
+    """The parts that fleets are to be told now, so that all ceilings together stay within 1 and parts follow demands.
+
+    Lowering comes at once; what it frees is given on when it is free. Fleets that are told nothing new are left out."""
+    total = sum(demands.values())
+    if total <= 0:
+        return {}  # nobody needs any: all stays as it is
+    before = {fleet: told[fleet][-1].part if told.get(fleet) else 0.0 for fleet in {**told, **demands}}
+    aims = {fleet: demands.get(fleet, 0.0) / total for fleet in before}
+    is_starving = any(aims[fleet] > 0 and before[fleet] < NEXT_TO_NOTHING for fleet in before)
+    slack = 1.0 if is_starving else 1.0 - CHANGE_MIN
+    news = {fleet: aim for fleet, aim in aims.items() if aim < before[fleet] * slack - NEXT_TO_NOTHING}
+    free = 1.0 - sum(ceiling(each, now_s) for each in told.values())
+    hungry = {
+        fleet: aim - before[fleet]
+        for fleet, aim in aims.items()
+        if aim * (1.0 - CHANGE_MIN) > before[fleet] and fleet not in news
+    }
+    fill = min(1.0, free / sum(hungry.values())) if hungry else 0.0
+    for fleet, more in hungry.items():
+        if more * fill > NEXT_TO_NOTHING:
+            news[fleet] = before[fleet] + more * fill
+    return news
+
+
+def start_ops(config: SiteConfig, app: Application, program: Program) -> dict[str, int]:
+    """What a start of a program costs each area with a budget: as traced, else as its application file says, else what
+    the site assumes. What payloads see out of an image costs nothing. Programs that cost nothing are not paced."""
+    costs: dict[str, int] = {}
+    for area in config.io:
+        if area.ops_per_s is None:
+            continue
+        traced = program.start_ops.get(area.name)
+        told = app.start_ops.get(area.name) if traced is None else traced
+        if told is None and not program.start_ops and not app.start_ops:
+            told = config.start_ops_default
+        covered = all(
+            any(_is_below(prefix, shown) for use in program.images for shown in use.areas)
+            for prefix in area.prefixes
+        )
+        if told and (traced is not None or not covered):
+            costs[area.name] = told
+    return costs
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+class IoShares:
+    """What fleets were told, and what their nodes counted."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self._config = config
+        self._told: dict[str, list[Told]] = {}
+        self._next_s = 0.0
+        self.observed: Counter[tuple[str, str]] = Counter()  #: (area, `ops` or `bytes`) -> since our start
+        self.over: Counter[str] = Counter()  #: records that an area was over its budget
+
+    @property
+    def budgets(self) -> dict[str, tuple[float | None, float | None]]:
+        """Operations and bytes per second, per area."""
+        return {area.name: (area.ops_per_s, area.bytes_per_s) for area in self._config.io}
+
+    def part(self, fleet: str) -> float:
+        """The part that a fleet was told last."""
+        told = self._told.get(fleet)
+        return told[-1].part if told else 0.0
+
+    def told_sum(self) -> float:
+        """All parts together."""
+        return sum(self.part(fleet) for fleet in self._told)
+
+    def first(self, fleet: str) -> list[IoArea]:
+        """The areas that a new fleet begins with: what nobody else may use, or nothing until others gave some up."""
+        config = self._config
+        if not config.io:
+            return []
+        if config.harvest.lead == "none":
+            return self._areas(1.0 / config.nodes_max)
+        now_s = clock.monotonic_s()
+        part = max(0.0, 1.0 - sum(ceiling(told, now_s) for told in self._told.values()))
+        self._told[fleet] = [Told(part, now_s)]
+        return self._areas(part)
+
+    def adopt(self, fleet: str) -> None:
+        """A fleet of an earlier agent: it may be using everything until it was told something else."""
+        if self._config.io and self._config.harvest.lead != "none":
+            self._told.setdefault(fleet, [Told(1.0, clock.monotonic_s())])
+
+    def step(
+        self, demands: Mapping[str, float], fleets: Mapping[str, Fleet], check: Callable[[], None]
+    ) -> None:
+        """Tell fleets their parts where they change; what cannot be written is tried again."""
+        now_s = clock.monotonic_s()
+        if not self._config.io or self._config.harvest.lead == "none" or now_s < self._next_s:
+            return
+        self._next_s = now_s + STEP_S
+        for gone in [fleet for fleet in self._told if fleet not in fleets]:
+            del self._told[gone]
+        for fleet, part in sorted(parts(demands, self._told, now_s).items(), key=lambda each: each[1]):
+            target = fleets.get(fleet)
+            if target is None:
+                continue
+            check()
+            history = self._told.setdefault(fleet, [])
+            is_raise = part >= self.part(fleet)
+            if is_raise:
+                history.append(Told(part, now_s))  # it counts before it is told, a cut only afterwards
+            try:
+                target.write_work(order=WorkOrder(io=self._areas(part)))
+            except SiteError as error:
+                if is_raise:
+                    history.pop()
+                _log.error("io.untold", fleet=fleet, reason=error.message, hint=error.hint)
+                continue
+            if not is_raise:
+                history.append(Told(part, clock.monotonic_s()))
+            del history[:-8]
+            _log.info("io.share", fleet=fleet, part=round(part, 3))
+
+    def heard(self, records: Iterable[Record]) -> None:
+        """Add up what nodes counted; tell people what is over."""
+        for record in records:
+            if type(record) is not Noted or record.topic != "io":
+                continue
+            if record.mode == "over":
+                for name in record.numbers:
+                    self.over[name.removesuffix(".thousandths")] += 1
+                _log.warning("io.over_budget", pilot=record.p, reason=record.message)
+            elif record.mode == "usage":
+                for name, value in record.numbers.items():
+                    area, _, kind = name.rpartition(".")
+                    if area and value > 0:
+                        self.observed[area, kind] += value
+
+    def _areas(self, part: float) -> list[IoArea]:
+        def cut(rate: float | None) -> float | None:
+            return None if rate is None else rate * part
+
+        return [
+            IoArea(
+                name=area.name,
+                prefixes=[str(prefix) for prefix in area.prefixes],
+                ops_per_s=cut(area.ops_per_s),
+                bytes_per_s=cut(area.bytes_per_s),
+            )
+            for area in self._config.io
+        ]

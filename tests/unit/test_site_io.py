@@ -1,0 +1,117 @@
+"""What a start costs, what fleets are told, what is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.config.site import Harvest, Io, SiteConfig
+from tidemill.model.application import Application
+from tidemill.node.fleet import Fleet, create_fleet
+from tidemill.site.io import IoShares, start_ops
+from tidemill.wire.node import FORMAT, ImageUse, Manifest, Noted, Program, Settings, StagedFile
+
+SW = Io(name="sw", prefixes=["/sw"], ops_per_s=2000.0, bytes_per_s=1e8)
+HOME = Io(name="home", prefixes=["/home", "/proj"], ops_per_s=100.0)
+BYTES = Io(name="bytes", prefixes=["/b"], bytes_per_s=1e6)
+
+
+def config(**changes: object) -> SiteConfig:
+    base = SiteConfig(name="here", server="unix:/x", io=[SW, HOME, BYTES])
+    return msgspec.structs.replace(base, **changes)
+
+
+def app(**costs: int) -> Application:
+    return Application(name="a", executable="/sw/a", start_ops=costs)
+
+
+def program(*, images: list[str] | None = None, **traced: int) -> Program:
+    file = StagedFile(sha256="0" * 64, bytes=1, pieces=[])
+    use = ImageUse(name="i", file=file, areas=images or [], unpacked_bytes=1)
+    return Program(
+        program=1, app="a", version="1", executable="/sw/a", mode="command", env={}, cores=1, memory_mb=1,
+        devices={}, scratch_mb=1, event_s=1, chunk_max=1, range_s=1, timeout_s=None, looping_s=None,
+        ready_timeout_s=1, log_bytes_max=1, outputs=[], stdout_output=False, batch_commands=False, pass_env=[],
+        images=[use] if images else [], wrap=[], setup=None, trace_first=False, trace_every=0, start_ops=traced,
+    )  # fmt: skip
+
+
+def test_a_start_costs_what_was_traced_else_what_its_file_says_else_what_the_site_assumes() -> None:
+    assert start_ops(config(), app(), program()) == {}
+    assert start_ops(config(start_ops_default=50), app(), program()) == {"sw": 50, "home": 50}
+    assert start_ops(config(start_ops_default=50), app(sw=300), program()) == {"sw": 300}
+    assert start_ops(config(), app(sw=300), program(sw=700, home=2)) == {"sw": 700, "home": 2}
+    assert start_ops(config(), app(nowhere=300, bytes=5), program()) == {}
+
+
+def test_what_comes_out_of_an_image_costs_nothing_unless_it_was_traced() -> None:
+    assert start_ops(config(), app(sw=300, home=7), program(images=["/sw"])) == {"home": 7}
+    assert start_ops(config(), app(home=7), program(images=["/home"])) == {"home": 7}
+    assert start_ops(config(), app(sw=300), program(images=["/sw"], sw=12)) == {"sw": 12}
+
+
+def test_the_first_fleet_gets_all_the_second_nothing_until_the_first_gave_some_up() -> None:
+    shares = IoShares(config())
+    first = {area.name: area.ops_per_s for area in shares.first("f1")}
+    assert first == {"sw": 2000.0, "home": 100.0, "bytes": None}
+    second = shares.first("f2")
+    assert [(area.ops_per_s, area.bytes_per_s) for area in second] == [(0.0, 0.0), (0.0, None), (None, 0.0)]
+    assert shares.told_sum() == 1.0
+
+
+def test_without_a_lead_each_allocation_has_the_same_small_part() -> None:
+    shares = IoShares(config(harvest=Harvest(lead="none"), nodes_max=10))
+    for name in ("f1", "f2"):
+        assert [area.ops_per_s for area in shares.first(name)] == [200.0, 10.0, None]
+
+
+def test_a_site_without_areas_tells_nothing() -> None:
+    shares = IoShares(config(io=[]))
+    assert shares.first("f1") == []
+    assert shares.budgets == {}
+
+
+def test_parts_are_told_in_work_files_when_demands_change(tmp_path: Path) -> None:
+    shares = IoShares(config())
+    fleets: dict[str, Fleet] = {}
+    for name in ("f1", "f2"):
+        manifest = Manifest(
+            format=FORMAT, fleet=name, site="here", epoch=1, created_us=1, lead="beside", listen="x",
+            settings=_settings(shares, name),
+        )  # fmt: skip
+        fleets[name] = create_fleet(tmp_path / name, manifest)
+    shares.step({"f1": 1.0, "f2": 3.0}, fleets, lambda: None)
+    told = fleets["f1"].read_work(1).io
+    assert told is not None
+    assert [area.ops_per_s for area in told] == [500.0, 25.0, None]
+    assert fleets["f2"].next_number == 1  # it waits until the first one must have read that
+    assert shares.told_sum() == 0.25
+
+
+def _settings(shares: IoShares, name: str) -> Settings:
+    text = {field: 0 for field in Settings.__struct_fields__} | {
+        "stop_files": [], "isolation": "preferred", "affinity": "none", "mask": [], "batch_commands": [],
+        "images": "auto", "peers": True, "spill": None, "scratch": None, "fast_dir": None,
+        "io": msgspec.to_builtins(shares.first(name)),
+    }  # fmt: skip
+    return msgspec.convert(text, Settings)
+
+
+def test_what_nodes_counted_is_added_up_and_what_is_over_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    shares = IoShares(config())
+    note = Noted(
+        p="a.r0.i1", s=2, topic="io", program=None, job=None, mode="usage", message="",
+        numbers={"over_us": 60_000_000, "sw.ops": 500, "sw.bytes": 9, "home.ops": 0}, at_us=1,
+    )  # fmt: skip
+    over = msgspec.structs.replace(note, mode="over", message="slowed", numbers={"sw.thousandths": 1244})
+    shares.heard([note, note, over])
+    assert shares.observed == {("sw", "ops"): 1000, ("sw", "bytes"): 18}
+    assert shares.over == {"sw": 1}
+    assert "io.over_budget" in caplog.text
+
+
+def test_an_area_needs_absolute_prefixes() -> None:
+    with pytest.raises(msgspec.ValidationError, match="absolute path"):
+        msgspec.convert({"name": "x", "prefixes": ["sw"]}, Io)
