@@ -14,7 +14,7 @@ pub struct RecordHead<'a> {
     pub s: u64,
     #[serde(default)]
     pub grant: u64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_0")]
     pub job: u64,
     #[serde(default)]
     pub first: u64,
@@ -26,6 +26,11 @@ pub struct RecordHead<'a> {
     pub setup_us: u64,
     #[serde(default, borrow)]
     pub reason: Cow<'a, str>,
+}
+
+/// Notes are of a job or of none.
+fn null_is_0<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(0))
 }
 
 /// What a record tells.
@@ -50,5 +55,17 @@ impl RecordHead<'_> {
             "ended" => Kind::Ended,
             _ => Kind::Other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_of_no_job_is_read_and_not_understood() {
+        let note: RecordHead =
+            serde_json::from_str(r#"{"k":"noted","p":"a.r0.i1","s":2,"job":null}"#).unwrap();
+        assert_eq!((note.kind(), note.s, note.job), (Kind::Other, 2, 0));
     }
 }
