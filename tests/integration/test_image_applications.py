@@ -12,9 +12,10 @@ from tidemill.cli.main import main
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError
 from tidemill.image.catalogue import find_recipe
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Resources
 from tidemill.site.applications import Applications, load_application
 from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.site.ranks import Launching
 
 __all__ = ["place"]
 
@@ -55,6 +56,18 @@ def test_pilots_are_told_of_the_image_with_absolute_paths(site: Path) -> None:
     assert all(Path(piece.path).is_file() for piece in image.file.pieces)
     (offer,) = applications(site).offers({})
     assert offer.images == [f"rel1@sha256:{digest(site)}"]
+
+
+def test_payloads_that_span_nodes_are_refused_with_the_reason(site: Path) -> None:
+    path = write_application(site, '"rel1"')
+    path.write_text(path.read_text() + "nodes_max = 4\nranks_max = 8\n")
+    preparer = Preparer(SiteConfig(name="x", server="unix:/x"), applications(site), NodeShape(4, 8000, {}))
+    preparer.launching = Launching(launcher="mpich", nodes=4)
+    preparer.begin()
+    with pytest.raises(
+        JobError, match="uses images, and the launcher's ranks on other nodes do not see them"
+    ):
+        preparer.program(JobSpec(app="sim", resources=Resources(nodes=2, ranks=4)), None)
 
 
 def test_an_image_may_be_named_by_its_recipe_and_be_pinned(site: Path) -> None:
@@ -132,7 +145,7 @@ def test_app_check_tells_the_image(site: Path, capsys: pytest.CaptureFixture[str
     assert main(["app", "check", str(site / "apps" / "sim.toml")]) == 0
     out = capsys.readouterr().out
     assert "image      rel1: /sw/rel1" in out
-    assert f"sha256:{digest(site)}" in out
+    assert f'images = ["rel1@sha256:{digest(site)}"]' in out
     elsewhere = site.parent / "sim.toml"
     elsewhere.write_bytes((site / "apps" / "sim.toml").read_bytes())
     assert main(["app", "check", str(elsewhere), "--store", str(site / "images"), "--json"]) == 0

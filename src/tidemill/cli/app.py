@@ -143,7 +143,6 @@ def check(args: Namespace) -> int:
         return 0
     for path, each in checked:
         show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
-        told = (each.app.digest, each.app.script_digest)
         for key, file in (("executable", each.app.executable), ("script", each.app.script)):
             if file is not None:
                 show(
@@ -154,15 +153,27 @@ def check(args: Namespace) -> int:
         for image in each.images:
             show(f"    image      {image.named}: {', '.join(image.use.areas)}")
             show(f"               sha256:{image.use.file.sha256}")
-        if each.app.container is not None:
-            continue
-        if each.app.digest is None or (each.app.script is not None and None in told):
-            show("    approve exactly these files by adding to it:")
-            show(f'    digest = "{each.files[each.app.executable]}"')
-            if each.app.script is not None:
-                show(f'    script_digest = "{each.files[each.app.script]}"')
+        if each.app.container is None:
+            _show_pins(each)
     say("put the file into SITE/apps/ to offer the application; the agent reads it at once")
     return 0
+
+
+def _show_pins(each: Approved) -> None:
+    """The lines that approve exactly these files and images, where some are not pinned yet."""
+    from tidemill.image.reference import PINNED
+
+    app = each.app
+    loose = any(PINNED not in image.named for image in each.images)
+    if not loose and app.digest is not None and (app.script is None or app.script_digest is not None):
+        return
+    show("    approve exactly these files by adding to it:")
+    show(f'    digest = "{each.files[app.executable]}"')
+    if app.script is not None:
+        show(f'    script_digest = "{each.files[app.script]}"')
+    if loose:
+        pins = [f'"{i.named.partition("@")[0]}{PINNED}{i.use.file.sha256}"' for i in each.images]
+        show(f"    images = [{', '.join(pins)}]")
 
 
 def _show_contained(each: Approved) -> None:

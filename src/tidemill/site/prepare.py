@@ -241,6 +241,11 @@ class Preparer:
         )
         if why is not None:
             raise JobError(why)
+        if approved.images:
+            raise JobError(
+                f"application `{app.name}` uses images, and the launcher's ranks on other nodes do not see them",
+                hint="ask for one payload per node, or approve the application without `images` for such jobs",
+            )
         if spec.app is None and self._config.shared and not self._config.allow_unisolated:
             raise JobError(
                 "ranks cannot be isolated from the site: this site starts them for approved applications only"
