@@ -1,0 +1,158 @@
+//! Images that lie: the reader ends with an error or with a tree, in bounded time, and writes nothing outside.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+use tidemill_image::{check, unpack, ImageError, Limits, Links};
+
+const LIMITS_MB: u64 = 16;
+
+fn limits() -> Limits {
+    Limits {
+        entries: 1000,
+        ..Limits::memory(LIMITS_MB << 20)
+    }
+}
+
+/// A small image with everything in it; None where there is no mksquashfs (which CI has).
+fn image(options: &[&str]) -> Option<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir_all(tree.join("a/b/c")).unwrap();
+    std::fs::create_dir(tree.join("empty")).unwrap();
+    std::fs::write(tree.join("a/small"), "small").unwrap();
+    std::fs::write(tree.join("a/b/none"), "").unwrap();
+    let noise: Vec<u8> = (0..300_000_u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    std::fs::write(tree.join("a/large"), &noise).unwrap();
+    std::fs::hard_link(tree.join("a/large"), tree.join("a/b/again")).unwrap();
+    std::os::unix::fs::symlink("../small", tree.join("a/b/link")).unwrap();
+    let hole = std::fs::File::create(tree.join("a/hole")).unwrap();
+    hole.set_len(1 << 20).unwrap();
+    let out = dir.path().join("image");
+    let made = Command::new("mksquashfs")
+        .args([tree.as_os_str(), out.as_os_str()])
+        .args([
+            "-comp",
+            "zstd",
+            "-noappend",
+            "-quiet",
+            "-no-progress",
+            "-b",
+            "16384",
+        ])
+        .args(options)
+        .stdout(Stdio::null())
+        .status();
+    match made {
+        Ok(status) if status.success() => Some(std::fs::read(out).unwrap()),
+        _ => {
+            assert!(std::env::var_os("CI").is_none(), "CI has mksquashfs");
+            None
+        }
+    }
+}
+
+fn try_unpack(bytes: &[u8], limits: &Limits) -> (tempfile::TempDir, Result<(), ImageError>) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("image");
+    std::fs::write(&file, bytes).unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let result = unpack(&file, &tree, Links::Keep, limits).map(|_| ());
+    (dir, result)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn files_in_fragments_and_without_compression_are_read() {
+    for options in [
+        &[][..],
+        &["-no-fragments"],
+        &["-noI", "-noD", "-noF", "-noX"],
+        &["-no-exports"],
+    ] {
+        let Some(bytes) = image(options) else { return };
+        let (dir, result) = try_unpack(&bytes, &limits());
+        result.unwrap();
+        let tree = dir.path().join("tree");
+        assert_eq!(names(&tree), ["a", "empty"]);
+        assert_eq!(std::fs::read(tree.join("a/b/link")).unwrap(), b"small");
+        assert_eq!(
+            std::fs::read(tree.join("a/b/again")).unwrap(),
+            std::fs::read(tree.join("a/large")).unwrap()
+        );
+        assert_eq!(std::fs::metadata(tree.join("a/hole")).unwrap().len(), 1 << 20);
+    }
+}
+
+#[test]
+fn an_image_cut_anywhere_is_damaged() {
+    let Some(bytes) = image(&[]) else { return };
+    for length in (0..bytes.len()).step_by(bytes.len() / 50) {
+        let (_dir, result) = try_unpack(&bytes[..length], &limits());
+        // mksquashfs pads to 4096 bytes: what is cut off there is missed by nobody
+        assert!(
+            result.is_err() || length + 4096 > bytes.len(),
+            "{length} of {}",
+            bytes.len()
+        );
+    }
+}
+
+#[test]
+fn limits_are_kept_and_named() {
+    let Some(bytes) = image(&[]) else { return };
+    let few = Limits {
+        entries: 5,
+        ..limits()
+    };
+    let (_dir, result) = try_unpack(&bytes, &few);
+    assert!(result.unwrap_err().to_string().contains("more than 5 entries"));
+    let (dir, result) = try_unpack(&bytes, &Limits::memory(100_000));
+    assert!(matches!(result, Err(ImageError::TooBig { .. })));
+    assert!(names(&dir.path().join("tree")).is_empty());
+}
+
+#[test]
+fn another_compression_is_named() {
+    let Some(mut bytes) = image(&[]) else { return };
+    bytes[20] = 4;
+    let (_dir, result) = try_unpack(&bytes, &limits());
+    assert!(result
+        .unwrap_err()
+        .to_string()
+        .contains("compressed with xz, not zstd"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn changed_bytes_never_do_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        // plain metadata, so that a change reaches the reader and not just the decompressor's checks
+        static IMAGE: std::sync::OnceLock<Option<Vec<u8>>> = std::sync::OnceLock::new();
+        let Some(bytes) = IMAGE.get_or_init(|| image(&["-noI", "-no-fragments"])) else { return Ok(()) };
+        let mut bytes = bytes.clone();
+        let length = bytes.len();
+        for (index, value) in changes {
+            // the tables are at the end, the superblock at the beginning
+            let at = index.index(1700);
+            let at = if at < 96 { at } else { length - at };
+            bytes[at] = value;
+        }
+        let (dir, _) = try_unpack(&bytes, &limits());
+        prop_assert_eq!(names(dir.path()), ["image", "tree"]);
+        let _ = check(&dir.path().join("image"), &limits());
+    }
+}
