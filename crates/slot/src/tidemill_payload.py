@@ -26,8 +26,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Optional, cast
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Tuple, cast
 
 __all__ = ["Error", "Range", "beat", "forked", "inputs", "log", "params", "ranges", "ready"]
 
@@ -47,7 +46,7 @@ class Error(Exception):
     """The payload used the library wrongly, or the pilot is gone or sent what cannot be read."""
 
 
-class Range:
+class Range(object):
     """Consecutive events to work on. Settle every event, with `done` or `failed`, before taking the next range."""
 
     def __init__(self, first: int, count: int, seed: int, link: "_Link") -> None:
@@ -98,7 +97,7 @@ class Range:
         self._settle(event, event + 1)
         self._send(["failed %d %s" % (event, _one_line(message) or "failed")])
 
-    def unsettled(self) -> list[tuple[int, int]]:
+    def unsettled(self) -> List[Tuple[int, int]]:
         """The events that are neither done nor failed, as pairs (first, end)."""
         return list(self._open)
 
@@ -111,7 +110,7 @@ class Range:
                     return
         raise Error("events %s are not unsettled events of %s" % (_intervals([(first, end)]), self))
 
-    def _send(self, lines: list[str]) -> None:
+    def _send(self, lines: List[str]) -> None:
         with self._link.lock:
             if not self._open:
                 lines = lines + self._link.settled()
@@ -121,7 +120,7 @@ class Range:
         return "the range of events %s" % _intervals([(self.first, self.first + self.count)])
 
 
-def _intervals(pieces: list[tuple[int, int]]) -> str:
+def _intervals(pieces: List[Tuple[int, int]]) -> str:
     return ",".join("%d-%d" % (low, end - 1) if end > low + 1 else "%d" % low for low, end in pieces)
 
 
@@ -151,7 +150,7 @@ def _encode_path(path: str) -> str:
 # ---- where ranges come from ------------------------------------------------------------------------------------------
 
 
-class _Link:
+class _Link(object):
     """Where a range's reports go. By hand: to stderr."""
 
     def __init__(self) -> None:
@@ -161,7 +160,7 @@ class _Link:
     def at(self, event: int) -> None:
         """Note that `event` is being worked on."""
 
-    def settled(self) -> list[str]:
+    def settled(self) -> List[str]:
         """A range is settled: what else to send with its last report."""
         return []
 
@@ -169,7 +168,7 @@ class _Link:
         """Put an output where nothing writes to it any more; its path relative to the work directory."""
         return _relative(path)
 
-    def send(self, lines: list[str]) -> None:
+    def send(self, lines: List[str]) -> None:
         """Report."""
         for line in lines:
             self.failed += line.startswith("failed ")
@@ -195,7 +194,7 @@ class _Channel(_Link):
     """The line protocol over two file descriptors."""
 
     def __init__(
-        self, in_fd: int, out_fd: int, prefetch: int = PREFETCH, position: mmap.mmap | None = None
+        self, in_fd: int, out_fd: int, prefetch: int = PREFETCH, position: Optional[mmap.mmap] = None
     ) -> None:
         _Link.__init__(self)
         self.in_fd, self.out_fd = in_fd, out_fd
@@ -203,7 +202,7 @@ class _Channel(_Link):
         self._position = position  # a forked copy's: shared with its parent
         self._is_ready = position is not None
         self._lines = _Lines()
-        self._waiting: collections.deque[str] = collections.deque()
+        self._waiting: Deque[str] = collections.deque()
         self._ended = False
         self._asked = 0  # requests without an answer
         self._may_ask = 0  # further requests that a limit leaves
@@ -213,7 +212,7 @@ class _Channel(_Link):
         if self._position is not None:
             self._position[:8] = struct.pack("q", event)
 
-    def settled(self) -> list[str]:
+    def settled(self) -> List[str]:
         return self._ask(self._prefetch - self._asked)
 
     def keep(self, name: str, path: str, first: int) -> str:
@@ -222,13 +221,13 @@ class _Channel(_Link):
         os.rename(path, kept)
         return _relative(kept)
 
-    def _ask(self, count: int) -> list[str]:
+    def _ask(self, count: int) -> List[str]:
         count = max(0, min(count, self._may_ask)) if not self._ended else 0
         self._asked += count
         self._may_ask -= count
         return [self._next] * count
 
-    def send(self, lines: list[str]) -> None:
+    def send(self, lines: List[str]) -> None:
         if lines:
             with self.lock:
                 _write(self.out_fd, "".join(line + "\n" for line in lines).encode("utf-8"))
@@ -257,13 +256,13 @@ class _Channel(_Link):
             _check_settled(r)
 
 
-class _Lines:
+class _Lines(object):
     """Cuts what is read into lines, however it arrives."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def read(self, fd: int) -> list[str]:
+    def read(self, fd: int) -> List[str]:
         """The lines that came to an end with what can be read now; waits for something. Raises Error at the end."""
         data = os.read(fd, 65536)
         if not data:
@@ -275,7 +274,7 @@ class _Lines:
         return [part.decode("utf-8", "replace") for part in parts]
 
 
-def _parse_range(line: str) -> tuple[int, int, int]:
+def _parse_range(line: str) -> Tuple[int, int, int]:
     match = re.match(r"^range (\d+) ([1-9]\d*) (\d+)$", line)
     if match is None:
         raise Error("expected `range FIRST COUNT SEED` or `end` from the pilot, got `%s`" % line[:200])
@@ -306,7 +305,7 @@ def _environment_int(name: str, default: int) -> int:
 
 
 _Work = Callable[[Range], None]
-_link: _Link | None = None
+_link: Optional[_Link] = None
 
 
 def _the_link() -> _Link:
@@ -350,16 +349,16 @@ def beat() -> None:
     _the_link().send(["beat"])
 
 
-def params() -> dict[str, Any]:
+def params() -> Dict[str, Any]:
     """The job's parameters; by hand: the JSON object in TIDEMILL_PARAMS, or none."""
     text = os.environ.get("TIDEMILL_PARAMS") or "{}"
     try:
-        return cast(dict[str, Any], json.loads(text))
+        return cast(Dict[str, Any], json.loads(text))
     except ValueError as error:
         raise Error("TIDEMILL_PARAMS is not a JSON object: %s: `%s`" % (error, text[:200])) from error
 
 
-class _Inputs:
+class _Inputs(object):
     """Paths of staged inputs by name: `inputs["events"]`."""
 
     def __getitem__(self, name: str) -> str:
@@ -380,7 +379,7 @@ inputs = _Inputs()
 
 
 def forked(
-    work: _Work, cores: _Whole = None, setup: Callable[[], None] | None = None, size: _Whole = None
+    work: _Work, cores: _Whole = None, setup: Optional[Callable[[], None]] = None, size: _Whole = None
 ) -> None:
     """Initialise once, then fork one copy of this process per core, which share their memory pages.
 
@@ -402,14 +401,14 @@ def forked(
             work(r)
 
 
-class _Copy:
+class _Copy(object):
     """What the parent knows of one forked copy."""
 
     def __init__(self, number: int) -> None:
         self.directory = os.path.join(_ROOT, "copy-%06d" % number)
         self.pid = self.in_fd = self.out_fd = -1
         self.lines = _Lines()
-        self.range: Range | None = None
+        self.range: Optional[Range] = None
         self.position = mmap.mmap(
             -1, 8
         )  # the copy writes the event it is at: survives any death, costs no call
@@ -417,14 +416,14 @@ class _Copy:
         self.fresh = True  # has never had a range
 
 
-class _Parent:
+class _Parent(object):
     """Shares one pilot's protocol between forked copies."""
 
     def __init__(self, pilot: _Channel, work: _Work, size: _Whole) -> None:
         self._pilot, self._work, self._size = pilot, work, size
-        self._copies: dict[int, _Copy] = {}  # by the descriptor that they are heard on
-        self._waiting: collections.deque[_Copy] = collections.deque()
-        self._stock: collections.deque[tuple[int, int, int]] = collections.deque()
+        self._copies: Dict[int, _Copy] = {}  # by the descriptor that they are heard on
+        self._waiting: Deque[_Copy] = collections.deque()
+        self._stock: Deque[Tuple[int, int, int]] = collections.deque()
         self._asked = self._made = self._idle_deaths = 0
         self._ended = False
         self._lines = _Lines()
