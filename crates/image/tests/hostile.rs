@@ -1,5 +1,7 @@
 //! Images that lie: the reader ends with an error or with a tree, in bounded time, and writes nothing outside.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

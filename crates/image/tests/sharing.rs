@@ -2,6 +2,8 @@
 //!
 //! A program without threads, since showing an image forks; so it is its own test harness.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
