@@ -94,12 +94,16 @@ def define_build(parser: Parser) -> None:
 def build(args: Namespace) -> int:
     """Build an image."""
     from tidemill.image.build import build as build_image
+    from tidemill.image.disk import shown
 
     built = build_image(_order(args), store_of(args), tell=say)
-    if args.json:
-        show_json(built)
-        return 0
     _tell_problems(built)
+    if args.json:
+        left = [{"path": shown(each.path), "why": each.why} for each in built.skipped]
+        gone = [shown(path) for path in built.gone]
+        told = {"recipe": built.recipe, "path": str(built.path), "seconds": built.seconds}
+        show_json({**told, "not_packed": left, "gone": gone})
+        return 0
     recipe = built.recipe
     show(f"{recipe.name}  sha256:{recipe.file.sha256}")
     _show_contents(recipe)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ConfigError
+from tidemill.image.disk import shown
 from tidemill.image.profile import Profile
 from tidemill.image.workingset import is_below
 
@@ -47,13 +48,10 @@ SHARED_TYPES = frozenset(
             "smb3",
             "9p",
             "glusterfs",
-            "fuse.cvmfs2",
-            "fuse.ceph-fuse",
-            "fuse.glusterfs",
         ),
     }
 )
-"""Types in /proc/mounts of file systems that many nodes share; `fuse.TYPE` of what is none of these is not known."""
+"""Types in /proc/mounts of file systems that many nodes share. All of FUSE counts: CVMFS says `fuse`."""
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -108,7 +106,7 @@ def real_area(path: str) -> str:
 def shared_areas(profile: Profile) -> list[str]:
     """The areas of a profile that are shared file systems, or were asked for as prefixes. Raises ConfigError."""
     found = {mount.prefix for mount in profile.mounts if mount.prefix}
-    found |= {mount.point for mount in profile.mounts if not mount.prefix and mount.type in SHARED_TYPES}
+    found |= {mount.point for mount in profile.mounts if not mount.prefix and is_shared(mount.type)}
     used = {area.area: area.ops for area in profile.areas}
     areas = sorted(each for each in found if used.get(each) and _why_not(each) is None)
     if not areas:
@@ -118,6 +116,11 @@ def shared_areas(profile: Profile) -> list[str]:
             hint="say what to pack: --area PREFIX",
         )
     return outermost(areas)
+
+
+def is_shared(kind: str) -> bool:
+    """Whether many nodes share file systems of this type."""
+    return kind in SHARED_TYPES or kind == "fuse" or kind.startswith("fuse.")
 
 
 def _by_ops(item: tuple[str, int]) -> int:
@@ -149,6 +152,8 @@ def check_areas(areas: Sequence[str]) -> None:
 def _why_not(area: str) -> str | None:
     if not area.startswith("/") or os.path.normpath(area) != area:
         return "it is no plain absolute path"
+    if shown(area) != area:
+        return "its name holds control characters or bytes that are no UTF-8"
     for path, why in NEVER.items():
         if is_below(area, path) or is_below(path, area):
             return f"`{path}` is {why}"
