@@ -211,8 +211,9 @@ impl Registers {
         back
     }
 
-    /// As if the system call had returned to `back`.
-    pub fn undivert(&mut self, back: u64) {
+    /// As if the system call had returned `result` to `back`.
+    pub fn undivert(&mut self, back: u64, result: i64) {
+        self.0.rax = result as u64;
         self.0.rip = back;
         self.0.rcx = back;
         self.0.r11 = self.0.eflags;
@@ -260,7 +261,7 @@ impl Registers {
     }
 
     /// Changes nothing, as there is no diversion.
-    pub fn undivert(&mut self, _back: u64) {}
+    pub fn undivert(&mut self, _back: u64, _result: i64) {}
 
     /// Changes nothing, as there is no diversion.
     pub fn replace_call(&mut self, _number: i64, _arguments: [u64; 6]) {}

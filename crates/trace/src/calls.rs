@@ -20,6 +20,8 @@ pub enum Effect {
     None,
     /// the result is a descriptor; argument of the flags (None: creat)
     Opens(Option<usize>),
+    /// argument of a buffer, into which success writes what the path is (see `mode_at`)
+    Stats(usize),
     /// success says: the path is a directory
     Directory,
     /// a directory is read
@@ -101,7 +103,7 @@ const fn only(when: When, call: Call) -> Call {
     Call { when, ..call }
 }
 
-use Effect::{Changes, Directory, Executes, Lists, Opens, Reads, Renames};
+use Effect::{Changes, Directory, Executes, Lists, Opens, Reads, Renames, Stats};
 use Group::{Chdir, Exec, List, Open, Other, Readlink, Stat};
 use Names::{At, Descriptor, Nothing, Path};
 
@@ -112,10 +114,10 @@ pub const CALLS: &[Call] = &[
     call("openat", (257, 56), At(0, 1), Open, Opens(Some(2))),
     call("openat2", (437, 437), At(0, 1), Open, Opens(None)),
     call("creat", (85, -1), Path(0), Open, Opens(None)),
-    call("stat", (4, -1), Path(0), Stat, Effect::None),
-    call("lstat", (6, -1), Path(0), Stat, Effect::None),
-    only(When::Path(3), call("newfstatat", (262, 79), At(0, 1), Stat, Effect::None)),
-    only(When::Path(2), call("statx", (332, 291), At(0, 1), Stat, Effect::None)),
+    call("stat", (4, -1), Path(0), Stat, Stats(1)),
+    call("lstat", (6, -1), Path(0), Stat, Stats(1)),
+    only(When::Path(3), call("newfstatat", (262, 79), At(0, 1), Stat, Stats(2))),
+    only(When::Path(2), call("statx", (332, 291), At(0, 1), Stat, Stats(4))),
     call("access", (21, -1), Path(0), Stat, Effect::None),
     call("faccessat", (269, 48), At(0, 1), Stat, Effect::None),
     call("faccessat2", (439, 439), At(0, 1), Stat, Effect::None),
@@ -165,6 +167,18 @@ pub const CALLS: &[Call] = &[
     only(When::Also("close"), call("close", (3, 57), Nothing, Other, Effect::None)),
     only(When::Also("getcwd"), call("getcwd", (79, 17), Nothing, Chdir, Effect::None)),
 ];
+
+/// Where in the buffer the type and mode of a file stand: struct stat of the kernel (asm/stat.h), struct statx (linux/stat.h).
+pub const fn mode_at(buffer_argument: usize) -> usize {
+    match buffer_argument {
+        STATX_BUFFER => 28,
+        _ if cfg!(target_arch = "aarch64") => 16,
+        _ => 24,
+    }
+}
+
+/// The buffer of statx is this argument; its mode has two bytes, that of the others four.
+pub const STATX_BUFFER: usize = 4;
 
 /// Names for `--also`.
 pub const ALSO: &[&str] = &["close", "fstat", "getcwd"];

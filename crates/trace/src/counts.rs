@@ -23,7 +23,8 @@ impl Facts {
     pub const LISTED: Facts = Facts(4);
     pub const LINK: Facts = Facts(8);
     pub const OPENED: Facts = Facts(16);
-    pub const EXECUTED: Facts = Facts(32);
+    pub const FILE: Facts = Facts(32);
+    pub const OTHER: Facts = Facts(64);
 
     pub fn has(self, other: Facts) -> bool {
         self.0 & other.0 == other.0
@@ -108,6 +109,27 @@ impl Counts {
         PathId::Known(id)
     }
 
+    /// Whether no operation has said yet what a path is.
+    pub fn wants_mode(&self, path: PathId) -> bool {
+        const TOLD: u8 = Facts::DIRECTORY.0 | Facts::LINK.0 | Facts::FILE.0 | Facts::OTHER.0;
+        match path {
+            PathId::Known(id) => self.uses[id as usize].facts.0 & TOLD == 0,
+            _ => false,
+        }
+    }
+
+    /// A path has this type and mode, as in stat.
+    pub fn tell_mode(&mut self, path: PathId, mode: u32) {
+        if let PathId::Known(id) = path {
+            self.uses[id as usize].facts.add(match mode & libc::S_IFMT {
+                libc::S_IFDIR => Facts::DIRECTORY,
+                libc::S_IFLNK => Facts::LINK,
+                libc::S_IFREG => Facts::FILE,
+                _ => Facts::OTHER,
+            });
+        }
+    }
+
     /// An operation has ended; a negative result is an errno.
     pub fn add(&mut self, operation: Operation, result: i64) {
         let call = usize::from(operation.call);
@@ -178,7 +200,7 @@ fn learn(facts: &mut Facts, effect: Effect, directory: bool, errno: i32) {
         (0, Effect::Directory | Effect::Changes) => facts.add(Facts::DIRECTORY),
         (0, Effect::Lists) => facts.add(Facts::LISTED),
         (0, Effect::Reads) => facts.add(Facts::LINK),
-        (0, Effect::Executes) => facts.add(Facts::EXECUTED),
+        (0, Effect::Executes) => facts.add(Facts::FILE),
         (0, Effect::Opens(_)) => facts.add(if directory {
             Facts::DIRECTORY
         } else {

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::{time, Result};
 
-use crate::calls::{Effect, Names, Silent, CALLS, SILENT};
+use crate::calls::{mode_at, Effect, Names, Silent, CALLS, SILENT, STATX_BUFFER};
 use crate::counts::{Operation, PathId};
+use crate::diversion::{Slot, SLOT_BYTES};
 use crate::paths::join;
 use crate::task::{Files, Pending, Place, Task, CLONE_FILES, CLONE_FS, DESCRIPTORS_MAX};
 use crate::tracer::Tracer;
@@ -45,7 +46,6 @@ impl Table {
 
 /// Bytes of a path that the first read takes: most are shorter.
 const FIRST_BYTES: usize = 256;
-const SLOT_BYTES: usize = 8;
 /// PATH_MAX of Linux
 const PATH_BYTES_MAX: usize = 4096;
 const PAGE_BYTES: u64 = 4096;
@@ -69,7 +69,7 @@ impl Default for Reader {
 
 /// What was read: the slot's value; whether the path was.
 struct Found {
-    slot: Option<i64>,
+    slot: Option<Slot>,
     path: bool,
 }
 
@@ -101,11 +101,7 @@ impl Reader {
         }
         let room = skip + if path.is_some() { FIRST_BYTES } else { 0 };
         let got = ptrace::read_memory(pid, &parts[..count], &mut self.buffer[..room]);
-        let value = (slot.is_some() && got >= SLOT_BYTES).then(|| {
-            let mut bytes = [0; SLOT_BYTES];
-            bytes.copy_from_slice(&self.buffer[..SLOT_BYTES]);
-            i64::from_ne_bytes(bytes)
-        });
+        let value = (slot.is_some() && got >= SLOT_BYTES).then(|| Slot::read(&self.buffer));
         let path = path.is_some_and(|address| {
             // the path stands at a fixed place, whether or not there was a slot
             if skip == 0 {
@@ -227,12 +223,29 @@ impl Tracer {
             Pending::CallEnd(operation) => {
                 if let Some(registers) = ptrace::registers(pid)? {
                     self.complete(pid, operation, registers.result());
+                    self.ask_mode(pid, operation, &registers);
                 }
             }
             Pending::Mapping { before, slots } => self.mapped(pid, *before, slots)?,
             other => task.pending = other,
         }
         ptrace::resume(pid, Resume::On(0))
+    }
+
+    /// Reads what a stat gave of a path of which nothing is known yet.
+    fn ask_mode(&mut self, pid: i32, operation: Operation, registers: &Registers) {
+        let Effect::Stats(buffer) = CALLS[usize::from(operation.call)].effect else {
+            return;
+        };
+        if registers.result() != 0 || !self.counts.wants_mode(operation.path) {
+            return;
+        }
+        let bytes = if buffer == STATX_BUFFER { 2 } else { 4 };
+        let at = registers.argument(buffer) + mode_at(buffer) as u64;
+        let mut mode = [0; 4]; // little endian: the upper half of a short one stays 0
+        if ptrace::read_memory(pid, &[(at, bytes)], &mut mode) == bytes {
+            self.counts.tell_mode(operation.path, u32::from_le_bytes(mode));
+        }
     }
 
     /// An operation has this result.

@@ -71,6 +71,12 @@ impl<F: Fn(&Path) -> Option<PathBuf>> Links<F> {
     }
 }
 
+/// Whether a path has no `.`, `..` and doubled slash, and does not end in a slash.
+pub fn is_plain(path: &[u8]) -> bool {
+    let mut names = path.split(|&byte| byte == b'/');
+    names.next() == Some(b"") && names.all(|name| !matches!(name, b"" | b"." | b".."))
+}
+
 /// Asks the file system: the real path of a symbolic link.
 pub fn follow(path: &Path) -> Option<PathBuf> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|status| status.file_type().is_symlink());
@@ -137,6 +143,7 @@ mod tests {
         fn a_plain_path_stays_as_it_is(path in "(/[a-c.]{0,3}){1,6}") {
             let once = plain(&path);
             prop_assert!(once.starts_with('/'));
+            prop_assert_eq!(is_plain(path.as_bytes()), once == path && path != "/");
             prop_assert_eq!(plain(&once), once);
         }
     }

@@ -1,9 +1,7 @@
 //! The profile as JSON: what was counted, by final path and area. Format 1 of `src/tidemill/image/profile.py`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use serde::Serialize;
 use tidemill_sys::process::Exit;
@@ -11,7 +9,7 @@ use tidemill_sys::process::Exit;
 use crate::areas::{self, Finder, Mount};
 use crate::calls::{errno_name, Group};
 use crate::counts::{ByGroup, Counts, Facts, Use};
-use crate::paths::{follow, is_library, is_python, Links};
+use crate::paths::{follow, is_library, is_plain, is_python, Links};
 
 const FORMAT: u32 = 1;
 
@@ -118,6 +116,8 @@ pub fn search_paths(variables: impl Iterator<Item = (OsString, OsString)>) -> BT
 /// A path after all is counted.
 struct Final {
     kind: char,
+    /// number in the finder
+    area: usize,
     groups: ByGroup,
 }
 
@@ -187,34 +187,44 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
     }
 }
 
-/// All paths, plain, each once; what is not UTF-8 is replaced.
-fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> BTreeMap<String, Final> {
+/// All paths, plain, sorted, each once; what is not UTF-8 is replaced.
+fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> Vec<(String, Final)> {
     let mut links = Links::new(follow);
-    let mut plain: HashMap<Vec<u8>, (Facts, ByGroup)> = HashMap::new();
-    for (path, used) in counts.paths() {
-        let (facts, groups) = plain.entry(links.plain(path)).or_default();
-        facts.add(used.facts);
-        add_use(groups, used);
-    }
-    let kinds: HashMap<&str, &str> = run
-        .mounts
+    let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let mut seen: Vec<(String, &Use)> = counts
+        .paths()
+        .map(|(path, used)| {
+            let plain = if is_plain(path) {
+                text(path)
+            } else {
+                text(&links.plain(path))
+            };
+            (plain, used)
+        })
+        .collect();
+    seen.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let pseudo: Vec<bool> = finder
+        .names()
         .iter()
-        .map(|mount| (mount.point.as_str(), mount.kind.as_str()))
+        .map(|name| {
+            let mount = run.mounts.iter().find(|mount| mount.point == *name);
+            mount.is_some_and(|mount| PSEUDO.contains(&mount.kind.as_str()))
+        })
         .collect();
     let mut asked = 0;
-    let mut found: BTreeMap<String, Final> = BTreeMap::new();
-    for (path, (facts, groups)) in plain {
-        let area = &finder.names()[finder.area_of(&path)];
-        let pseudo = kinds.get(area.as_str()).is_some_and(|kind| PSEUDO.contains(kind));
-        let kind = kind(&path, facts, pseudo, &mut asked);
-        let text = String::from_utf8_lossy(&path).into_owned();
-        let it = found.entry(text).or_insert(Final {
-            kind,
-            groups: ByGroup::default(),
-        });
-        for (sum, each) in it.groups.iter_mut().zip(groups) {
-            *sum = (sum.0 + each.0, sum.1 + each.1);
+    let mut found: Vec<(String, Final)> = Vec::new();
+    let mut seen = seen.into_iter().peekable();
+    while let Some((path, first)) = seen.next() {
+        let mut facts = first.facts;
+        let mut groups = ByGroup::default();
+        add_use(&mut groups, first);
+        while let Some((_, next)) = seen.next_if(|next| next.0 == path) {
+            facts.add(next.facts);
+            add_use(&mut groups, next);
         }
+        let area = finder.area_of(path.as_bytes());
+        let kind = kind(&path, facts, pseudo[area], &mut asked);
+        found.push((path, Final { kind, area, groups }));
     }
     found
 }
@@ -225,12 +235,13 @@ fn add_use(groups: &mut ByGroup, used: &Use) {
     }
 }
 
-fn kind(path: &[u8], facts: Facts, pseudo: bool, asked: &mut usize) -> char {
+fn kind(path: &str, facts: Facts, pseudo: bool, asked: &mut usize) -> char {
     let from_facts = [
         (Facts::LISTED, 'D'),
         (Facts::DIRECTORY, 'd'),
         (Facts::LINK, 'l'),
-        (Facts::EXECUTED, 'f'),
+        (Facts::FILE, 'f'),
+        (Facts::OTHER, 'o'),
     ];
     if let Some((_, kind)) = from_facts.into_iter().find(|&(fact, _)| facts.has(fact)) {
         return kind;
@@ -242,7 +253,7 @@ fn kind(path: &[u8], facts: Facts, pseudo: bool, asked: &mut usize) -> char {
         return 'f';
     }
     *asked += 1;
-    match std::fs::metadata(Path::new(std::ffi::OsStr::from_bytes(path))) {
+    match std::fs::metadata(path) {
         Ok(status) if status.is_dir() => 'd',
         Ok(status) if !status.is_file() => 'o',
         // removed since, or a link to nowhere
@@ -250,12 +261,10 @@ fn kind(path: &[u8], facts: Facts, pseudo: bool, asked: &mut usize) -> char {
     }
 }
 
-fn sum_areas(counts: &Counts, paths: &BTreeMap<String, Final>, finder: &Finder) -> Vec<Area> {
+fn sum_areas(counts: &Counts, paths: &[(String, Final)], finder: &Finder) -> Vec<Area> {
     let mut areas: BTreeMap<&str, Area> = BTreeMap::new();
     for (path, it) in paths {
-        let area = areas
-            .entry(&finder.names()[finder.area_of(path.as_bytes())])
-            .or_default();
+        let area = areas.entry(&finder.names()[it.area]).or_default();
         add_groups(area, &it.groups);
         if it.kind != 'x' {
             area.files += 1;

@@ -43,7 +43,7 @@ pub struct Memory {
 }
 
 /// Results of so many threads fit into the page.
-pub const SLOTS_MAX: u16 = 512;
+pub const SLOTS_MAX: u16 = 256;
 
 impl Memory {
     /// A slot of one's own; None when all are taken.
