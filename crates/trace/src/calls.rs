@@ -78,6 +78,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// Whether it is counted without `--also`.
+    pub const fn when_unasked(&self) -> bool {
+        !matches!(self.when, When::Also(_))
+    }
+
     pub const fn number(&self) -> i32 {
         if cfg!(target_arch = "aarch64") {
             self.aarch64

@@ -44,7 +44,9 @@ pub fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Trace
         };
         match file::executable(&text) {
             Ok(()) if !candidate.is_dir() => return Ok(candidate.clone()),
-            Err(libc::EACCES) | Ok(()) => status = 126,
+            // a directory that may not be entered says the same
+            Err(libc::EACCES) if candidate.exists() => status = 126,
+            Ok(()) => status = 126,
             Err(_) => {}
         }
     }

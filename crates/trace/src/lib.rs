@@ -28,9 +28,10 @@ use tidemill_sys::{ptrace, time};
 use tidemill_wire::log::{cause, plain};
 
 use areas::{mounts, Finder};
+use calls::CALLS;
 use counts::Counts;
 pub use error::TraceError;
-use options::{Options, Output};
+use options::{Options, Output, Wanted};
 use profile::{profile, Profile, Run};
 use tracer::{Setup, Tracer};
 
@@ -39,11 +40,14 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// Runs the verb; gives the exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     let result = match options::parse(args) {
-        Ok(None) => {
-            let _ = io::stdout().write_all(options::USAGE.as_bytes()); // a closed pipe is the reader's choice
-            return 0;
+        Ok(Wanted::Help) => return say(options::USAGE),
+        Ok(Wanted::Calls) => {
+            let lines = CALLS
+                .iter()
+                .filter(|call| call.when_unasked() && call.number() >= 0);
+            return say(&lines.map(|call| format!("{}\n", call.name)).collect::<String>());
         }
-        Ok(Some(options)) => trace(&options),
+        Ok(Wanted::Trace(options)) => trace(&options),
         Err(error) => Err(error),
     };
     result.unwrap_or_else(|error| {
@@ -54,6 +58,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
         ));
         error.exit_code()
     })
+}
+
+fn say(text: &str) -> i32 {
+    let _ = io::stdout().write_all(text.as_bytes()); // a closed pipe is the reader's choice
+    0
 }
 
 /// A place for the profile, made sure of before the command runs.

@@ -20,6 +20,7 @@ Runs a command and writes a profile of its metadata operations. Ends as the comm
   --paths-max N         tell at most so many paths apart (default: 1000000)
   --best-effort         where tracing is not possible, run the command without
   --end-with-command    kill what the command leaves behind instead of waiting for it
+  --calls               say which system calls are counted, one per line, and end
   --plain               stop each traced thread twice per operation; nothing is put into its memory
 
 A program with the set-user-id bit gains no rights while it is traced, unless root traces.
@@ -50,8 +51,16 @@ pub struct Options {
     pub command: Vec<OsString>,
 }
 
-/// The options of a command line without program and verb; None: help is wanted.
-pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Options>, TraceError> {
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Help,
+    Calls,
+    Trace(Options),
+}
+
+/// The options of a command line without program and verb.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Wanted, TraceError> {
     let wrong = |error: lexopt::Error| usage(&error.to_string());
     let mut output = None;
     let mut options = Options {
@@ -84,7 +93,8 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Options>, Tr
             Long("best-effort") => options.best_effort = true,
             Long("end-with-command") => options.end_with_command = true,
             Long("plain") => options.plain = true,
-            Long("help") | Short('h') => return Ok(None),
+            Long("calls") => return Ok(Wanted::Calls),
+            Long("help") | Short('h') => return Ok(Wanted::Help),
             Value(program) => {
                 options.command.push(program);
                 options.command.extend(parser.raw_args().map_err(wrong)?);
@@ -92,6 +102,12 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Options>, Tr
             _ => return Err(wrong(argument.unexpected())),
         }
     }
+    options.output = output.ok_or_else(|| usage("where to? give `-o FILE` or `--fd N`"))?;
+    check(&options)?;
+    Ok(Wanted::Trace(options))
+}
+
+fn check(options: &Options) -> Result<(), TraceError> {
     if let Some(name) = options.also.iter().find(|name| !ALSO.contains(&name.as_str())) {
         return Err(usage(&format!("`--also {name}`: known are {}", ALSO.join(", "))));
     }
@@ -101,8 +117,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Option<Options>, Tr
     if u32::try_from(options.paths_max).is_err() {
         return Err(usage("`--paths-max` is too large"));
     }
-    options.output = output.ok_or_else(|| usage("where to? give `-o FILE` or `--fd N`"))?;
-    Ok(Some(options))
+    Ok(())
 }
 
 fn area(prefix: String) -> Result<String, TraceError> {
@@ -123,20 +138,21 @@ fn usage(message: &str) -> TraceError {
 mod tests {
     use super::*;
 
-    fn typed(text: &str) -> Result<Option<Options>, TraceError> {
-        parse(text.split(' ').map(OsString::from))
+    fn typed(text: &str) -> Result<Options, TraceError> {
+        match parse(text.split(' ').map(OsString::from))? {
+            Wanted::Trace(options) => Ok(options),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn all_after_the_command_is_the_commands() {
-        let options = typed("-o p.json --area /sw/ --also close,getcwd -- find -o x --fd")
-            .unwrap()
-            .unwrap();
+        let options = typed("-o p.json --area /sw/ --also close,getcwd -- find -o x --fd").unwrap();
         assert_eq!(options.output, Output::File("p.json".into()));
         assert_eq!(options.areas, ["/sw"]);
         assert_eq!(options.also, ["close", "getcwd"]);
         assert_eq!(options.command, ["find", "-o", "x", "--fd"]);
-        let bare = typed("--fd 5 cmd --fd 6").unwrap().unwrap();
+        let bare = typed("--fd 5 cmd --fd 6").unwrap();
         assert_eq!((bare.output, bare.command.len()), (Output::Descriptor(5), 3));
     }
 
@@ -147,6 +163,6 @@ mod tests {
         assert!(message("true").contains("--fd N"));
         assert!(message("-o p --also stat true").contains("close, fstat, getcwd"));
         assert!(message("-o p --area sw true").contains("absolute"));
-        assert_eq!(typed("--help").unwrap(), None);
+        assert_eq!(parse(["--help".into()].into_iter()).unwrap(), Wanted::Help);
     }
 }

@@ -1,0 +1,272 @@
+"""What does a trace cost, and does it count what strace counts? For each case, in one JSON object
+
+ops, failed                 operations in the profile of `tidemill-node trace`, and those among them that failed
+strace_ops, strace_failed   the same calls in the output of strace, without fstat by its other name (newfstatat and
+                            statx of an open file, AT_EMPTY_PATH), which the trace does not stop at
+trace_ratio                 wall time under the trace, divided by the bare command's
+strace_ratio                the same under `strace -f -o FILE`
+strace_seccomp_ratio        the same under `strace -f --seccomp-bpf -e trace=CALLS -o FILE` with the calls of the trace
+
+Ratios are medians over rounds in which the four ways follow each other. Cases:
+
+import   a scientific Python stack          storm    the same behind 25 dead search directories of Python and the linker
+compile  g++ -c of four standard headers    find     a tree, by size
+pythia   100 events, where pythia8mc is     threads  8 forks of 4 threads, dirfd, chdir, a static program
+
+    python bench/trace.py --json [--only import] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemill.errors import TidemillError
+from tidemill.node.binary import find_binary
+
+ROUNDS = 5
+DEAD_DIRECTORIES = 25
+MIX_ROUNDS = 60
+LIMIT_S = 120.0
+MODULES = ["numpy", "scipy.stats", "matplotlib.pyplot", "pandas", "awkward", "uproot", "hist", "pyhepmc"]
+SOURCE = """#include <iostream>
+#include <map>
+#include <regex>
+#include <string>
+int main() { std::map<std::string, int> known; std::cout << known.size(); }
+"""
+PYTHIA = """import pythia8mc
+pythia = pythia8mc.Pythia("", False)
+pythia.readString("Print:quiet = on")
+pythia.readString("HardQCD:all = on")
+pythia.readString("PhaseSpace:pTHatMin = 20.")
+pythia.init()
+for _ in range(100):
+    pythia.next()
+"""
+
+Ends = dict[tuple[str, str], int]
+"""Operations by call and errno (empty: success)."""
+
+
+class BenchError(Exception):
+    """A figure could not be taken."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command and its environment, beside this process's."""
+
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
+
+
+def importable(modules: list[str]) -> list[str]:
+    """Those of some modules that this Python has."""
+    return [
+        module
+        for module in modules
+        if subprocess.run(
+            [sys.executable, "-c", f"import {module}"], capture_output=True, check=False, timeout=LIMIT_S
+        ).returncode
+        == 0
+    ]
+
+
+def build_mix(folder: Path) -> list[str]:
+    """The command of metadata_mix.c, which executes itself as a static program."""
+    source = Path(__file__).parent / "metadata_mix.c"
+    dynamic, static = str(folder / "mix"), str(folder / "mix-static")
+    subprocess.run(["gcc", "-O2", "-pthread", "-o", dynamic, source], check=True, timeout=LIMIT_S)
+    subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", static, source], check=True, timeout=LIMIT_S)
+    return [dynamic, str(MIX_ROUNDS), static]
+
+
+def make_cases(folder: Path) -> Iterator[tuple[str, Case]]:
+    """All cases that can be run here."""
+    stack = importable(MODULES)
+    if not stack:
+        raise BenchError(f"this Python has none of {', '.join(MODULES)}: install one of them")
+    importing = [sys.executable, "-c", f"import {', '.join(stack)}"]
+    yield "import", Case(importing)
+    dead = []
+    for number in range(DEAD_DIRECTORIES):
+        (folder / f"dead{number}" / "lib").mkdir(parents=True)
+        dead.append(str(folder / f"dead{number}" / "lib"))
+    paths = {"PYTHONPATH": ":".join(dead), "LD_LIBRARY_PATH": ":".join(dead)}
+    yield "storm", Case(importing, paths)
+    (folder / "main.cc").write_text(SOURCE)
+    yield (
+        "compile",
+        Case(["g++", "-O0", "-c", "-o", str(folder / "main.o"), str(folder / "main.cc")]),
+    )
+    tree = str(Path(json.__file__).parent.parent)
+    yield "find", Case(["find", tree, "-size", "+100000k"])
+    if importable(["pythia8mc"]):
+        (folder / "pythia.py").write_text(PYTHIA)
+        yield "pythia", Case([sys.executable, str(folder / "pythia.py")])
+    yield "threads", Case(build_mix(folder))
+
+
+def call_names() -> list[str]:
+    """The calls that a trace counts."""
+    result = subprocess.run(
+        [find_binary(), "trace", "--calls"], capture_output=True, text=True, check=True, timeout=LIMIT_S
+    )
+    return result.stdout.split()
+
+
+def strace_filter() -> str:
+    """For strace's `-e`; it may be older than a call."""
+    return "trace=" + ",".join(f"?{name}" for name in call_names())
+
+
+def count_by_strace(case: Case, folder: Path, *, prefix: tuple[str, ...] = ()) -> Ends:
+    """What strace sees of a command, one file per thread so that no line is cut in two."""
+    logs = folder / "strace"
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir()
+    logs.chmod(0o777)
+    command = [*prefix, "strace", "-ff", "-o", str(logs / "log"), "-e", strace_filter(), *case.command]
+    run(command, case)
+    ends: collections.Counter[tuple[str, str]] = collections.Counter()
+    for log in logs.iterdir():
+        for line in log.read_text(errors="replace").splitlines():
+            ends.update(read_line(line))
+    return dict(ends)
+
+
+def read_line(line: str) -> list[tuple[str, str]]:
+    """The call and errno of a line of strace; nothing for signals, ends, and calls that never returned."""
+    match = re.match(r"(\w+)\(.*\)\s+= (-?\d+|\?)(?: (E\w+))?", line)
+    if match is None:
+        if line.startswith(("+++", "---")) or "<unfinished" in line:
+            return []
+        raise BenchError(f"no line of strace: `{line}`")
+    name, result, errno = match.groups()
+    if (name in ("newfstatat", "statx") and "AT_EMPTY_PATH" in line) or (result == "?" and not errno):
+        return []
+    return [(name, errno or "")]
+
+
+def count_by_trace(
+    case: Case, folder: Path, *options: str, prefix: tuple[str, ...] = ()
+) -> tuple[Ends, dict[str, object]]:
+    """What the trace counts of a command, and its profile."""
+    profile = folder / "profile.json"
+    profile.unlink(missing_ok=True)
+    run([*prefix, str(find_binary()), "trace", *options, "-o", str(profile), "--", *case.command], case)
+    content = json.loads(profile.read_bytes())
+    ends: Ends = {}
+    for name, each in content["ops"].items():
+        ends.update({(name, errno): count for errno, count in each["errors"].items()})
+        if each["ok"]:
+            ends[name, ""] = each["ok"]
+    return ends, content
+
+
+def run(command: list[str], case: Case) -> float:
+    """Seconds that a command took; one that fails is an error."""
+    began = time.perf_counter()
+    result = subprocess.run(
+        command,
+        env=case.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    seconds = time.perf_counter() - began
+    if result.returncode:
+        last = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise BenchError(f"`{' '.join(command)[:200]}` ended with {result.returncode}: {last}")
+    return seconds
+
+
+def measure(case: Case, folder: Path, rounds: int) -> dict[str, float]:
+    """Counts and ratios of one case."""
+    run(case.command, case)  # what is compiled or cached at the first time
+    log, profile = str(folder / "log"), str(folder / "profile.json")
+    ways = {
+        "bare": [],
+        "trace": [str(find_binary()), "trace", "-o", profile, "--"],
+        "strace": ["strace", "-f", "-o", log],
+        "strace_seccomp": ["strace", "-f", "--seccomp-bpf", "-e", strace_filter(), "-o", log],
+    }
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, words in ways.items():
+            times[way].append(run([*words, *case.command], case))
+    ours, _ = count_by_trace(case, folder)
+    theirs = count_by_strace(case, folder)
+    failed = {"failed": ours, "strace_failed": theirs}
+    return {
+        "ops": sum(ours.values()),
+        "strace_ops": sum(theirs.values()),
+        **{name: sum(n for (_, errno), n in ends.items() if errno) for name, ends in failed.items()},
+        **{
+            f"{way}_ratio": round(
+                statistics.median(a / b for a, b in zip(times[way], times["bare"], strict=True)), 3
+            )
+            for way in ("trace", "strace", "strace_seccomp")
+        },
+        "bare_s": round(statistics.median(times["bare"]), 4),
+    }
+
+
+def enter_namespace() -> None:
+    """As root: go on in a PID namespace of our own, so that nothing that we start can outlive us."""
+    if os.geteuid() == 0 and "TIDEMILL_BENCH_INSIDE" not in os.environ:
+        os.environ["TIDEMILL_BENCH_INSIDE"] = "1"
+        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
+        os.execvp("unshare", inside)
+
+
+def main() -> int:
+    """Print the figures: one JSON object with `--json`, else a line per case."""
+    parser = argparse.ArgumentParser(
+        description="What does a trace cost, and does it count what strace counts?"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--only", action="append", help="take only this case; may be repeated")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds per case (default: {ROUNDS})")
+    args = parser.parse_args()
+    enter_namespace()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # PID 1 has no default action
+    results = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="tm-bench-trace-") as name:
+            for case_name, case in make_cases(Path(name)):
+                if args.only and case_name not in args.only:
+                    continue
+                results[case_name] = measure(case, Path(name), args.rounds)
+                print(f"{case_name}: {results[case_name]}", file=sys.stderr)
+    except (BenchError, TidemillError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(results))
+    else:
+        print("\n".join(f"{case_name:8} {figures}" for case_name, figures in results.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
