@@ -27,6 +27,7 @@ mod source;
 mod start;
 mod system;
 mod tar;
+mod traces;
 mod usage;
 mod watch;
 

@@ -230,6 +230,12 @@ impl Pilot {
                 self.take_logs((job, first, count, truncated), &stdout, &stderr);
                 Ok(())
             }
+            FromSlot::Traced {
+                program,
+                ops,
+                failed,
+                log,
+            } => self.take_trace(program, (ops, failed), &log, now_us),
             FromSlot::Want { program } => self.hear_want(slot, program, now_us),
             FromSlot::Idle => {
                 self.permits.waiting.gone(slot);

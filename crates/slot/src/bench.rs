@@ -191,6 +191,10 @@ fn count(message: &FromSlot, outcome: &mut Outcome) -> u64 {
             outcome.failure = format!("returned: {reason}");
             *count
         }
-        FromSlot::Up { .. } | FromSlot::Log(_) | FromSlot::Want { .. } | FromSlot::Idle => 0,
+        FromSlot::Up { .. }
+        | FromSlot::Log(_)
+        | FromSlot::Traced { .. }
+        | FromSlot::Want { .. }
+        | FromSlot::Idle => 0,
     }
 }

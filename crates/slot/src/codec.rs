@@ -2,6 +2,7 @@
 
 use tidemill_wire::{JobDef, Program};
 
+use crate::fields::{Garbled, Reader, Writer};
 use crate::{Done, Failed, FromSlot, Isolated, PayloadLog, SlotOutput, ToSlot};
 
 /// A message is never longer; a peer that says otherwise is broken.
@@ -30,69 +31,6 @@ pub(crate) enum Upward {
     Slot(FromSlot),
     /// namespaces or something else could not be had
     Refused(String),
-}
-
-/// Bytes that could not be understood.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Garbled(pub String);
-
-struct Writer<'a>(&'a mut Vec<u8>);
-
-impl Writer<'_> {
-    fn number(&mut self, value: u64) -> &mut Self {
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    fn bytes(&mut self, value: &[u8]) -> &mut Self {
-        self.number(value.len() as u64);
-        self.0.extend_from_slice(value);
-        self
-    }
-
-    fn maybe(&mut self, value: Option<u64>) -> &mut Self {
-        match value {
-            None => self.number(0),
-            Some(value) => self.number(1).number(value),
-        }
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn cut(&mut self, length: usize) -> Result<&'a [u8], Garbled> {
-        if length > self.0.len() {
-            return Err(Garbled(format!("{length} bytes wanted, {} left", self.0.len())));
-        }
-        let (head, rest) = self.0.split_at(length);
-        self.0 = rest;
-        Ok(head)
-    }
-
-    fn number(&mut self) -> Result<u64, Garbled> {
-        let mut value = [0; 8];
-        value.copy_from_slice(self.cut(8)?);
-        Ok(u64::from_le_bytes(value))
-    }
-
-    fn bytes(&mut self) -> Result<Vec<u8>, Garbled> {
-        let length = self.number()?;
-        let length = usize::try_from(length).map_err(|_| Garbled(format!("length {length}")))?;
-        Ok(self.cut(length)?.to_vec())
-    }
-
-    fn text(&mut self) -> Result<String, Garbled> {
-        String::from_utf8(self.bytes()?).map_err(|error| Garbled(error.to_string()))
-    }
-
-    fn maybe(&mut self) -> Result<Option<u64>, Garbled> {
-        Ok(if self.number()? == 0 {
-            None
-        } else {
-            Some(self.number()?)
-        })
-    }
 }
 
 /// Appends one frame whose content `write` makes.
@@ -255,14 +193,14 @@ pub(crate) fn put_upward(into: &mut Vec<u8>, message: &Upward) {
                 .number(*count)
                 .bytes(reason.as_bytes());
         }),
-        FromSlot::Log(log) => frame(into, 5, |w| {
-            w.number(log.ticket)
-                .number(log.job)
-                .number(log.first)
-                .number(log.count);
-            w.bytes(&log.stdout)
-                .bytes(&log.stderr)
-                .number(u64::from(log.truncated));
+        FromSlot::Log(log) => frame(into, 5, |w| put_log(w, log)),
+        FromSlot::Traced {
+            program,
+            ops,
+            failed,
+            log,
+        } => frame(into, 9, |w| {
+            put_log(w.number(*program).number(*ops).number(*failed), log);
         }),
         FromSlot::Idle => frame(into, 6, |_| ()),
         FromSlot::Want { program } => frame(into, 7, |w| {
@@ -292,20 +230,44 @@ pub(crate) fn get_upward(content: &[u8]) -> Result<Upward, Garbled> {
             count: r.number()?,
             reason: r.text()?,
         },
-        5 => FromSlot::Log(PayloadLog {
-            ticket: r.number()?,
-            job: r.number()?,
-            first: r.number()?,
-            count: r.number()?,
-            stdout: r.bytes()?,
-            stderr: r.bytes()?,
-            truncated: r.number()? == 1,
-        }),
+        5 => FromSlot::Log(get_log(&mut r)?),
+        9 => FromSlot::Traced {
+            program: r.number()?,
+            ops: r.number()?,
+            failed: r.number()?,
+            log: get_log(&mut r)?,
+        },
         6 => FromSlot::Idle,
         7 => FromSlot::Want { program: r.number()? },
         20 => return Ok(Upward::Refused(r.text()?)),
         tag => return Err(Garbled(format!("message {tag}"))),
     }))
+}
+
+fn put_log(w: &mut Writer<'_>, log: &PayloadLog) {
+    let numbers = [
+        log.ticket,
+        log.job,
+        log.first,
+        log.count,
+        u64::from(log.truncated),
+    ];
+    for value in numbers {
+        w.number(value);
+    }
+    w.bytes(&log.stdout).bytes(&log.stderr);
+}
+
+fn get_log(r: &mut Reader<'_>) -> Result<PayloadLog, Garbled> {
+    Ok(PayloadLog {
+        ticket: r.number()?,
+        job: r.number()?,
+        first: r.number()?,
+        count: r.number()?,
+        truncated: r.number()? == 1,
+        stdout: r.bytes()?,
+        stderr: r.bytes()?,
+    })
 }
 
 fn put_done(w: &mut Writer<'_>, done: &Done) {

@@ -12,6 +12,7 @@ mod bench;
 mod capture;
 mod codec;
 mod error;
+mod fields;
 mod handle;
 mod init;
 mod message;

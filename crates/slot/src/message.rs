@@ -204,6 +204,14 @@ pub enum FromSlot {
         reason: String,
     },
     Log(PayloadLog),
+    /// A payload was traced. `log.stdout` is its profile, with so many operations; where there is none, `log.stderr`
+    /// says why.
+    Traced {
+        program: u64,
+        ops: u64,
+        failed: u64,
+        log: PayloadLog,
+    },
     /// A payload of this program is ready to start, and starts cost something: told once, answered by `ToSlot::Permit`.
     Want {
         program: u64,

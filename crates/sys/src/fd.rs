@@ -75,6 +75,13 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     Ok((high(owned(ends[0].into()))?, high(owned(ends[1].into()))?))
 }
 
+/// An anonymous file in memory, close-on-exec and numbered from 10.
+pub fn memory_file(name: &std::ffi::CStr) -> Result<OwnedFd> {
+    // SAFETY: `name` is a C string, valid for the call.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    high(owned(check(fd, "make", "memory file")?))
+}
+
 /// The same description at a number of at least 10, close-on-exec.
 pub fn high(fd: OwnedFd) -> Result<OwnedFd> {
     if fd.as_raw_fd() >= 10 {

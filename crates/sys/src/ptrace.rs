@@ -72,6 +72,8 @@ pub enum Event {
     /// (process, what)
     Stopped(i32, Stop),
     NoChildren,
+    /// by a signal, such as that of `tick`
+    Interrupted,
 }
 
 /// Why a traced process stopped.
@@ -89,19 +91,17 @@ pub enum Stop {
 
 /// Waits for the next event of any traced process or child.
 pub fn wait() -> Result<Event> {
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` is a valid place for the result.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
-        if pid > 0 {
-            return Ok(event(pid, status));
-        }
-        let source = io::Error::last_os_error();
-        match source.raw_os_error() {
-            Some(libc::EINTR) => {}
-            Some(libc::ECHILD) => return Ok(Event::NoChildren),
-            _ => return Err(SysError::new("wait for", "traced processes", source)),
-        }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
+    if pid > 0 {
+        return Ok(event(pid, status));
+    }
+    let source = io::Error::last_os_error();
+    match source.raw_os_error() {
+        Some(libc::EINTR) => Ok(Event::Interrupted),
+        Some(libc::ECHILD) => Ok(Event::NoChildren),
+        _ => Err(SysError::new("wait for", "traced processes", source)),
     }
 }
 
@@ -341,6 +341,31 @@ pub fn forward_signals(signals: &[i32], pid: i32) -> Result<()> {
         };
         check(result, "handle signal", signal.to_string())?;
     }
+    Ok(())
+}
+
+extern "C" fn tock(_signal: libc::c_int) {}
+
+/// From now on `wait` is interrupted so often. Uses SIGALRM.
+pub fn tick(interval_us: u64) -> Result<()> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a zeroed sigaction is valid (empty mask, no flags: waits are interrupted); the handler does nothing.
+    let result = unsafe {
+        (*action.as_mut_ptr()).sa_sigaction = tock as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        libc::sigaction(libc::SIGALRM, action.as_ptr(), std::ptr::null_mut())
+    };
+    check(result, "handle signal", "SIGALRM")?;
+    let time = libc::timeval {
+        tv_sec: (interval_us / 1_000_000) as libc::time_t,
+        tv_usec: (interval_us % 1_000_000) as libc::suseconds_t,
+    };
+    let timer = libc::itimerval {
+        it_interval: time,
+        it_value: time,
+    };
+    // SAFETY: `timer` is initialised; the old value is not asked for.
+    let result = unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+    check(result, "start", "timer")?;
     Ok(())
 }
 

@@ -17,9 +17,8 @@ use crate::error::TraceError;
 /// HUP INT QUIT USR1 USR2 ALRM TERM: what people and batch systems send.
 const FORWARDED: [i32; 7] = [1, 2, 3, 10, 12, 14, 15];
 
-/// A command that waits, seized, for its first instruction.
-pub struct Launched {
-    pub pid: i32,
+/// A child that is to become the command.
+struct Launched {
     report: std::fs::File,
 }
 
@@ -62,8 +61,8 @@ pub fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Trace
 }
 
 /// Forks, seizes the child, and lets it install the filter and execute the command. `Refused` where that is not
-/// possible; nothing of the command has run then.
-pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> Result<Launched, TraceError> {
+/// possible; nothing of the command has run then. Gives the command's process.
+pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> Result<i32, TraceError> {
     let (go_out, go_in) = fd::pipe()?;
     let (report_out, report_in) = fd::pipe()?;
     match process::fork(Namespaces::NONE)? {
@@ -74,7 +73,6 @@ pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> R
         Fork::Parent { child } => {
             drop((go_out, report_in));
             let mut launched = Launched {
-                pid: child,
                 report: report_out.into(),
             };
             let started = ptrace::seize(child).and_then(|()| {
@@ -88,7 +86,7 @@ pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> R
                 return Err(TraceError::Refused { command, source });
             }
             ptrace::forward_signals(&FORWARDED, child)?;
-            Ok(launched)
+            Ok(child)
         }
     }
 }

@@ -20,11 +20,12 @@ mod tracer;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::process::Exit;
-use tidemill_sys::{ptrace, time};
+use tidemill_sys::{fd, ptrace, time, SysError};
 use tidemill_wire::log::{cause, plain};
 
 use areas::{mounts, Finder};
@@ -34,6 +35,9 @@ pub use error::TraceError;
 use options::{Options, Output, Wanted};
 use profile::{profile, Profile, Run};
 use tracer::{Setup, Tracer};
+
+/// The first snapshot is taken then, each later one after twice the time.
+const SNAPSHOT_US: u64 = 500_000;
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
@@ -78,13 +82,12 @@ enum Sink {
 fn trace(options: &Options) -> Result<i32, TraceError> {
     let started_us = time::realtime_us();
     let begun_us = time::monotonic_us();
-    let sink = Sink::open(&options.output)?;
+    let mut sink = Sink::open(&options.output)?;
     let program = launch::find_program(&options.command[0], std::env::var_os("PATH").as_deref())
         .inspect_err(|_| sink.drop_temporary())?;
-    let cwd = std::env::current_dir().unwrap_or_default();
     let filter = filter::program(&options.also);
-    let launched = match launch::launch(&program, &options.command, &filter) {
-        Ok(launched) => launched,
+    let pid = match launch::launch(&program, &options.command, &filter) {
+        Ok(pid) => pid,
         Err(error) => {
             sink.drop_temporary();
             if !options.best_effort {
@@ -97,20 +100,10 @@ fn trace(options: &Options) -> Result<i32, TraceError> {
             return Ok(launch::run_untraced(&program, &options.command));
         }
     };
-    let (exit, counts) = follow(options, launched.pid, begun_us)?;
-    let wall_us = time::monotonic_us() - begun_us;
-    let run = Run {
-        command: options.command.clone(),
-        wall_us,
-        started_us,
-        exit,
-        cwd: cwd.to_string_lossy().into_owned(),
-        env: profile::search_paths(std::env::vars_os()),
-        host: host(),
-        prefixes: options.areas.clone(),
-        mounts: mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()),
-    };
-    match sink.write(&profile(run, &counts)) {
+    sink.keep_alone()?;
+    let clocks = (begun_us, started_us);
+    let (exit, counts) = follow(options, pid, &mut sink, clocks)?;
+    match sink.write(&profile(describe(options, Some(exit), clocks), &counts)) {
         Err(error) if exit == Exit::Status(0) && !options.best_effort => return Err(error),
         Err(error) => plain(&format!("tidemill-node trace: {}\n", cause(&error))),
         Ok(()) => {}
@@ -118,7 +111,29 @@ fn trace(options: &Options) -> Result<i32, TraceError> {
     Ok(launch::end_as(exit))
 }
 
-fn follow(options: &Options, pid: i32, begun_us: u64) -> Result<(Exit, Counts), TraceError> {
+fn describe(options: &Options, exit: Option<Exit>, (begun_us, started_us): (u64, u64)) -> Run {
+    Run {
+        command: options.command.clone(),
+        wall_us: time::monotonic_us() - begun_us,
+        started_us,
+        exit,
+        cwd: std::env::current_dir()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+        env: profile::search_paths(std::env::vars_os()),
+        host: host(),
+        prefixes: options.areas.clone(),
+        mounts: mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()),
+    }
+}
+
+fn follow(
+    options: &Options,
+    pid: i32,
+    sink: &mut Sink,
+    clocks: (u64, u64),
+) -> Result<(Exit, Counts), TraceError> {
     let points = mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()).into_iter();
     let areas = points
         .map(|mount| mount.point)
@@ -126,11 +141,22 @@ fn follow(options: &Options, pid: i32, begun_us: u64) -> Result<(Exit, Counts), 
     let counts = Counts::new(options.paths_max, Finder::new(areas.collect()));
     let setup = Setup {
         main: pid,
-        begun_us,
+        begun_us: clocks.0,
         divert: !options.plain,
         end_with_command: options.end_with_command,
     };
-    let result = Tracer::new(&setup, counts).run();
+    if options.snapshots {
+        ptrace::tick(SNAPSHOT_US)?;
+    }
+    let mut next_us = clocks.0 + SNAPSHOT_US;
+    let result = Tracer::new(&setup, counts).run(&mut |counts| {
+        let now_us = time::monotonic_us();
+        if options.snapshots && now_us >= next_us {
+            next_us = now_us + (now_us - clocks.0);
+            // one that fails is no loss: the next, or the end, writes it anew
+            let _ = sink.rewrite(&profile(describe(options, None, clocks), counts));
+        }
+    });
     launch::stop_forwarding();
     Ok(result?)
 }
@@ -159,34 +185,69 @@ impl Sink {
         }
     }
 
+    /// From here on we hold no descriptor that is the command's: who reads or writes at its other end must see that
+    /// the command has closed it. Stderr stays, for notes.
+    fn keep_alone(&self) -> Result<(), TraceError> {
+        let file = match self {
+            Sink::File { file, .. } | Sink::Descriptor(file) => file,
+        };
+        fd::close_from(3, &[file.as_raw_fd()])?;
+        let null = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .map_err(|source| SysError::new("open", "/dev/null", source))?;
+        for number in [0, 1] {
+            fd::place(null.as_fd(), number)?;
+        }
+        Ok(())
+    }
+
     fn drop_temporary(&self) {
         if let Sink::File { temporary, .. } = self {
             let _ = std::fs::remove_file(temporary); // an empty file is left at worst
         }
     }
 
-    fn write(self, profile: &Profile) -> Result<(), TraceError> {
-        let mut text =
-            serde_json::to_vec(profile).map_err(|error| failed(Path::new("JSON"), error.into()))?;
-        text.push(b'\n');
-        match self {
-            Sink::Descriptor(mut file) => file
-                .write_all(&text)
-                .map_err(|source| failed(Path::new("--fd"), source)),
+    fn write(mut self, profile: &Profile) -> Result<(), TraceError> {
+        let wrong = |to: &Path| {
+            let to = to.to_owned();
+            move |source| failed(&to, source)
+        };
+        match &mut self {
+            Sink::Descriptor(_) => self.rewrite(profile),
             Sink::File {
                 path,
                 temporary,
-                mut file,
+                file,
             } => file
-                .write_all(&text)
-                .and_then(|()| file.sync_all())
+                .write_all(&text(profile)?)
+                // not synced, which would cost as much as tracing a short command: a measurement can be repeated, and
+                // a cut profile is known by its form
                 .and_then(|()| std::fs::rename(&temporary, &path))
-                .map_err(|source| {
-                    let _ = std::fs::remove_file(&temporary);
-                    failed(&path, source)
-                }),
+                .map_err(wrong(path))
+                .inspect_err(|_| drop(std::fs::remove_file(temporary))),
         }
     }
+
+    /// Writes to a descriptor; what stood in its file before is gone.
+    fn rewrite(&mut self, profile: &Profile) -> Result<(), TraceError> {
+        let Sink::Descriptor(file) = self else {
+            return Ok(());
+        };
+        let text = text(profile)?;
+        // a pipe cannot be cut or rewound, and has no need of it
+        let _ = file.set_len(0);
+        let _ = file.rewind();
+        file.write_all(&text)
+            .map_err(|source| failed(Path::new("--fd"), source))
+    }
+}
+
+fn text(profile: &Profile) -> Result<Vec<u8>, TraceError> {
+    let mut text = serde_json::to_vec(profile).map_err(|error| failed(Path::new("JSON"), error.into()))?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 fn failed(to: &Path, source: io::Error) -> TraceError {

@@ -21,6 +21,7 @@ Runs a command and writes a profile of its metadata operations. Ends as the comm
   --best-effort         where tracing is not possible, run the command without
   --end-with-command    kill what the command leaves behind instead of waiting for it
   --calls               say which system calls are counted, one per line, and end
+  --snapshots           with --fd to a file: also write the profile so far, after 0.5 s, 1 s, 2 s and so on
   --plain               stop each traced thread twice per operation; nothing is put into its memory
 
 A program with the set-user-id bit gains no rights while it is traced, unless root traces.
@@ -47,6 +48,7 @@ pub struct Options {
     pub best_effort: bool,
     pub end_with_command: bool,
     pub plain: bool,
+    pub snapshots: bool,
     /// not empty
     pub command: Vec<OsString>,
 }
@@ -71,6 +73,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Wanted, TraceError>
         best_effort: false,
         end_with_command: false,
         plain: false,
+        snapshots: false,
         command: Vec::new(),
     };
     let mut parser = lexopt::Parser::from_args(args);
@@ -93,6 +96,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Wanted, TraceError>
             Long("best-effort") => options.best_effort = true,
             Long("end-with-command") => options.end_with_command = true,
             Long("plain") => options.plain = true,
+            Long("snapshots") => options.snapshots = true,
             Long("calls") => return Ok(Wanted::Calls),
             Long("help") | Short('h') => return Ok(Wanted::Help),
             Value(program) => {

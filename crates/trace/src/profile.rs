@@ -87,7 +87,8 @@ pub struct Run {
     pub command: Vec<OsString>,
     pub wall_us: u64,
     pub started_us: u64,
-    pub exit: Exit,
+    /// None while it runs
+    pub exit: Option<Exit>,
     pub cwd: String,
     pub env: BTreeMap<String, String>,
     pub host: String,
@@ -136,8 +137,9 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
     let paths = final_paths(counts, &run, &finder);
     let areas = sum_areas(counts, &paths, &finder);
     let (exit, signal) = match run.exit {
-        Exit::Status(status) => (Some(status), None),
-        Exit::Signal(number) => (None, Some(number)),
+        Some(Exit::Status(status)) => (Some(status), None),
+        Some(Exit::Signal(number)) => (None, Some(number)),
+        None => (None, None),
     };
     Profile {
         format: FORMAT,

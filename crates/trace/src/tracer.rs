@@ -74,12 +74,14 @@ impl Tracer {
         }
     }
 
-    /// Traces until all have ended; how the command ended, and what was counted.
-    pub fn run(mut self) -> Result<(Exit, Counts)> {
+    /// Traces until all have ended; how the command ended, and what was counted. `tick` gets what was counted so far,
+    /// whenever a signal interrupts.
+    pub fn run(mut self, tick: &mut dyn FnMut(&Counts)) -> Result<(Exit, Counts)> {
         let mut ended = Exit::Signal(tidemill_sys::signal::KILL);
         loop {
             match ptrace::wait()? {
                 Event::NoChildren => break,
+                Event::Interrupted => tick(&self.counts),
                 Event::Ended(pid, exit) => {
                     self.forget(pid);
                     if pid == self.main {

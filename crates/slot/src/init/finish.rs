@@ -108,6 +108,7 @@ impl Init {
             self.fatal = Some(chain(&error));
         }
         let job = payload.job;
+        self.tell_trace(&mut payload);
         if payload.talk().is_some() {
             self.finish_persistent(payload, exit, usage);
         } else {
@@ -420,6 +421,9 @@ impl Init {
             }
         }
         let due = now_us >= payload.next_look_us();
+        if due {
+            self.tell_running_trace(&mut payload);
+        }
         let mut kill = payload
             .terminated_us
             .is_some_and(|since_us| now_us >= since_us + TERMINATE_US);

@@ -12,6 +12,7 @@ mod payload;
 mod permits;
 mod place;
 mod range;
+mod sample;
 mod scratch;
 mod start;
 mod streams;
@@ -36,6 +37,7 @@ use control::{is_plain, Control, Joiner};
 use job::Job;
 use payload::{Kind, Payload};
 use permits::Permits;
+use sample::Sampler;
 use scratch::{chain, Scratch};
 use streams::Streams;
 use usage::Reach;
@@ -73,6 +75,7 @@ pub(crate) struct Init {
     wrong_jobs: HashMap<u64, String>,
     queue: Queue,
     permits: Permits,
+    sampler: Sampler,
     payload: Option<Payload>,
     deadline_us: Option<u64>,
     /// nothing new is started; what arrives goes back with this reason
@@ -126,6 +129,7 @@ impl Init {
         if !birth.spec.cpus.is_empty() {
             process::set_affinity(&birth.spec.cpus)?;
         }
+        let sampler = Sampler::new();
         let place = place::enter(place::Entry {
             spec: &birth.spec,
             old_root: birth.old_root,
@@ -144,6 +148,7 @@ impl Init {
             wrong_jobs: HashMap::new(),
             queue: Queue::default(),
             permits: Permits::default(),
+            sampler,
             payload: None,
             deadline_us: None,
             draining: None,

@@ -42,6 +42,8 @@ pub(crate) struct Payload {
     /// monotonic, and wall clock
     pub started_us: u64,
     pub started_at_us: u64,
+    /// where its profile will be, if it is traced
+    pub traced: Option<std::fs::File>,
     /// we killed it because of this
     pub verdict: Option<Verdict>,
     /// we killed it on order: the reason with which its events go back, and when
@@ -73,6 +75,7 @@ impl Payload {
             kind,
             started_us: now_us,
             started_at_us: at_us,
+            traced: None,
             verdict: None,
             recalled: None,
             terminated_us: None,

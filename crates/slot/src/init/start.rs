@@ -1,5 +1,6 @@
 //! What is started next.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use tidemill_sys::spawn::{Command, Strings};
@@ -170,16 +171,12 @@ impl Init {
         self.prepare(job, events)?;
         job.set_environment(&self.scratch.place, Some(events))?;
         let clocks = (time::monotonic_us(), time::realtime_us());
-        let pid = spawn(
-            &mut self.spawner,
-            &job.path,
-            (&argv, job.env()),
-            &[],
-            self.scratch.place.isolated,
-        )?;
+        let (pid, traced) = self.spawn(job, argv, &[])?;
         let events = self.queue.take(job.def.job, count).unwrap_or(events);
         let kind = Kind::Command { events, outputs };
-        self.payload = Some(Payload::new(pid, job.def.job, kind, clocks));
+        let mut payload = Payload::new(pid, job.def.job, kind, clocks);
+        payload.traced = traced;
+        self.payload = Some(payload);
         Ok(())
     }
 
@@ -207,21 +204,42 @@ impl Init {
             (payload_out.as_raw_fd(), PAYLOAD_OUT),
         ];
         let clocks = (time::monotonic_us(), time::realtime_us());
-        let pid = spawn(
-            &mut self.spawner,
-            &job.path,
-            (&argv, job.env()),
-            &descriptors,
-            self.scratch.place.isolated,
-        )?;
+        let (pid, traced) = self.spawn(job, argv, &descriptors)?;
         let talk = Talk::new(to, from, job.program.cores <= 1, clocks.0);
-        self.payload = Some(Payload::new(
-            pid,
-            job.def.job,
-            Kind::Range(Box::new(talk)),
-            clocks,
-        ));
+        let mut payload = Payload::new(pid, job.def.job, Kind::Range(Box::new(talk)), clocks);
+        payload.traced = traced;
+        self.payload = Some(payload);
         Ok(())
+    }
+
+    /// Starts a payload, under trace if it is its turn: its pid, and the file for its profile.
+    fn spawn(
+        &mut self,
+        job: &Job,
+        argv: Strings,
+        descriptors: &[(RawFd, RawFd)],
+    ) -> Result<(i32, Option<File>), NotStarted> {
+        let isolated = self.scratch.place.isolated;
+        // a launcher starts ranks on other nodes: they are nobody's children here
+        let alone = self.spec.directory.is_none();
+        let instead = alone
+            .then(|| self.sampler.instead(&job.program, &job.path, &argv))
+            .flatten();
+        let Some(instead) = instead else {
+            let pid = spawn(
+                &mut self.spawner,
+                &job.path,
+                (&argv, job.env()),
+                descriptors,
+                isolated,
+            )?;
+            return Ok((pid, None));
+        };
+        let mut placed = descriptors.to_vec();
+        placed.push(instead.descriptor());
+        let words = (&instead.argv, job.env());
+        let pid = spawn(&mut self.spawner, &instead.path, words, &placed, isolated)?;
+        Ok((pid, Some(instead.profile)))
     }
 
     /// Inputs by name in the work directory, streams empty, the state of the scratch remembered.
