@@ -164,22 +164,12 @@ mod tests {
             call.number() == number as i32
                 && call
                     .only
-                    .is_none_or_holds(|(index, values)| values.contains(&arguments[index]))
+                    .map_or(true, |(index, values)| values.contains(&arguments[index]))
         });
         if of_table || silent {
             TRACE
         } else {
             ALLOW
-        }
-    }
-
-    trait NoneOr<T> {
-        fn is_none_or_holds(self, holds: impl Fn(T) -> bool) -> bool;
-    }
-
-    impl<T> NoneOr<T> for Option<T> {
-        fn is_none_or_holds(self, holds: impl Fn(T) -> bool) -> bool {
-            self.map_or(true, holds)
         }
     }
 

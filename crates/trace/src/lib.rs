@@ -82,9 +82,8 @@ enum Sink {
 fn trace(options: &Options) -> Result<i32, TraceError> {
     let started_us = time::realtime_us();
     let begun_us = time::monotonic_us();
+    let program = launch::find_program(&options.command[0], std::env::var_os("PATH").as_deref())?;
     let mut sink = Sink::open(&options.output)?;
-    let program = launch::find_program(&options.command[0], std::env::var_os("PATH").as_deref())
-        .inspect_err(|_| sink.drop_temporary())?;
     let filter = filter::program(&options.also);
     let pid = match launch::launch(&program, &options.command, &filter) {
         Ok(pid) => pid,
@@ -170,7 +169,7 @@ impl Sink {
     fn open(output: &Output) -> Result<Sink, TraceError> {
         match output {
             Output::File(path) => {
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let path = path.clone();
                 let mut temporary = path.clone().into_os_string();
                 temporary.push(format!(".{}.part", tidemill_sys::process::id()));
                 let temporary = PathBuf::from(temporary);
@@ -210,24 +209,27 @@ impl Sink {
     }
 
     fn write(mut self, profile: &Profile) -> Result<(), TraceError> {
-        let wrong = |to: &Path| {
-            let to = to.to_owned();
-            move |source| failed(&to, source)
-        };
-        match &mut self {
-            Sink::Descriptor(_) => self.rewrite(profile),
+        if let Sink::Descriptor(_) = self {
+            return self.rewrite(profile);
+        }
+        let text = text(profile)?;
+        let written = match &mut self {
+            Sink::Descriptor(_) => Ok(()),
             Sink::File {
                 path,
                 temporary,
                 file,
             } => file
-                .write_all(&text(profile)?)
+                .write_all(&text)
                 // not synced, which would cost as much as tracing a short command: a measurement can be repeated, and
                 // a cut profile is known by its form
                 .and_then(|()| std::fs::rename(&temporary, &path))
-                .map_err(wrong(path))
-                .inspect_err(|_| drop(std::fs::remove_file(temporary))),
+                .map_err(|source| failed(path, source)),
+        };
+        if written.is_err() {
+            self.drop_temporary();
         }
+        written
     }
 
     /// Writes to a descriptor; what stood in its file before is gone.

@@ -179,7 +179,7 @@ impl Rig {
                 FromSlot::Returned {
                     first, count, reason, ..
                 } => self.returned.push((first, count, reason)),
-                FromSlot::Log(log) => self.logs.push(log),
+                FromSlot::Log(log) | FromSlot::Traced { log, .. } => self.logs.push(log),
                 FromSlot::Want { program } => self.wants.push(program),
                 FromSlot::Idle => self.idle += 1,
             }
