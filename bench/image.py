@@ -7,7 +7,9 @@ environment as releases make them: ten more packages that it never uses stand be
 PYTHONPATH. It lies on a slow shared file system (bench/slowfs: 1 ms for each metadata request, names that do not exist
 are asked for each time) and is started so many times at once by an ordinary user, on a node that has never seen it.
 `direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (first start
-to last end), `shared_bytes`; `image` also `prepare_s`, once per node: get the image into memory and show it.
+to last end), `shared_bytes`; `image` also `prepare_s`, once per node: get the image into memory and show it. The
+image is built from two traces of the payload and lies on the same file system; the ordinary user's `tidemill-node
+image run` shows it, and starts the payloads in it.
 `local_wall_s`: the same from the local disk, side by side. `untraced_works`: a module that no trace has seen can be
 imported out of the image; `missing_fails`: names that do not exist fail as they do directly.
 """
@@ -36,6 +38,8 @@ if __name__ == "__main__":
 from bench.slowfs import mount
 from bench.slowfs.mount import slowfs
 
+from tidemill.node.binary import find_binary
+
 PACKAGES = ("uproot", "awkward", "hist", "pythia8mc")
 DEAD_ENTRIES = 10
 NOBODY = 65534
@@ -46,6 +50,13 @@ pythia = pythia8mc.Pythia("", False)
 counts = hist.Hist.new.Reg(10, 0, 1).Double()
 counts.fill(numpy.linspace(0, 1, 100))
 print(len(awkward.Array([[1], [2, 3]])), int(counts.sum()))
+"""
+ALL_AT_ONCE = """
+count=$1; shift; pids=
+date +@%s%N
+while [ $count -gt 0 ]; do "$@" & pids="$pids $!"; count=$((count - 1)); done
+for pid in $pids; do wait $pid || exit 1; done
+date +@%s%N
 """
 MISSING = """
 import importlib, os, sys
@@ -162,10 +173,12 @@ def said(command: list[str], env: dict[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the software is: on the local disk, and where the slow file system shows the same."""
+    """Where things are: `disk` on the local disk, `shared` where the slow file system shows the same; `sw` and `store`
+    in both. `binary`: the program on the node."""
 
     disk: Path
     shared: Path
+    binary: Path
 
 
 def measure_local(place: Place, starts: list[int]) -> dict[str, float]:
@@ -179,11 +192,12 @@ def measure_local(place: Place, starts: list[int]) -> dict[str, float]:
 def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
     """Each number of starts with caches that know nothing."""
     found: dict[str, dict[str, float]] = {}
-    command = [*as_user(), *python_of(place.shared, str(place.shared / "payload.py"))]
+    top = place.shared / "sw"
+    command = [*as_user(), *python_of(top, str(top / "payload.py"))]
     for count in starts:
         with slowfs(place.disk, place.shared) as shared:
             before = shared.reading()
-            wall_s = start_all(count, command, environment(place.shared))
+            wall_s = start_all(count, command, environment(top))
             used = shared.reading() - before
         found[str(count)] = {
             "shared_ops": used.ops,
@@ -194,24 +208,112 @@ def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float
     return found
 
 
+def build_image(place: Place) -> dict[str, Any]:
+    """Two traces of the payload, and the image that they make; what it is."""
+    top, store, profiles = place.shared / "sw", place.disk / "store", place.disk / "profiles"
+    for directory in (store, profiles):
+        directory.mkdir()
+        directory.chmod(0o777)
+    with slowfs(place.disk, place.shared):
+        names = [profiles / f"{number}.json" for number in (1, 2)]
+        for name in names:
+            words = [str(place.binary), "trace", "-o", str(name), "--"]
+            start_all(1, [*as_user(), *words, *python_of(top, str(top / "payload.py"))], environment(top))
+        build = [
+            sys.executable,
+            "-m",
+            "tidemill.cli.main",
+            "image",
+            "build",
+            "--store",
+            str(store),
+            "--name",
+            "sw",
+        ]
+        build += ["--area", str(top), *(word for name in names for word in ("--profile", str(name)))]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["chmod", "-R", "a+rX", store], check=True)
+    recipe = json.loads((store / "sw.json").read_text())
+    return {"bytes": recipe["bytes"], "unpacked_bytes": recipe["unpacked_bytes"]}
+
+
+def in_image(place: Place, command: list[str]) -> list[str]:
+    """The command in the image, as an ordinary user on a node."""
+    recipe = place.shared / "store" / "sw.json"
+    return [*as_user(), str(place.binary), "image", "run", "--recipe", str(recipe), "--", *command]
+
+
+def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
+    """One node each: the image is shown once, and so many payloads are started in it at once."""
+    found: dict[str, dict[str, float]] = {}
+    top = place.shared / "sw"
+    for count in starts:
+        command = ["/bin/sh", "-c", ALL_AT_ONCE, "sh", str(count), *python_of(top, str(top / "payload.py"))]
+        with slowfs(place.disk, place.shared) as shared:
+            before, began = shared.reading(), time.time()
+            done = subprocess.run(
+                in_image(place, command),
+                env=environment(top),
+                cwd="/",
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            used = shared.reading() - before
+        if done.returncode != 0:
+            raise SystemExit(f"payloads in the image failed with {done.returncode}: {done.stderr[-2000:]}")
+        first_s, last_s = (int(line[1:]) / 1e9 for line in done.stdout.splitlines() if line.startswith("@"))
+        found[str(count)] = {
+            "shared_ops": used.ops,
+            "shared_absent": used.absent,
+            "shared_bytes": used.read_bytes,
+            "prepare_s": round(first_s - began, 2),
+            "wall_s": round(last_s - first_s, 2),
+        }
+    return found
+
+
+def check_truth(place: Place) -> dict[str, bool]:
+    """In the image, what was not traced works, and what does not exist fails as it does without."""
+    top = place.shared / "sw"
+    missing = python_of(top, str(top / "missing.py"), str(top))
+    untraced = python_of(top, "-c", "import sqlite3; print(sqlite3.sqlite_version)")
+    with slowfs(place.disk, place.shared):
+        env = environment(top)
+        direct = [said([*as_user(), *command], env) for command in (missing, untraced)]
+        image = [said(in_image(place, command), env) for command in (missing, untraced)]
+    return {
+        "missing_fails": image[0] == direct[0] and "no error" not in image[0],
+        "untraced_works": image[1] == direct[1] and image[1].startswith("0\n"),
+    }
+
+
 def measure(arguments: argparse.Namespace, top: Path) -> dict[str, Any]:
     starts = [int(each) for each in arguments.starts.split(",")]
-    place = Place(disk=top / "disk" / "sw", shared=top / "shared" / "sw")
-    make_software(place.disk)
+    place = Place(disk=top / "disk", shared=top / "shared", binary=top / "tidemill-node")
+    shutil.copy2(find_binary(), place.binary)
+    make_software(place.disk / "sw")
     place.shared.mkdir(parents=True)
     found: dict[str, Any] = {"starts": starts, "delay_us": 1000, "local_wall_s": measure_local(place, starts)}
     if arguments.only in (None, "direct"):
         found["direct"] = measure_direct(place, starts)
+    if arguments.only in (None, "image"):
+        found["built"] = build_image(place)
+        found["image"] = measure_image(place, starts)
+        found |= check_truth(place)
     return found
 
 
 def temporary() -> Iterator[Path]:
-    """A directory that an ordinary user reaches, removed afterwards."""
+    """A directory on the local disk that an ordinary user reaches, removed afterwards; it is seen at /mnt, for payloads
+    have a /tmp of their own."""
     top = Path(tempfile.mkdtemp(prefix="tm-image-"))
     top.chmod(0o755)
     try:
-        yield top
+        subprocess.run(["mount", "--bind", top, "/mnt"], check=True)
+        yield Path("/mnt")
     finally:
+        subprocess.run(["umount", "--lazy", "/mnt"], check=False)
         shutil.rmtree(top, ignore_errors=True)
 
 

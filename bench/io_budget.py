@@ -1,0 +1,172 @@
+"""Does a campaign keep to the metadata operations that a centre allows? Prints one JSON object.
+
+    bench/io_budget.py --json [--starts 300] [--nodes 4] [--cores 4] [--budget 2000] [--only with|without]
+
+A whole Tidemill (server, agent, lead, pilots of the local batch system) runs a campaign of so many starts of a Python
+payload, whose interpreter and libraries lie on a slow shared file system (bench/slowfs) behind search paths with dead
+entries. What one start costs is measured beforehand and told in the application's file. `with` a budget in
+`[[io]]` of site.toml, and `without`: `worst_10s` = the highest rate of metadata requests that the server counted over
+any 10 s, divided by the budget; `mean_use` = the mean rate from first to last request, divided by the budget (a low one
+would be needlessly slow), `wall_s` = from submitting to the end, `ops_per_start`. Runs as root or as an ordinary user,
+in namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.slowfs import mount
+from bench.slowfs.mount import SlowFs, slowfs
+from tests.fault.world import World, world
+
+from tidemill.model.job import JobSpec
+
+AREA = Path("/mnt")
+"""Where the software is shown, in our own mount namespace: payloads do not see our /tmp."""
+
+DEAD_ENTRIES = 10
+WINDOW_S = 10.0
+PATIENCE_S = 900.0
+PAYLOAD = """
+import argparse, csv, decimal, email.message, http.client, json, logging, statistics, sqlite3, unittest, xml.dom.minidom
+print(json.dumps(str(decimal.Decimal(1) / 7)))
+"""
+
+SITE = """affinity = "none"
+{io}"""
+IO = """[[io]]
+name = "sw"
+prefixes = ["{area}"]
+ops_per_s = {budget}
+"""
+APP = """name = "start"
+executable = "{top}/bin/{python}"
+arguments = ["{top}/payload.py"]
+trace_every = 0
+start_ops = {{ sw = {cost} }}
+resources = {{ cores = 1, memory_mb = 200, event_s = 1.0 }}
+[environment]
+{environment}
+"""
+
+
+def python_name() -> str:
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def make_software(top: Path) -> None:
+    """An interpreter with its standard library, a payload, and directories that search paths name in vain."""
+    base, version = Path(sys.base_prefix), python_name()
+    (top / "bin").mkdir(parents=True)
+    shutil.copy2((base / "bin" / version).resolve(), top / "bin" / version)
+    left_out = shutil.ignore_patterns(
+        "site-packages", "dist-packages", "test", "tests", "config-*", "idlelib"
+    )
+    shutil.copytree(sysconfig.get_path("stdlib"), top / "lib" / version, symlinks=True, ignore=left_out)
+    for library in (base / "lib").glob("libpython*.so*"):
+        shutil.copy2(library, top / "lib" / library.name, follow_symlinks=False)
+    for number in range(DEAD_ENTRIES):
+        (top / "external" / f"package{number}" / "lib").mkdir(parents=True)
+        (top / "external" / f"package{number}" / "python").mkdir()
+    (top / "payload.py").write_text(PAYLOAD)
+
+
+def environment(top: Path) -> dict[str, str]:
+    dead = [top / "external" / f"package{number}" for number in range(DEAD_ENTRIES)]
+    return {
+        "LD_LIBRARY_PATH": ":".join([*(f"{each}/lib" for each in dead), f"{top}/lib"]),
+        "PYTHONPATH": ":".join(f"{each}/python" for each in dead),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def cost_of_a_start(shared: SlowFs, starts: int = 4) -> int:
+    """Requests of one start on a node that has seen the software before."""
+    top = shared.mount
+    command = [str(top / "bin" / python_name()), str(top / "payload.py")]
+    for count in (1, starts):
+        before = shared.reading()
+        for _ in range(count):
+            subprocess.run(command, env=environment(top), check=True, capture_output=True, cwd="/")
+    return (shared.reading() - before).ops // starts
+
+
+def install(it: World, top: Path, cost: int) -> None:
+    lines = "\n".join(f'{name} = "{value}"' for name, value in environment(top).items())
+    text = APP.format(top=top, python=python_name(), cost=cost, environment=lines)
+    (it.home / "site" / "apps" / "start.toml").write_text(text)
+
+
+def campaign(arguments: argparse.Namespace, source: Path, *, budget: float | None) -> dict[str, Any]:
+    """One campaign on a file system that was mounted for it."""
+    area = AREA / "sw"
+    area.mkdir(exist_ok=True)
+    io = "" if budget is None else IO.format(area=area, budget=budget)
+    with slowfs(source, area) as shared:
+        cost = cost_of_a_start(shared)
+        with world(nodes=arguments.nodes, cores=arguments.cores, extra=SITE.format(io=io)) as it:
+            install(it, area, cost)
+            offered = lambda: any(each.app.name == "start" for each in it.client.applications())  # noqa: E731
+            it.wait_for(offered, "the application is offered")
+            before, skipped = shared.reading(), len(shared.bins()[1])
+            began = time.monotonic()
+            it.submit("c", JobSpec(app="start", events=arguments.starts))
+            row = it.wait_campaign("c", PATIENCE_S)
+            wall_s = time.monotonic() - began
+            used = shared.reading() - before
+        bin_s, bins = shared.bins()
+    if row.events_done != arguments.starts:
+        raise SystemExit(f"{row.events_done} of {arguments.starts} events are done:\n{it.tails()}")
+    busy = bins[skipped:]
+    active = [at for at, count in enumerate(busy) if count]
+    span = busy[active[0] : active[-1] + 1] if active else []
+    worst = mount.worst_per_s(busy, bin_s=bin_s, window_s=WINDOW_S)
+    return {
+        "start_ops": cost,
+        "ops": used.ops,
+        "ops_per_start": round(used.ops / arguments.starts, 1),
+        "wall_s": round(wall_s, 1),
+        "worst_10s": round(worst / arguments.budget, 3),
+        "worst_1s": round(mount.worst_per_s(busy, bin_s=bin_s, window_s=1.0) / arguments.budget, 3),
+        "mean_use": round(sum(span) / max(bin_s, len(span) * bin_s) / arguments.budget, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--json", action="store_true", help="print JSON (the only way)")
+    parser.add_argument("--starts", type=int, default=300)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--cores", type=int, default=4, help="of each emulated node: payloads at once")
+    parser.add_argument("--budget", type=float, default=2000.0, help="metadata operations per second")
+    parser.add_argument("--only", choices=("with", "without"))
+    arguments = parser.parse_args()
+    if why := mount.missing():
+        raise SystemExit(f"cannot measure: {why}")
+    mount.private()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tm-bench", AREA], check=True)
+    source = AREA / "source"
+    make_software(source)
+    found: dict[str, Any] = {"starts": arguments.starts, "budget_per_s": arguments.budget}
+    found |= {"nodes": arguments.nodes, "cores": arguments.cores, "user": os.geteuid()}
+    if arguments.only != "without":
+        found["with"] = campaign(arguments, source, budget=arguments.budget)
+    if arguments.only != "with":
+        found["without"] = campaign(arguments, source, budget=None)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
