@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use tidemill_wire::memory::has_room;
 use tidemill_wire::{Ask, Grant, Program};
 
 use crate::ledger::{Ledger, PilotKey, ProgramState};
@@ -260,9 +261,10 @@ fn payload_s(state: &ProgramState) -> f64 {
     (program.chunk_max as f64 * state.pace.event_s()).min(program.range_s)
 }
 
+/// Whether the pilot itself knows a place for work directories besides memory, only it can tell: it says `no_fit`.
 fn fits(program: &Program, ask: &Ask) -> bool {
     program.cores <= ask.cores
-        && program.memory_mb <= ask.memory_mb
+        && has_room(program, ask.memory_mb, true)
         && program
             .devices
             .iter()

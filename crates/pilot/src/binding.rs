@@ -4,6 +4,8 @@
 //! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`.
 
 mod answers;
+mod images;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -11,6 +13,7 @@ use tidemill_wire::{Grant, JobDef, Program, Work};
 
 use crate::piece::{KnownProgram, Piece, Shape};
 use crate::place::{Room, Share};
+use images::Images;
 
 /// Work that a slot has at hand: at least so many seconds, or two runs.
 const AT_HAND_S: f64 = 0.25;
@@ -29,12 +32,46 @@ struct Queued {
 /// What the pilot has to do, in this order.
 #[derive(Debug)]
 pub enum Action {
-    Create { slot: u32, shape: Shape, share: Share },
-    Destroy { slot: u32 },
-    TellProgram { slot: u32, program: u64 },
-    TellJob { slot: u32, job: u64 },
-    Run { slot: u32, ticket: u64, piece: Piece },
-    Forget { slot: u32, job: u64 },
+    Create {
+        slot: u32,
+        shape: Shape,
+        share: Share,
+    },
+    Destroy {
+        slot: u32,
+    },
+    TellProgram {
+        slot: u32,
+        program: u64,
+    },
+    TellJob {
+        slot: u32,
+        job: u64,
+    },
+    Run {
+        slot: u32,
+        ticket: u64,
+        piece: Piece,
+    },
+    Forget {
+        slot: u32,
+        job: u64,
+    },
+    /// Show an image on this node, in at most so much memory.
+    Bring {
+        sha256: String,
+        limit_mb: u64,
+        by_files: bool,
+    },
+    /// An image that nobody uses has to make room.
+    Drop {
+        sha256: String,
+    },
+    /// An image that can never be shown here.
+    FailImage {
+        sha256: String,
+        message: String,
+    },
 }
 
 struct SlotState {
@@ -57,8 +94,10 @@ struct Ticket {
 /// Work that was not queued.
 #[derive(Debug, Default)]
 pub struct Refused {
-    /// This node can never run it.
-    pub no_fit: Vec<Piece>,
+    /// This node can never run it; why.
+    pub no_fit: Vec<(Piece, String)>,
+    /// Its image cannot be had; why.
+    pub no_image: Vec<(Piece, String)>,
     /// Of jobs that nobody has told.
     pub unknown: Vec<Piece>,
 }
@@ -73,6 +112,9 @@ pub struct Binding {
     slots: BTreeMap<u32, SlotState>,
     tickets: HashMap<u64, Ticket>,
     room: Room,
+    images: Images,
+    /// Free room of the place for work directories besides memory, and what is to be said of it.
+    spill: (u64, String),
     next_ticket: u64,
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
@@ -91,6 +133,8 @@ impl Binding {
             program_events: HashMap::new(),
             slots: BTreeMap::new(),
             tickets: HashMap::new(),
+            images: Images::default(),
+            spill: (0, String::from("the site has no `spill_dir`")),
             room,
             next_ticket: 1,
             next_slot: 0,
@@ -116,7 +160,8 @@ impl Binding {
     pub fn take_work(&mut self, work: Work, now_us: u64) -> Refused {
         for program in work.programs {
             let number = program.program;
-            let known = KnownProgram::new(program, self.programs.get(&number));
+            let shape = self.shape_of(&program);
+            let known = KnownProgram::new(program, shape, self.programs.get(&number));
             self.programs.insert(number, known);
         }
         for job in work.jobs {
@@ -142,11 +187,12 @@ impl Binding {
                 refused.unknown.push(piece);
                 continue;
             };
-            if !self
-                .room
-                .could_ever_hold(shape.cores, shape.memory_mb, &shape.devices)
-            {
-                refused.no_fit.push(piece);
+            if let Err(why) = self.need(&shape) {
+                refused.no_fit.push((piece, why));
+                continue;
+            }
+            if let Some(why) = self.image_trouble(&shape, now_us) {
+                refused.no_image.push((piece, why));
                 continue;
             }
             self.count(&shape, program, count);
@@ -190,7 +236,10 @@ impl Binding {
         let shapes: Vec<Shape> = self.queues.keys().cloned().collect();
         for shape in &shapes {
             if starved.as_ref().map_or(true, |first| first == shape) && self.has_open_work(shape) {
-                self.make_slots(shape, starved.is_some(), &mut actions);
+                let is_first = starved.is_some();
+                if self.bring_images(shape, (is_first, now_us), &mut actions) {
+                    self.make_slots(shape, is_first, &mut actions);
+                }
             }
         }
         for shape in &shapes {
@@ -206,7 +255,9 @@ impl Binding {
         self.queues
             .iter()
             .filter(|(shape, _)| {
-                !self.slots.values().any(|slot| slot.shape == **shape) && self.has_open_work(shape)
+                !self.slots.values().any(|slot| slot.shape == **shape)
+                    && self.has_open_work(shape)
+                    && !self.waits_for_image(shape)
             })
             .filter_map(|(shape, queue)| Some((queue.front()?.since_us, shape)))
             .filter(|(since_us, _)| now_us.saturating_sub(*since_us) > STARVED_US)
@@ -230,6 +281,9 @@ impl Binding {
 
     /// Create slots while there is work for another one and room, taking the room of idle slots of other shapes.
     fn make_slots(&mut self, shape: &Shape, starved: bool, actions: &mut Vec<Action>) {
+        let Ok(need) = self.need(shape) else {
+            return; // what cannot fit is not queued
+        };
         loop {
             let queued = self.queued_events.get(shape).copied().unwrap_or(0);
             let idle = self
@@ -240,7 +294,7 @@ impl Binding {
             if queued <= idle {
                 return;
             }
-            if let Some(share) = self.room.take(shape.cores, shape.memory_mb, &shape.devices) {
+            if let Some(share) = self.room.take(need) {
                 let slot = self.next_slot;
                 self.next_slot += 1;
                 actions.push(Action::Create {
@@ -259,38 +313,10 @@ impl Binding {
                         jobs: HashSet::new(),
                     },
                 );
-            } else if !self.clear_room(shape, starved, actions) {
+            } else if !self.make_room(shape, starved, &|room| room.take(need).is_some(), actions) {
                 return;
             }
         }
-    }
-
-    /// Destroy idle slots of shapes without work (of any shape for one that is starved), if that makes the wanted one
-    /// fit.
-    fn clear_room(&mut self, shape: &Shape, starved: bool, actions: &mut Vec<Action>) -> bool {
-        let victims: Vec<u32> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.shape != *shape && slot.tickets.is_empty())
-            .filter(|(_, slot)| starved || self.queued_events.get(&slot.shape).copied().unwrap_or(0) == 0)
-            .map(|(&slot, _)| slot)
-            .collect();
-        let mut trial = self.room.clone();
-        for (count, slot) in victims.iter().enumerate() {
-            trial.give_back(self.slots[slot].share.clone());
-            if trial
-                .clone()
-                .take(shape.cores, shape.memory_mb, &shape.devices)
-                .is_some()
-            {
-                for &slot in &victims[..=count] {
-                    actions.push(Action::Destroy { slot });
-                    self.remove_slot(slot);
-                }
-                return true;
-            }
-        }
-        false
     }
 
     /// Give queued work to the slots of a shape, the one with the least at hand first.
@@ -406,5 +432,7 @@ fn fair(short: bool, per_payload: u64, (queued, slots, idle): (u64, u64, u64)) -
     }
 }
 
+#[cfg(test)]
+mod image_tests;
 #[cfg(test)]
 mod tests;

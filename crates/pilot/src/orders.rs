@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidemill_slot::ToSlot;
-use tidemill_sys::time::realtime_us;
-use tidemill_wire::{LeadMessage, Noted, Record};
+use tidemill_wire::LeadMessage;
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
@@ -13,6 +12,7 @@ use crate::link::LinkEvent;
 use crate::piece::Piece;
 use crate::pilot::{Pilot, LOG};
 use crate::setup::Admitted;
+use crate::slots::TOLD_MAX;
 
 impl Pilot {
     /// Read and connect; do what the lead says.
@@ -47,6 +47,20 @@ impl Pilot {
             }
         }
         Ok(())
+    }
+
+    /// Why a job can never run on this node, said once.
+    fn tell_no_fit(&mut self, piece: &Piece, why: &str, now_us: u64) -> Result<(), PilotError> {
+        if self.told.len() >= TOLD_MAX || !self.told.insert(why.to_owned()) {
+            return Ok(());
+        }
+        let program = self.binding.job(piece.job).map(|job| job.program);
+        self.note(
+            ("memory", "no_fit", why.to_owned()),
+            program,
+            BTreeMap::new(),
+            now_us,
+        )
     }
 
     fn follow(&mut self, message: LeadMessage, now_us: u64) -> Result<(), PilotError> {
@@ -103,30 +117,23 @@ impl Pilot {
                     ("message", &news.message),
                 ],
             );
-            self.add(
-                Record::Noted(Noted {
-                    p: String::new(),
-                    s: 0,
-                    topic: String::from("setup"),
-                    program: None,
-                    job: None,
-                    mode: news.mode.to_owned(),
-                    message: format!("{}: {}", news.key, news.message),
-                    numbers: BTreeMap::from([(String::from("variables"), news.variables as i64)]),
-                    at_us: realtime_us(),
-                }),
-                now_us,
-            )?;
+            let numbers = BTreeMap::from([(String::from("variables"), news.variables as i64)]);
+            let message = format!("{}: {}", news.key, news.message);
+            self.note(("setup", news.mode, message), None, numbers, now_us)?;
         }
         for (grant, why) in admitted.failed {
-            self.fail(&Piece::from(grant), 0, "payload_setup", &why, now_us)?;
+            self.fail_in_slot(&Piece::from(grant), 0, ("payload_setup", &why), now_us)?;
         }
         let Some(work) = admitted.work else {
             return Ok(());
         };
         let refused = self.binding.take_work(work, now_us);
-        for piece in &refused.no_fit {
+        for (piece, why) in &refused.no_fit {
+            self.tell_no_fit(piece, why, now_us)?;
             self.give_back(piece, "no_fit", now_us)?;
+        }
+        for (piece, why) in &refused.no_image {
+            self.fail_without_slot(piece, why, now_us)?;
         }
         if self.source.is_files() {
             for piece in &refused.unknown {

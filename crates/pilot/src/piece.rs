@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidemill_wire::{Grant, Program};
+use tidemill_wire::{Grant, ImageUse, Program};
 
 /// The newest measurement counts so much in the estimate of seconds per event.
 const RATE_WEIGHT: f64 = 0.3;
@@ -16,10 +16,12 @@ pub struct Shape {
     pub devices: BTreeMap<String, i64>,
     pub scratch_mb: u64,
     pub batch_commands: bool,
+    /// Digest and areas of what its payloads run from: programs with other images get slots of their own.
+    pub images: Vec<(String, Vec<String>)>,
 }
 
 impl Shape {
-    fn of(program: &Program) -> Self {
+    pub fn of(program: &Program, images: &[ImageUse]) -> Self {
         Shape {
             cores: program.cores.max(1),
             memory_mb: program.memory_mb,
@@ -31,7 +33,16 @@ impl Shape {
                 .collect(),
             scratch_mb: program.scratch_mb,
             batch_commands: program.batch_commands,
+            images: images
+                .iter()
+                .map(|image| (image.file.sha256.clone(), image.areas.clone()))
+                .collect(),
         }
+    }
+
+    /// Digests of its images.
+    pub fn digests(&self) -> impl Iterator<Item = &str> {
+        self.images.iter().map(|(sha256, _)| sha256.as_str())
     }
 }
 
@@ -87,13 +98,13 @@ pub struct KnownProgram {
 
 impl KnownProgram {
     /// `before`: the same program as told before, whose measurement stays.
-    pub fn new(program: Program, before: Option<&KnownProgram>) -> Self {
+    pub fn new(program: Program, shape: Shape, before: Option<&KnownProgram>) -> Self {
         let average = before.and_then(|known| known.average);
         let event_s = before
             .filter(|_| average.is_some())
             .map_or(program.event_s.max(EVENT_S_MIN), |known| known.event_s);
         KnownProgram {
-            shape: Shape::of(&program),
+            shape,
             event_s,
             average,
             program,

@@ -17,6 +17,7 @@ use crate::keeper::{Keeper, Kept};
 use crate::lead_process::{LeadProcess, WATCH_US};
 use crate::leaving::{Phase, Reason, COPY_US};
 use crate::link::{LinkEvent, OUT_BYTES_MAX};
+use crate::node::Node;
 use crate::permits::Permits;
 use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
@@ -68,6 +69,9 @@ pub struct Tally {
 pub struct Pilot {
     pub(crate) post: Post,
     pub(crate) binding: Binding,
+    pub(crate) node: Node,
+    /// Remarks that were recorded: each is told once.
+    pub(crate) told: HashSet<String>,
     pub(crate) slots: BTreeMap<u32, Slot>,
     pub(crate) records: Records,
     pub(crate) source: Source,
@@ -101,6 +105,7 @@ pub struct Pilot {
 pub struct Parts {
     pub post: Post,
     pub binding: Binding,
+    pub node: Node,
     pub records: Records,
     pub source: Source,
     pub keeper: Keeper,
@@ -115,6 +120,7 @@ impl Pilot {
         let Parts {
             post,
             binding,
+            node,
             records,
             source,
             keeper,
@@ -125,6 +131,8 @@ impl Pilot {
         Pilot {
             post,
             binding,
+            node,
+            told: HashSet::new(),
             slots: BTreeMap::new(),
             records,
             source,
@@ -174,6 +182,7 @@ impl Pilot {
         if let Some(notice) = self.signals.take() {
             self.obey(notice, now_us)?;
         }
+        self.hear_node(now_us)?; // before slots: an image that died explains what payloads say
         self.hear_slots(now_us)?;
         self.talk(now_us)?;
         self.hear_setups(now_us)?;
@@ -213,6 +222,7 @@ impl Pilot {
             };
             polls.push(Poll::new(slot.fd(), events));
         }
+        polls.extend(self.node.fds().map(|fd| Poll::new(fd, fd::READABLE)));
         let now_us = monotonic_us();
         let wait_us = self.due_us(now_us).saturating_sub(now_us);
         fd::poll(&mut polls, Some(wait_us)).map_err(|error| PilotError::system("poll")(error.source))?;

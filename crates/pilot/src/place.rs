@@ -96,6 +96,16 @@ pub fn units(affinity: Affinity, cpus: &[Cpu]) -> Vec<Vec<usize>> {
     }
 }
 
+/// What a slot takes of a node. `memory_mb`: of its payloads and, where that is in memory, of its work directory.
+/// `spill_mb`: of its work directory where that is elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Need<'a> {
+    pub cores: u64,
+    pub memory_mb: u64,
+    pub spill_mb: u64,
+    pub devices: &'a BTreeMap<String, i64>,
+}
+
 /// What of the node is free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Room {
@@ -103,6 +113,8 @@ pub struct Room {
     taken: Vec<bool>,
     cores: u64,
     memory_mb: u64,
+    /// of the place for work directories besides memory; 0 where there is none
+    spill_mb: u64,
     devices: BTreeMap<String, Vec<u32>>,
     whole: (u64, u64, BTreeMap<String, usize>),
 }
@@ -112,6 +124,7 @@ pub struct Room {
 pub struct Share {
     pub cores: u64,
     pub memory_mb: u64,
+    pub spill_mb: u64,
     pub cpus: Vec<usize>,
     pub devices: Vec<(String, Vec<u32>)>,
     units: Vec<usize>,
@@ -139,25 +152,50 @@ impl Room {
             units,
             cores,
             memory_mb,
+            spill_mb: 0,
             devices,
             whole: (cores, memory_mb, counts),
         }
     }
 
-    /// Whether a slot could be made if the node were empty.
-    pub fn could_ever_hold(&self, cores: u64, memory_mb: u64, devices: &BTreeMap<String, i64>) -> bool {
-        let (all_cores, all_memory_mb, counts) = &self.whole;
+    /// A place for work directories besides memory, with so much room.
+    pub fn with_spill(self, spill_mb: u64) -> Self {
+        Room { spill_mb, ..self }
+    }
+
+    /// Whether cores and devices for a slot could be had if the node were empty.
+    pub fn could_ever_hold(&self, cores: u64, devices: &BTreeMap<String, i64>) -> bool {
+        let (all_cores, _, counts) = &self.whole;
         cores <= *all_cores
-            && memory_mb <= *all_memory_mb
             && devices
                 .iter()
                 .all(|(kind, &n)| n <= counts.get(kind).copied().unwrap_or(0) as i64)
     }
 
+    /// Keep memory for something that is no slot; false if there is not so much now.
+    pub fn hold(&mut self, memory_mb: u64) -> bool {
+        let fits = memory_mb <= self.memory_mb;
+        if fits {
+            self.memory_mb -= memory_mb;
+        }
+        fits
+    }
+
+    pub fn release(&mut self, memory_mb: u64) {
+        self.memory_mb += memory_mb;
+    }
+
     /// Take room for a slot, None if it does not fit now.
-    pub fn take(&mut self, cores: u64, memory_mb: u64, devices: &BTreeMap<String, i64>) -> Option<Share> {
+    pub fn take(&mut self, need: Need<'_>) -> Option<Share> {
+        let Need {
+            cores,
+            memory_mb,
+            spill_mb,
+            devices,
+        } = need;
         let fits = cores <= self.cores
             && memory_mb <= self.memory_mb
+            && spill_mb <= self.spill_mb
             && devices
                 .iter()
                 .all(|(kind, &n)| n <= self.devices.get(kind).map_or(0, Vec::len) as i64);
@@ -166,6 +204,7 @@ impl Room {
         }
         self.cores -= cores;
         self.memory_mb -= memory_mb;
+        self.spill_mb -= spill_mb;
         let units: Vec<usize> = (0..self.units.len())
             .filter(|&unit| !self.taken[unit])
             .take(cores as usize)
@@ -185,6 +224,7 @@ impl Room {
         Some(Share {
             cores,
             memory_mb,
+            spill_mb,
             cpus,
             devices: given,
             units,
@@ -195,6 +235,7 @@ impl Room {
     pub fn give_back(&mut self, share: Share) {
         self.cores += share.cores;
         self.memory_mb += share.memory_mb;
+        self.spill_mb += share.spill_mb;
         for unit in share.units {
             self.taken[unit] = false;
         }
@@ -224,6 +265,15 @@ mod tests {
 
     fn order(affinity: Affinity, granted: &[usize]) -> Vec<Vec<usize>> {
         units(affinity, &locate(granted, CPUINFO))
+    }
+
+    fn need(cores: u64, memory_mb: u64, devices: &BTreeMap<String, i64>) -> Need<'_> {
+        Need {
+            cores,
+            memory_mb,
+            spill_mb: 0,
+            devices,
+        }
     }
 
     #[test]
@@ -256,26 +306,43 @@ mod tests {
     #[test]
     fn more_cores_than_granted_pins_nothing() {
         let mut room = Room::new(vec![vec![0]], 4, 100, BTreeMap::new());
-        assert!(room.take(2, 1, &BTreeMap::new()).unwrap().cpus.is_empty());
+        assert!(room.take(need(2, 1, &BTreeMap::new())).unwrap().cpus.is_empty());
     }
 
     #[test]
     fn devices_are_never_given_twice() {
         let mut room = Room::new(vec![], 8, 8, BTreeMap::from([("gpu".to_owned(), vec![2, 3])]));
         let one = BTreeMap::from([("gpu".to_owned(), 1)]);
-        let first = room.take(1, 1, &one).unwrap();
+        let first = room.take(need(1, 1, &one)).unwrap();
         assert_eq!(first.devices, [("gpu".to_owned(), vec![2])]);
         assert_eq!(
-            room.take(1, 1, &one).unwrap().devices,
+            room.take(need(1, 1, &one)).unwrap().devices,
             [("gpu".to_owned(), vec![3])]
         );
-        assert!(room.take(1, 1, &one).is_none());
-        assert!(!room.could_ever_hold(1, 1, &BTreeMap::from([("gpu".to_owned(), 3)])));
+        assert!(room.take(need(1, 1, &one)).is_none());
+        assert!(!room.could_ever_hold(1, &BTreeMap::from([("gpu".to_owned(), 3)])));
         room.give_back(first);
         assert_eq!(
-            room.take(1, 1, &one).unwrap().devices,
+            room.take(need(1, 1, &one)).unwrap().devices,
             [("gpu".to_owned(), vec![2])]
         );
+    }
+
+    #[test]
+    fn what_is_held_is_no_slots() {
+        let mut room = Room::new(vec![], 2, 100, BTreeMap::new()).with_spill(50);
+        assert!(room.hold(60) && !room.hold(41));
+        assert!(room.take(need(1, 41, &BTreeMap::new())).is_none());
+        room.release(60);
+        let none = BTreeMap::new();
+        let spilled = Need {
+            spill_mb: 50,
+            ..need(1, 41, &none)
+        };
+        let share = room.take(spilled).unwrap();
+        assert!(room.take(spilled).is_none(), "its place is taken");
+        room.give_back(share);
+        assert!(room.take(spilled).is_some());
     }
 
     proptest! {
@@ -284,7 +351,7 @@ mod tests {
             let cpus: Vec<Vec<usize>> = (0..8).map(|id| vec![id]).collect();
             let mut room = Room::new(cpus, 8, 100, BTreeMap::new());
             let whole = room.clone();
-            let shares: Vec<Share> = asks.iter().filter_map(|&(c, m)| room.take(c, m, &BTreeMap::new())).collect();
+            let shares: Vec<Share> = asks.iter().filter_map(|&(c, m)| room.take(need(c, m, &BTreeMap::new()))).collect();
             let mut all: Vec<usize> = shares.iter().flat_map(|share| share.cpus.clone()).collect();
             let count = all.len();
             all.sort_unstable();

@@ -11,9 +11,8 @@ use crate::bundle::Member;
 use crate::error::PilotError;
 use crate::keeper::{self, Kept};
 use crate::leaving::{Reason, COPY_US};
-use crate::piece::{Piece, Shape};
+use crate::piece::Piece;
 use crate::pilot::{Pilot, LOG};
-use crate::place::Share;
 
 /// After so many deaths of slots without a Done between them, the oldest work of the next one that dies failed.
 const DEATHS_SUSPECT: u32 = 3;
@@ -60,49 +59,16 @@ impl Pilot {
                     )?;
                 }
                 Action::Forget { slot, job } => self.tell(slot, &ToSlot::Forget { job }, now_us)?,
+                Action::Bring {
+                    sha256,
+                    limit_mb,
+                    by_files,
+                } => self.bring_image(&sha256, (limit_mb, by_files), now_us)?,
+                Action::Drop { sha256 } => self.node.drop_image(&sha256),
+                Action::FailImage { sha256, message } => self.fail_image(&sha256, &message, now_us)?,
             }
         }
         Ok(())
-    }
-
-    fn create_slot(&mut self, slot: u32, shape: &Shape, share: Share, now_us: u64) -> Result<(), PilotError> {
-        let settings = self.post.settings();
-        let batch_commands = if shape.batch_commands {
-            Vec::new()
-        } else {
-            settings.batch_commands.clone()
-        };
-        let spec = SlotSpec {
-            index: slot,
-            cpus: share.cpus,
-            devices: share.devices,
-            memory_mb: shape.memory_mb,
-            scratch_mb: shape.scratch_mb,
-            isolation: self.post.isolation,
-            directory: settings.scratch.as_ref().map(Into::into),
-            mask: settings.mask.iter().map(Into::into).collect(),
-            batch_commands,
-        };
-        match tidemill_slot::start(&spec) {
-            Ok(started) => {
-                LOG.info(
-                    "slot.started",
-                    &[
-                        ("slot", &slot),
-                        ("pid", &started.pid()),
-                        ("cores", &shape.cores),
-                        ("cpus", &spec.cpus),
-                    ],
-                );
-                self.slots.insert(slot, started);
-                self.tally.made_us.insert(slot, realtime_us());
-                let deadline = ToSlot::Deadline {
-                    monotonic_us: self.post.deadline_us,
-                };
-                self.tell(slot, &deadline, now_us)
-            }
-            Err(error) => self.lose_slot(slot, &log::cause(&error), now_us),
-        }
     }
 
     /// Tell a slot; one that cannot be told is dead. One that died a moment ago has given its work back already.
@@ -152,7 +118,7 @@ impl Pilot {
                     "slots died {} times in a row, the last one: {cause}",
                     self.slot_deaths
                 );
-                self.fail(&piece, slot, "node", &message, now_us)?;
+                self.fail_in_slot(&piece, slot, ("node", &message), now_us)?;
             } else {
                 self.run_again(piece, now_us)?;
             }
@@ -299,6 +265,9 @@ impl Pilot {
     }
 
     fn hear_failed(&mut self, slot: u32, failed: Failed, now_us: u64) -> Result<(), PilotError> {
+        if self.lost_its_image(slot, (failed.signal, &failed.stderr), now_us)? {
+            return Ok(());
+        }
         let Some(piece) = self.settle(slot, failed.ticket, failed.first, failed.count) else {
             return Ok(());
         };
@@ -356,7 +325,7 @@ impl Pilot {
                         "outputs.lost",
                         &[("job", &piece.job), ("first", &piece.first), ("cause", &message)],
                     );
-                    self.fail(&piece, slot, failure, &message, now_us)?;
+                    self.fail_in_slot(&piece, slot, (failure, &message), now_us)?;
                 }
                 Kept::Orphaned { piece } => self.run_again(piece, now_us)?,
             }
@@ -365,7 +334,7 @@ impl Pilot {
     }
 
     /// Events that went down with their slot or payload: first in the queue, or back to the lead when we leave.
-    fn run_again(&mut self, piece: Piece, now_us: u64) -> Result<(), PilotError> {
+    pub(crate) fn run_again(&mut self, piece: Piece, now_us: u64) -> Result<(), PilotError> {
         if let Some(reason) = self.phase.returned() {
             return self.give_back(&piece, reason, now_us);
         }
@@ -375,13 +344,25 @@ impl Pilot {
         }
     }
 
+    /// Record that events cannot begin: their image cannot be had.
+    pub(crate) fn fail_without_slot(
+        &mut self,
+        piece: &Piece,
+        message: &str,
+        now_us: u64,
+    ) -> Result<(), PilotError> {
+        if self.canceled.contains(&piece.job) {
+            return Ok(());
+        }
+        self.fail_in_slot(piece, 0, ("image", message), now_us)
+    }
+
     /// Record a failure that no payload reported.
-    pub(crate) fn fail(
+    pub(crate) fn fail_in_slot(
         &mut self,
         piece: &Piece,
         slot: u32,
-        failure: &str,
-        message: &str,
+        (failure, message): (&str, &str),
         now_us: u64,
     ) -> Result<(), PilotError> {
         self.add(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tidemill_lead::budget::Budget;
-use tidemill_slot::Isolation;
+use tidemill_slot::{Isolated, Isolation};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
 use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
@@ -17,10 +17,11 @@ use crate::lead_process::LeadProcess;
 use crate::leaving::Reason;
 use crate::link::{Identity, Link};
 use crate::mailbox::{Address, Mailbox};
+use crate::node::{spill, Node};
 use crate::options::Options;
 use crate::permits::Permits;
 use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
-use crate::place::Affinity;
+use crate::place::{Affinity, Room};
 use crate::records::Records;
 use crate::results;
 use crate::source::Source;
@@ -62,6 +63,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
     started.note = joined(std::mem::take(&mut started.note), facts.notes);
+    let isolated = started.isolation == Isolated::Namespaces.name();
     introduce(&started);
     records.add(Record::Started(started))?;
     if let Err(error) = probed {
@@ -87,9 +89,11 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         };
         Source::Lead(Link::new(&options.fleet, identity, now_us))
     };
+    let node = Node::new(&settings, isolated);
     Ok(Some(Pilot::new(Parts {
         post,
-        binding: Binding::new(room),
+        binding: binding(room, &settings),
+        node,
         records,
         source,
         keeper: Keeper::new(bundle, settings.output_flush_s),
@@ -114,6 +118,19 @@ fn permits(settings: &Settings, files: bool, now_us: u64) -> Permits {
         budget
     });
     Permits::new(own, UsageMeter::new(Path::new("/"), &settings.io, now_us), now_us)
+}
+
+/// The binding, with what the site says of memory and of places besides it.
+fn binding(room: Room, settings: &Settings) -> Binding {
+    let mut binding = Binding::new(room);
+    let spans_nodes = settings.scratch.is_some();
+    binding.set_store(settings.store_mb, spans_nodes);
+    let (free_mb, told) = spill::look(settings.spill.as_deref().filter(|_| !spans_nodes));
+    if free_mb == 0 && settings.spill.is_some() {
+        LOG.warning("spill.useless", &[("cause", &told)]);
+    }
+    binding.set_spill(free_mb, told);
+    binding
 }
 
 fn journal(pilot: &str, options: &Options, files: bool) -> Records {

@@ -14,8 +14,12 @@ use tidemill_wire::{JobDef, Program};
 const TMP: &str = "/tmp";
 
 /// Paths that `program` needs, as they must be seen.
-pub(crate) fn of_program(program: &Program, masks: &[PathBuf]) -> Vec<String> {
+/// Beneath `areas` an image is seen, and the shared file system is not to be asked.
+pub(crate) fn of_program(program: &Program, masks: &[PathBuf], areas: &[PathBuf]) -> Vec<String> {
     let executable = Path::new(&program.executable);
+    if areas.iter().any(|area| executable.starts_with(area)) {
+        return finish(of_environment(&program.env, masks));
+    }
     let mut paths = vec![with_surroundings(executable, masks)];
     if let Ok(real) = executable.canonicalize() {
         if real != executable {

@@ -12,6 +12,7 @@ use tidemill_sys::{file, signal, socket, time, SysError};
 
 use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
 use crate::init::{self, Birth};
+use crate::own::{self, OwnDirectory};
 use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
 
 /// A slot that is not up by then is given up.
@@ -19,6 +20,8 @@ const START_US: u64 = 10_000_000;
 /// A slot without namespaces may take so long to kill its payloads.
 const LEAVE_US: u64 = 5_000_000;
 const READ_BYTES: usize = 64 << 10;
+/// Names of scratch directories begin so.
+const WHAT: &str = "slot";
 
 /// A running slot init. Dropping it kills the slot and everything in it.
 pub struct Slot {
@@ -27,8 +30,10 @@ pub struct Slot {
     /// None once it is being killed
     socket: Option<OwnedFd>,
     scratch: OwnedFd,
-    /// scratch directory of a slot without namespaces
-    directory: Option<PathBuf>,
+    /// scratch directory of a slot without namespaces, or outside of memory
+    directory: Option<OwnDirectory>,
+    /// areas of images: programs below them are there without being shown again
+    areas: Vec<PathBuf>,
     masks: Vec<PathBuf>,
     isolated: Isolated,
     note: String,
@@ -40,61 +45,70 @@ pub struct Slot {
 /// Forks the slot's init and waits until it is up (10 s at most). Call only while single-threaded. With
 /// `Isolation::Preferred` a slot whose namespaces are refused runs without them; the note says why.
 pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
-    let reason = match spec.isolation {
-        _ if spec.directory.is_some() => "payloads span nodes: ranks run outside of the slot".to_owned(),
-        Isolation::Off => "namespaces are switched off".to_owned(),
-        _ => match start_one(spec, None, String::new()) {
-            Ok(slot) => return Ok(slot),
-            Err(error) if spec.isolation == Isolation::Required => return Err(error),
-            Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
-            Err(error) => format!("no namespaces: {}", chain(&error)),
-        },
-    };
     let wrong = |source| SlotError::Start {
         index: spec.index,
         source,
     };
+    let reason = match spec.isolation {
+        _ if spec.directory.is_some() => "payloads span nodes: ranks run outside of the slot".to_owned(),
+        Isolation::Off => "namespaces are switched off".to_owned(),
+        _ => {
+            let spilled = spec.spill.is_some().then(|| scratch_directory(spec));
+            match start_one(
+                spec,
+                (Namespaces::ALL, spilled.transpose().map_err(wrong)?),
+                String::new(),
+            ) {
+                Ok(slot) => return Ok(slot),
+                Err(error) if spec.isolation == Isolation::Required => return Err(error),
+                Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
+                Err(error) => format!("no namespaces: {}", chain(&error)),
+            }
+        }
+    };
     let directory = scratch_directory(spec).map_err(wrong)?;
-    let started = start_one(spec, Some(directory.clone()), reason);
-    if started.is_err() {
-        let _ = std::fs::remove_dir_all(&directory);
+    start_one(spec, (Namespaces::NONE, Some(directory)), reason)
+}
+
+/// A directory of our own where the slot is told to be, else in memory, or else where temporary files go. What killed
+/// pilots of ours have left there goes.
+fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<OwnDirectory> {
+    let bases = match spec.directory.as_ref().or(spec.spill.as_ref()) {
+        Some(directory) => vec![directory.clone()],
+        None => vec![PathBuf::from("/dev/shm"), std::env::temp_dir()],
+    };
+    let mut last = None;
+    for base in bases {
+        if spec.directory.is_none() {
+            own::clean(&base, WHAT); // a directory that all nodes see is not listed by each
+        }
+        match OwnDirectory::make(&base, WHAT) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| SysError::new("make scratch directory", "", io::ErrorKind::NotFound.into())))
+}
+
+/// A directory that was made for a slot that does not come up is removed.
+fn start_one(
+    spec: &SlotSpec,
+    (namespaces, directory): (Namespaces, Option<OwnDirectory>),
+    note: String,
+) -> Result<Slot, SlotError> {
+    let path = directory.as_ref().map(|own| own.path().to_owned());
+    let started = start_in(spec, (namespaces, directory), note);
+    if let (Err(_), Some(path)) = (&started, path) {
+        own::remove(&path);
     }
     started
 }
 
-/// A directory of our own where the slot is told to be, else in memory, or else where temporary files go.
-fn scratch_directory(spec: &SlotSpec) -> tidemill_sys::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    let (index, mut last) = (spec.index, None);
-    // the host too: process numbers of several nodes meet in a shared directory
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim();
-    let name = format!(
-        "tidemill-slot-{}-{index}-{}-{host}",
-        process::id(),
-        time::monotonic_us()
-    );
-    let bases = match &spec.directory {
-        Some(directory) => vec![directory.clone()],
-        None => vec![PathBuf::from("/dev/shm"), std::env::temp_dir()],
-    };
-    for base in bases {
-        let directory = base.join(&name);
-        match std::fs::DirBuilder::new().mode(0o700).create(&directory) {
-            Ok(()) => return Ok(directory),
-            Err(source) => {
-                last = Some(SysError::new(
-                    "make scratch directory",
-                    directory.to_string_lossy(),
-                    source,
-                ));
-            }
-        }
-    }
-    Err(last.unwrap_or_else(|| SysError::new("make scratch directory", name, io::ErrorKind::NotFound.into())))
-}
-
-fn start_one(spec: &SlotSpec, directory: Option<PathBuf>, note: String) -> Result<Slot, SlotError> {
+fn start_in(
+    spec: &SlotSpec,
+    (namespaces, directory): (Namespaces, Option<OwnDirectory>),
+    note: String,
+) -> Result<Slot, SlotError> {
     let wrong = |source| SlotError::Start {
         index: spec.index,
         source,
@@ -102,11 +116,6 @@ fn start_one(spec: &SlotSpec, directory: Option<PathBuf>, note: String) -> Resul
     let (ours, theirs) = socket::stream_pair().map_err(wrong)?;
     let old_root = file::open_dir(Path::new("/")).map_err(wrong)?;
     let identity = process::user_and_group();
-    let namespaces = if directory.is_some() {
-        Namespaces::NONE
-    } else {
-        Namespaces::ALL
-    };
     let pid = match process::fork(namespaces).map_err(wrong)? {
         Fork::Parent { child } => child,
         Fork::Child => init::run(Birth {
@@ -114,7 +123,12 @@ fn start_one(spec: &SlotSpec, directory: Option<PathBuf>, note: String) -> Resul
             socket: theirs,
             old_root,
             identity,
-            directory,
+            isolated: if namespaces == Namespaces::NONE {
+                Isolated::Subreaper
+            } else {
+                Isolated::Namespaces
+            },
+            directory: directory.as_ref().map(|own| own.path().to_owned()),
             note,
         }),
     };
@@ -137,6 +151,12 @@ fn start_one(spec: &SlotSpec, directory: Option<PathBuf>, note: String) -> Resul
         socket: Some(ours),
         scratch,
         directory,
+        areas: spec
+            .images
+            .iter()
+            .flat_map(|image| &image.areas)
+            .map(PathBuf::from)
+            .collect(),
         masks: spec.mask.clone(),
         isolated,
         note,
@@ -261,7 +281,7 @@ impl Slot {
         let message = match message {
             ToSlot::Program(program) if isolated => Downward::Program {
                 program: program.clone(),
-                backs: backs::of_program(program, &self.masks),
+                backs: backs::of_program(program, &self.masks, &self.areas),
             },
             ToSlot::Job(job) if isolated => Downward::Job {
                 job: job.clone(),
@@ -402,7 +422,7 @@ impl Slot {
         }
         if let Some(directory) = &self.directory {
             let _ = file::empty(self.scratch.as_fd(), &[]);
-            let _ = std::fs::remove_dir(directory);
+            own::remove(directory.path());
         }
     }
 

@@ -16,6 +16,7 @@ mod fields;
 mod handle;
 mod init;
 mod message;
+pub mod own;
 mod protocol;
 mod queue;
 mod template;
@@ -23,4 +24,6 @@ mod template;
 pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};
-pub use message::{Done, Failed, FromSlot, Isolated, Isolation, PayloadLog, SlotOutput, SlotSpec, ToSlot};
+pub use message::{
+    Done, Failed, FromSlot, Isolated, Isolation, PayloadLog, SlotImage, SlotOutput, SlotSpec, ToSlot,
+};

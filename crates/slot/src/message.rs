@@ -17,6 +17,10 @@ pub struct SlotSpec {
     /// size of the slot's tmpfs: /tmp, /dev/shm, work directory, inputs and outputs that wait
     pub scratch_mb: u64,
     pub isolation: Isolation,
+    /// where work directories are that do not fit into memory: then `scratch_mb` is looked after, not guaranteed
+    pub spill: Option<PathBuf>,
+    /// what payloads run from
+    pub images: Vec<SlotImage>,
     /// payloads span nodes: they live below this directory, which all nodes see, without namespaces (a launcher starts
     /// ranks beyond any that we could make), and are asked to end before they are killed
     pub directory: Option<PathBuf>,
@@ -35,12 +39,22 @@ impl Default for SlotSpec {
             devices: Vec::new(),
             memory_mb: 0,
             scratch_mb: 1000,
+            spill: None,
+            images: Vec::new(),
             isolation: Isolation::Preferred,
             directory: None,
             mask: Vec::new(),
             batch_commands: Vec::new(),
         }
     }
+}
+
+/// An image that is shown on this node: payloads see its tree in place of `areas` of the file system. Without
+/// namespaces, paths below `areas` in their arguments and environment are rewritten to `root` + path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotImage {
+    pub root: PathBuf,
+    pub areas: Vec<String>,
 }
 
 /// How much a site insists on namespaces.

@@ -89,6 +89,16 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
     }
 }
 
+/// Moves this process, which has one thread, into new namespaces. It has all capabilities in a new user namespace; that
+/// also clears the parent-death signal. A new PID namespace is for its children only.
+pub fn unshare(namespaces: Namespaces) -> Result<()> {
+    let flags = namespaces.flags();
+    // SAFETY: plain call; no memory is shared with another thread that would notice.
+    let result = unsafe { libc::unshare(flags) };
+    check(result, "enter", "namespaces")?;
+    Ok(())
+}
+
 /// What a process used until its end, with the children it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

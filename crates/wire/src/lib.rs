@@ -12,6 +12,7 @@ pub mod handshake;
 pub mod journal;
 pub mod lines;
 pub mod log;
+pub mod memory;
 mod work;
 
 pub use alive::{AliveFile, Silence};

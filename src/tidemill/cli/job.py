@@ -124,6 +124,8 @@ def _show_failures(failures: list[FailureRow]) -> None:
         show(f"failure      {each.evidence.failure}{where} at {each.site}: {each.evidence.message}")
         for line in each.evidence.stderr_tail.strip().splitlines()[-3:]:
             show(f"             | {line}")
+        for note in each.evidence.notes:
+            show(f"             node: {note}")
     if len(failures) > FAILURES_SHOWN:
         show(
             f"             and {len(failures) - FAILURES_SHOWN} more: `tidemill errors --job {failures[0].job}`"

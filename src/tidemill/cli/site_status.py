@@ -205,6 +205,13 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     left = _one(samples, "tidemill_node_hours_left")
     if left is not None:
         lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
+    noted: dict[str, list[str]] = {}
+    for labels, value in samples.get("tidemill_noted_total", []):
+        noted.setdefault(labels.get("topic", ""), []).append(f"{value:.0f} {labels.get('mode', '')}")
+    lines += [
+        (f"{topic}s", f"{', '.join(modes)} (on nodes, since the agent's start)")
+        for topic, modes in noted.items()
+    ]
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:
         lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))

@@ -368,6 +368,24 @@ class SiteConfig(
     mask: Annotated[
         list[Path], doc("Paths that payloads must not see, besides the site directory and its secrets")
     ] = []
+    images: Annotated[
+        Literal["auto", "fuse", "unpack", "relocate"],
+        doc(
+            "How nodes show images: by squashfuse, unpacked into memory, or unpacked with paths rewritten; `auto` "
+            "chooses, and falls back"
+        ),
+    ] = "auto"
+    store_mb: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        doc("Memory of a node for images and shared inputs at most, in MB; none = half of it"),
+    ] = None
+    spill_dir: Annotated[
+        Path | None,
+        doc(
+            "A fast directory of each node for work directories that do not fit into memory; none = jobs that need one "
+            "are refused"
+        ),
+    ] = None
     output_flush_s: Annotated[
         Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node are made durable at least so often")
     ] = 30.0

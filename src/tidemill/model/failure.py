@@ -100,3 +100,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     allocation: str = ""
     at_us: int = 0
+    notes: list[
+        str
+    ] = []  #: how the allocation's nodes did things, as far as they told: images, work directories

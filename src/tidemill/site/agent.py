@@ -29,6 +29,7 @@ from tidemill.site.harvesting import Harvesting
 from tidemill.site.identity import Identity, SupersededError
 from tidemill.site.log import SiteLog, restore
 from tidemill.site.machine import Machine
+from tidemill.site.memory import largest_slot_mb
 from tidemill.site.metrics import MetricsFile
 from tidemill.site.outputs import Deliverer
 from tidemill.site.planning import Demand
@@ -36,6 +37,7 @@ from tidemill.site.prepare import Preparer
 from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import Launching, find_launcher
 from tidemill.site.rate import Throughput
+from tidemill.site.remarks import Remarks
 from tidemill.site.staging import Stage
 from tidemill.site.sync import Sync
 from tidemill.site.wide import Wide
@@ -53,18 +55,6 @@ FLEET_RECORDS_MAX = 2_000_000
 """New work gets a new fleet after so many records: about 700 MB of journal."""
 
 _log = Log("agent")
-
-
-def _tell_isolation(record: Started) -> None:
-    """A site's operator should hear of it when the kernel gave payloads no place of their own."""
-    if record.isolation != "namespaces":
-        fields = {
-            "pilot": record.p,
-            "node": record.node,
-            "isolation": record.isolation,
-            "reason": record.note,
-        }
-        _log.warning("pilot.not_isolated", **fields)
 
 
 class Agent:
@@ -126,7 +116,8 @@ class Agent:
         self.sync = Sync(config)
         self.throughput = Throughput()
         self.standing: OpenFleet | None = None
-        self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s)
+        self.remarks = Remarks()
+        self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s, self.remarks)
         self.metrics.io = self.fleets.io
         self._offers_told = False
         self._drained: set[str] = set()
@@ -198,8 +189,7 @@ class Agent:
                 started = [record for record in entry.records if type(record) is Started]
                 if started:
                     self.allocations.worked()
-                for record in started:
-                    _tell_isolation(record)
+                self.remarks.take(entry.records)
         return changed
 
     def _read_fleet(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
@@ -391,7 +381,7 @@ class Agent:
             want_core_s=want_core_s,
             want_ranges_max=want_ranges,
             slot_cores_max=self.shape.cores,
-            slot_memory_mb_max=self.shape.memory_mb,
+            slot_memory_mb_max=largest_slot_mb(self.shape.memory_mb),
             devices=self.shape.devices,
             event_s=self.workload.measured(),
             nodes=min(self.config.nodes_max, self.machine.nodes),

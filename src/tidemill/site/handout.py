@@ -13,6 +13,7 @@ import msgspec
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.journal import allocation_of
+from tidemill.site.memory import has_room
 from tidemill.wire.node import Done, Ended, Failed, Grant, JobDef, Program, Record, Returned, Started
 
 INTERVALS = 3.0
@@ -208,7 +209,7 @@ class Book:
         return (
             program is not None
             and program.cores <= seat.cores
-            and program.memory_mb <= seat.memory_mb
+            and has_room(program, seat.memory_mb, spills=True)  # the node knows, and says `no_fit`
             and all(count <= seat.devices.get(kind, 0) for kind, count in program.devices.items())
             and (seat.remaining_s is None or self.event_core_s(job) / program.cores <= seat.remaining_s)
         )

@@ -23,6 +23,7 @@ from tidemill.node.files import write_whole
 from tidemill.site.harvesting import Figures, Harvesting
 from tidemill.site.io import IoShares
 from tidemill.site.machine import Machine
+from tidemill.site.remarks import Remarks
 from tidemill.site.state import SiteState
 
 BEATS = 3
@@ -63,6 +64,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "tidemill_io_ops_total": ("counter", "Metadata operations that nodes' own counters saw, per area"),
     "tidemill_io_bytes_total": ("counter", "Bytes that nodes' own counters saw, per area"),
     "tidemill_io_over_total": ("counter", "Reports of pilots that an area was over its budget"),
+    "tidemill_noted_total": (
+        "counter",
+        "Remarks of pilots, by topic (such as `image`, `spill`) and mode (such as `fuse`, `unpack`, `failed`)",
+    ),
     "tidemill_epoch": ("gauge", "Number of the agent's term"),
 }
 
@@ -98,8 +103,9 @@ def render(samples: Iterator[Sample] | list[Sample]) -> str:
 class MetricsFile:
     """Writes the file when it is time."""
 
-    def __init__(self, path: Path, heartbeat_s: float) -> None:
+    def __init__(self, path: Path, heartbeat_s: float, remarks: Remarks) -> None:
         self._path = path
+        self._remarks = remarks
         self._pause_s = BEATS * heartbeat_s
         self._next_s = 0.0
         self.io: IoShares | None = None
@@ -121,6 +127,8 @@ class MetricsFile:
         ]
         if self.io is not None:
             samples += _of_io(self.io)
+        for (topic, mode), count in sorted(self._remarks.counts.items()):
+            samples.append(Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode))))
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)
             samples.append(Sample("tidemill_harm_seconds_today", totals.share_s))

@@ -17,8 +17,6 @@ from tidemill.errors import ConfigError, JobError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,
     DEFAULT_EVENT_S,
-    DEFAULT_MEMORY_MB,
-    DEFAULT_SCRATCH_MB,
     Application,
     Mode,
     Parameter,
@@ -32,11 +30,12 @@ from tidemill.site.compatibility import may_trace
 from tidemill.site.contained import runtime_of
 from tidemill.site.containers import environment_of, wrap_words
 from tidemill.site.io import start_ops
+from tidemill.site.memory import has_room, images_mb, slot_memory
 from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.setup import setup_of
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
-from tidemill.wire.node import InputDef, JobDef, OutputDef, Program
+from tidemill.wire.node import ImageUse, InputDef, JobDef, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
@@ -180,13 +179,15 @@ class Preparer:
     def _make(self, spec: JobSpec, approved: Approved, measured_s: float | None) -> Program:
         app, asked = approved.app, spec.resources
         cores = _first(asked.cores, app.resources.cores, DEFAULT_CORES)
-        memory_mb = _first(
-            asked.memory_mb, app.resources.memory_mb, min(DEFAULT_MEMORY_MB, self._memory_share(cores))
+        images = [image.use for image in approved.images]
+        memory_mb, scratch_mb = slot_memory(
+            _given(asked.memory_mb, app.resources.memory_mb),
+            _given(asked.scratch_mb, app.resources.scratch_mb),
+            share_mb=self._memory_share(cores, images),
         )
         devices = _devices(asked, app.resources)
-        self._check_fits(cores, memory_mb, devices)
+        self._check_fits(cores, devices)
         timeout_s = asked.timeout_s or app.resources.timeout_s
-        scratch_mb = _first(asked.scratch_mb, app.resources.scratch_mb, DEFAULT_SCRATCH_MB)
         event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
         program = Program(
             program=self._next_program,
@@ -210,7 +211,7 @@ class Preparer:
             stdout_output=spec.keep_stdout,
             batch_commands=app.batch_commands,
             pass_env=[],
-            images=[image.use for image in approved.images],
+            images=images,
             wrap=self._wrap(app),
             setup=setup_of(app, self._applications.site_dir.absolute()),
             trace_first=False,
@@ -221,7 +222,10 @@ class Preparer:
             program = self.profiles.outfit(program, self._trace_every(app))
         program = msgspec.structs.replace(program, start_ops=start_ops(self._config, app, program))
         width = asked.width
-        return program if width is None else self._widen(program, spec, approved, width)
+        if width is not None:
+            return self._widen(program, spec, approved, width)
+        self._check_memory(program)
+        return program
 
     def _widen(self, program: Program, spec: JobSpec, approved: Approved, width: Width) -> Program:
         """The program of a payload that spans nodes: its launcher, in the only slot of the allocation's first node.
@@ -256,6 +260,7 @@ class Preparer:
             env={**rank_environment(width, cores), **program.env},
             cores=1,
             memory_mb=0,
+            scratch_mb=0,
             looping_s=None,
             batch_commands=True,
             pass_env=PASSED,
@@ -296,18 +301,37 @@ class Preparer:
                 raise JobError(f"path `{each.path}` of output `{each.name}` leaves the work directory")
         return files
 
-    def _memory_share(self, cores: int) -> int:
-        return max(1, self._shape.memory_mb * cores // max(1, self._shape.cores))
+    def _memory_share(self, cores: int, images: list[ImageUse]) -> int:
+        """Memory of so many cores when all are used, in MB."""
+        memory_mb = max(0, self._shape.memory_mb - images_mb(images))
+        return max(1, memory_mb * cores // max(1, self._shape.cores))
 
-    def _check_fits(self, cores: int, memory_mb: int, devices: Mapping[str, int]) -> None:
+    def _check_fits(self, cores: int, devices: Mapping[str, int]) -> None:
         shape = self._shape
         for what, wanted, there in [
             ("cores", cores, shape.cores),
-            ("MB of memory", memory_mb, shape.memory_mb),
             *((kind, number, shape.devices.get(kind, 0)) for kind, number in devices.items()),
         ]:
             if wanted > there:
                 raise JobError(f"a slot of {wanted} {what} is asked for, a node of this site has {there}")
+
+    def _check_memory(self, program: Program) -> None:
+        """Work directories count: they are in memory, unless the site has a place for large ones."""
+        spill_dir, there_mb = self._config.spill_dir, self._shape.memory_mb
+        if has_room(program, there_mb, spills=spill_dir is not None):
+            return
+        if program.memory_mb > there_mb:
+            raise JobError(
+                f"a slot of {program.memory_mb} MB of memory is asked for, a node of this site has {there_mb}"
+            )
+        image_mb = images_mb(program.images)
+        images = f", its images {image_mb} MB" if image_mb else ""
+        raise JobError(
+            f"a slot needs {program.memory_mb} MB of memory, its work directory {program.scratch_mb} MB{images}: "
+            f"together more than the {there_mb} MB that a node of this site has",
+            hint="lower `resources.scratch_mb` or `resources.memory_mb`"
+            + ("" if spill_dir else "; or the site names a `spill_dir` for large work directories"),
+        )
 
 
 class _Arguments:
@@ -387,6 +411,11 @@ def _chunk_max(app: Application, templates: list[Template]) -> int:
 
 def _devices(asked: Resources, own: Resources) -> dict[str, int]:
     return {kind: n for kind, n in {**(own.devices or {}), **(asked.devices or {})}.items() if n}
+
+
+def _given(*values: T | None) -> T | None:
+    """The first that is given, if any."""
+    return next((value for value in values if value is not None), None)
 
 
 def _first(*values: T | None) -> T:

@@ -22,6 +22,13 @@ from tidemill.wire.api import FailureReport, Usage
 RATE_EVENTS_MAX = 1000.0
 """A measured rate forgets half of what it knows at so many events."""
 
+NOTES_MAX = 20
+"""Remarks of an allocation's pilots that are kept."""
+
+NOTE_CHARS_MAX = 500
+NOTES_SHOWN = 5
+"""Of them, with each failure."""
+
 RATE_WALL_S_MAX = 3600.0
 """... or at so many payload seconds."""
 
@@ -138,9 +145,11 @@ class BatchOfRecords:
         job.returns += 1
         if job.returns < RETURNS_MAX:
             return
+        why = [note for note in self._notes(record.p) if note.startswith("memory ")]
         message = (
             f"{RETURNS_MAX} pilots in turn returned events {record.first}-{record.first + record.count - 1} as "
             f"`{record.reason}`: they fit into no allocation of this site"
+            + "".join(f"; {each.removeprefix('memory no_fit: ')}" for each in why[-1:])
         )
         pieces = [piece for held in job.grants.values() for piece in held.open]
         self._tally.forget_grants(job, cancel=True)
@@ -161,7 +170,14 @@ class BatchOfRecords:
             allocation.slot_us += record.slot_us
 
     def _noted(self, record: node.Noted) -> None:
-        """Counts for nothing: it is for people."""
+        """Counts for nothing: it is kept for people, beside what happened there."""
+        allocation = self._tally.state.allocations.get(record.p.rsplit(".", 2)[0])
+        if allocation is None:
+            return
+        text = note_text(record)
+        if text in allocation.notes:
+            allocation.notes.remove(text)
+        allocation.notes = [*allocation.notes, text][-NOTES_MAX:]
 
     # ---- steps they share ----
 
@@ -235,6 +251,10 @@ class BatchOfRecords:
             )
         )
 
+    def _notes(self, pilot: str) -> list[str]:
+        allocation = self._tally.state.allocations.get(pilot.rsplit(".", 2)[0])
+        return [] if allocation is None else allocation.notes[-NOTES_SHOWN:]
+
     def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
         return Evidence(
             failure=failure,
@@ -245,6 +265,7 @@ class BatchOfRecords:
             node=record.p,
             allocation=record.p.rsplit(".", 2)[0],
             at_us=record.at_us,
+            notes=self._notes(record.p),
         )
 
     def _measure(self, job: s.Job, record: node.Done) -> None:
@@ -257,6 +278,13 @@ class BatchOfRecords:
         while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
             rate.events /= 2
             rate.wall_s /= 2
+
+
+def note_text(record: node.Noted) -> str:
+    """A remark of a pilot in words: `image fuse: image `sw` (bytes 81800000, show_ms 12)`."""
+    numbers = ", ".join(f"{name} {number}" for name, number in sorted(record.numbers.items()))
+    text = f"{record.topic} {record.mode}" + (f": {record.message}" if record.message else "")
+    return (text + (f" ({numbers})" if numbers else ""))[:NOTE_CHARS_MAX]
 
 
 def _why(job: s.Job, record: node.Failed) -> tuple[FailureClass, str]:

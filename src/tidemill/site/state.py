@@ -125,6 +125,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     leaves: bool = False  #: its pilots are to drain and go in peace
     told_leave: bool = False
     charged_s: float = 0.0  #: node-seconds that the ledger has for it, once it has ended
+    notes: list[str] = []  #: how its nodes do things, the newest last: images, work directories
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):

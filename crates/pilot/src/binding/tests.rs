@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn program(number: u64, cores: u64, event_s: f64) -> Program {
+pub(super) fn program(number: u64, cores: u64, event_s: f64) -> Program {
     Program {
         program: number,
         app: "app".into(),
@@ -31,7 +31,7 @@ fn program(number: u64, cores: u64, event_s: f64) -> Program {
     }
 }
 
-fn job(number: u64, program: u64) -> JobDef {
+pub(super) fn job(number: u64, program: u64) -> JobDef {
     JobDef {
         job: number,
         program,
@@ -44,7 +44,7 @@ fn job(number: u64, program: u64) -> JobDef {
     }
 }
 
-fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u64, u64)]) -> Work {
+pub(super) fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u64, u64)]) -> Work {
     let grant = |(k, &(job, first, count)): (usize, &(u64, u64, u64))| Grant {
         grant: k as u64 + 1,
         job,
@@ -59,13 +59,13 @@ fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u64, u64)]) -
     }
 }
 
-fn binding(cores: u64) -> Binding {
+pub(super) fn binding(cores: u64) -> Binding {
     let units = (0..cores as usize).map(|id| vec![id]).collect();
     Binding::new(Room::new(units, cores, 1000, BTreeMap::new()))
 }
 
 /// Runs among the actions: slot, ticket, piece.
-fn runs(actions: &[Action]) -> Vec<(u32, u64, Piece)> {
+pub(super) fn runs(actions: &[Action]) -> Vec<(u32, u64, Piece)> {
     actions
         .iter()
         .filter_map(|action| match action {
@@ -75,7 +75,7 @@ fn runs(actions: &[Action]) -> Vec<(u32, u64, Piece)> {
         .collect()
 }
 
-fn made(actions: &[Action]) -> usize {
+pub(super) fn made(actions: &[Action]) -> usize {
     actions
         .iter()
         .filter(|action| matches!(action, Action::Create { .. }))
@@ -157,7 +157,7 @@ fn what_can_never_run_here_comes_back_at_once() {
     let mut binding = binding(2);
     let given = work(vec![program(1, 3, 1.0)], vec![job(1, 1)], &[(1, 0, 4), (9, 0, 1)]);
     let refused = binding.take_work(given, 0);
-    assert_eq!((refused.no_fit[0].job, refused.unknown[0].job), (1, 9));
+    assert_eq!((refused.no_fit[0].0.job, refused.unknown[0].job), (1, 9));
     assert!(binding.decide(0).is_empty());
 }
 
@@ -346,7 +346,7 @@ fn large_payloads_stay_whole_while_there_is_more_to_come_and_are_shared_when_the
 
 #[test]
 fn a_chunk_weighs_by_its_events_against_short_ones() {
-    let mut known = KnownProgram::new(program(1, 1, 1.0), None);
+    let mut known = KnownProgram::new(program(1, 1, 1.0), Shape::of(&program(1, 1, 1.0), &[]), None);
     known.measure(1, 0.1005);
     known.measure(500, 0.35);
     known.measure(1, 0.1005);

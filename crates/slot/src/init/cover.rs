@@ -46,6 +46,8 @@ pub(crate) struct Covers {
     covers: Vec<Cover>,
     masks: Vec<PathBuf>,
     backs: Vec<PathBuf>,
+    /// where images lie
+    areas: Vec<PathBuf>,
     /// entries of /tmp that cleaning must leave alone
     kept: Vec<String>,
     numbered: u64,
@@ -59,6 +61,7 @@ impl Covers {
             covers: Vec::new(),
             masks: Vec::new(),
             backs: Vec::new(),
+            areas: Vec::new(),
             kept: vec![".tidemill".into()],
             numbered: 0,
         }
@@ -85,6 +88,31 @@ impl Covers {
         });
     }
 
+    /// Before an image lies over an area: the place for the real tree beside it, and, below /tmp, which is not the old
+    /// one, the area itself again. `own` is S/own. The current directory is another one afterwards.
+    pub fn prepare_area(&mut self, area: &Path, own: BorrowedFd<'_>) -> Result<()> {
+        if area.starts_with("/tmp") {
+            self.back(area)?;
+        }
+        let names = plain_names(area, area.strip_prefix("/").unwrap_or(area))?;
+        let mut at = String::from("real");
+        file::make_dir_at(own, &at, 0o755)?;
+        for name in names {
+            at = format!("{at}/{name}");
+            file::make_dir_at(own, &at, 0o755)?;
+        }
+        self.areas.push(area.to_owned());
+        Ok(())
+    }
+
+    /// The same paths in the real trees beside images.
+    fn beside(&self, paths: &[PathBuf]) -> Vec<PathBuf> {
+        let below = |path: &&PathBuf| self.areas.iter().any(|area| path.starts_with(area));
+        let alias =
+            |path: &PathBuf| Path::new(tidemill_image::ALIAS).join(path.strip_prefix("/").unwrap_or(path));
+        paths.iter().filter(below).map(alias).collect()
+    }
+
     /// Masks the site's paths, the user's keys, and the batch system.
     pub fn mask_all(&mut self, spec: &SlotSpec, uid: u32) -> Result<()> {
         let mut masks = spec.mask.clone();
@@ -101,6 +129,7 @@ impl Covers {
         if !spec.batch_commands.is_empty() {
             masks.extend(MUNGE.iter().map(PathBuf::from));
         }
+        masks.extend(self.beside(&masks));
         for path in &masks {
             self.mask(path)?;
         }
@@ -137,6 +166,7 @@ impl Covers {
             .filter(|dir| dir.is_absolute())
             .collect();
         dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+        dirs.extend(self.beside(&dirs));
         dirs.sort();
         dirs.dedup();
         for name in names.iter().filter(|name| !name.contains('/')) {

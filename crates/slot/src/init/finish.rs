@@ -22,6 +22,7 @@ const STDERR_TAIL_BYTES: usize = 4096;
 const KILL_US: u64 = 30_000_000;
 /// A launcher that was asked to end is killed after so long.
 const TERMINATE_US: u64 = 1_500_000;
+const SIGBUS: i32 = 7;
 /// What programs print when a file system is full (strerror of ENOSPC).
 const FULL_MESSAGE: &[u8] = b"No space left on device";
 
@@ -269,11 +270,10 @@ impl Init {
         let says_full = tail
             .windows(FULL_MESSAGE.len())
             .any(|window| window == FULL_MESSAGE);
-        if self.scratch.full() || says_full {
-            let message = format!(
-                "{how}; a file system is full (scratch: {} MB)",
-                self.spec.scratch_mb
-            );
+        // who fills a mapped file, such as one in /dev/shm, gets no error but this signal
+        let in_a_mapped_file = exit == Exit::Signal(SIGBUS) && payload.was_short;
+        if self.scratch.full() || says_full || in_a_mapped_file {
+            let message = format!("{how}; a file system is full: {}", self.shortage());
             return Verdict {
                 failure: "disk",
                 message,
@@ -432,6 +432,7 @@ impl Init {
             let memory_mb = if limit > 0 { limit } else { self.spec.memory_mb };
             let printed = self.streams.printed();
             let verdict = payload.judge(&job.program, memory_mb, (self.reach, printed), now_us);
+            let verdict = verdict.or_else(|| self.judge_scratch(&mut payload, now_us));
             if let (Some(verdict), None) = (verdict, &payload.verdict) {
                 payload.verdict = Some(verdict);
                 kill = true;

@@ -12,7 +12,7 @@ use super::inputs::{each_files, path_of, Inputs};
 use super::place::Place;
 use crate::queue::{Events, Pace};
 use crate::template::{Template, Values};
-use crate::SlotSpec;
+use crate::{Isolated, SlotSpec};
 
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -21,6 +21,7 @@ pub(crate) struct Job {
     pub def: JobDef,
     pub program: Rc<Program>,
     pub path: CString,
+    executable: String,
     pub pace: Pace,
     pub inputs: Inputs,
     /// words before the executable: a container's runtime with its options
@@ -49,11 +50,13 @@ impl Job {
         {
             return Err(format!("executable `{wrong}` is no absolute path"));
         }
-        let path = CString::new(started.as_str()).map_err(|error| error.to_string())?;
+        let moved = |text: &str| relocated(text, spec, place);
+        let (started, executable) = (moved(started), moved(&program.executable));
+        let path = CString::new(started).map_err(|error| error.to_string())?;
         let argv = def
             .argv
             .iter()
-            .map(|text| Template::parse(text))
+            .map(|text| Template::parse(&moved(text)))
             .collect::<std::result::Result<_, _>>()?;
         let mut outputs = Vec::new();
         for output in &program.outputs {
@@ -61,7 +64,7 @@ impl Job {
         }
         let mut env = Strings::new();
         for (name, value) in environment(&def, &program, spec, place) {
-            env.push(format!("{name}={value}"))
+            env.push(format!("{name}={}", moved(&value)))
                 .map_err(|error| format!("environment `{name}`: {error}"))?;
         }
         Ok(Job {
@@ -73,6 +76,7 @@ impl Job {
             program,
             path,
             wrap,
+            executable,
             argv,
             outputs,
             env,
@@ -91,7 +95,7 @@ impl Job {
     /// Arguments for these events, `argv[0]` first; for a persistent payload, of no event in particular.
     pub fn arguments(&self, place: &Place, events: Events) -> std::result::Result<Strings, String> {
         let mut argv = Strings::new();
-        for word in self.wrap.iter().chain(std::iter::once(&self.program.executable)) {
+        for word in self.wrap.iter().chain(std::iter::once(&self.executable)) {
             argv.push(word.as_str()).map_err(|error| error.to_string())?;
         }
         for template in &self.argv {
@@ -177,6 +181,16 @@ fn placed(word: &str, place: &Place) -> String {
     ]
     .into_iter()
     .fold(word.to_owned(), |text, (name, path)| text.replace(name, path))
+}
+
+/// A text as payloads get it: where images are not at their original paths, it names the paths where they are.
+fn relocated(text: &str, spec: &SlotSpec, place: &Place) -> String {
+    if place.isolated == Isolated::Namespaces {
+        return text.to_owned();
+    }
+    spec.images.iter().fold(text.to_owned(), |text, image| {
+        tidemill_image::relocate(&image.root.to_string_lossy(), &image.areas, &text)
+    })
 }
 
 /// `TIDEMILL_INPUT_` and the name in upper case, `_` for everything that no variable name may hold.

@@ -14,6 +14,7 @@ mod place;
 mod range;
 mod sample;
 mod scratch;
+mod shortage;
 mod start;
 mod streams;
 mod talk;
@@ -49,7 +50,8 @@ pub(crate) struct Birth {
     pub old_root: OwnedFd,
     /// user and group of the pilot
     pub identity: (u32, u32),
-    /// the scratch directory where there are no namespaces
+    pub isolated: Isolated,
+    /// the scratch directory where there are no namespaces, or where the scratch is not in memory
     pub directory: Option<PathBuf>,
     /// why there are none
     pub note: String,
@@ -134,9 +136,11 @@ impl Init {
             spec: &birth.spec,
             old_root: birth.old_root,
             identity: birth.identity,
+            isolated: birth.isolated,
             directory: birth.directory,
         })?;
         let isolated = place.isolated;
+        let note = [birth.note, place.note.clone()].concat();
         socket::send_descriptor(birth.socket.as_fd(), place.root.as_fd())?;
         let mut init = Init {
             spec: birth.spec,
@@ -166,7 +170,7 @@ impl Init {
         };
         init.control.put(FromSlot::Up {
             isolated,
-            note: birth.note,
+            note,
             pid: process::id() as u32,
         });
         Ok(init)

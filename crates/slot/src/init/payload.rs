@@ -59,6 +59,10 @@ pub(crate) struct Payload {
     told_user_us: u64,
     told_system_us: u64,
     told_traffic: Traffic,
+    /// the scratch was nearly full while it ran
+    pub was_short: bool,
+    /// when the scratch is looked at next where that costs something
+    pub next_scratch_us: u64,
     next_sample_us: u64,
     next_costly_us: u64,
     next_charge_us: u64,
@@ -86,6 +90,8 @@ impl Payload {
             told_user_us: 0,
             told_system_us: 0,
             told_traffic: Traffic::default(),
+            was_short: false,
+            next_scratch_us: 0,
             next_sample_us: now_us + SAMPLE_US,
             next_costly_us: now_us + COSTLY_AFTER_US,
             next_charge_us: 0,

@@ -1,26 +1,30 @@
 //! Where payloads live: the slot's namespaces and mounts, or a directory where there are none.
 //!
-//! One tmpfs, the scratch (S), holds everything; the init keeps a descriptor of its root:
+//! One tmpfs, the scratch (S), holds everything (a directory elsewhere does where memory is short); the init keeps a
+//! descriptor of its root:
 //!
 //! ```text
 //! S/tmp         the payloads' /tmp, with /tmp/work (current directory) and /tmp/home (HOME)
 //! S/shm         the payloads' /dev/shm
 //! S/own         the payloads' /tmp/.tidemill, read-only to them: lib/ and in/JOB/
 //! S/out/N/      outputs that wait for the pilot; payloads cannot reach it
+//! S/over/N/     what payloads write where image N lies over the file system (upper and work directories of overlays)
 //! S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
 //! ```
 //!
 //! /tmp being replaced, a program that lies there would be gone. What the pilot names (`Back`: executable, first
 //! argument, directories in the environment) is shown again at its old path; inputs are read through a descriptor of the
 //! root directory that was opened before anything was covered.
+//!
+//! Images lie over their areas, and the real trees beside them at /tmp/.tidemill/real, masked like the originals.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
 
 use super::cover::Covers;
-use crate::{Isolated, Isolation, SlotSpec};
+use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 
 /// The Python payload library as payloads import it.
 const LIBRARY: &str = include_str!("../tidemill_payload.py");
@@ -28,6 +32,8 @@ const LIBRARY: &str = include_str!("../tidemill_payload.py");
 /// Directories and paths of a slot.
 pub(crate) struct Place {
     pub isolated: Isolated,
+    /// S is a tmpfs of the slot's own
+    pub in_memory: bool,
     /// S; outputs are renamed through it, since a rename does not cross mounts
     pub root: OwnedFd,
     /// the next three as payloads see them: the current directory must have its path there
@@ -43,6 +49,8 @@ pub(crate) struct Place {
     pub home_path: String,
     pub own_path: String,
     pub covers: Covers,
+    /// what is not as it should be, and why
+    pub note: String,
 }
 
 /// What the init is told by `start`.
@@ -51,7 +59,8 @@ pub(crate) struct Entry<'a> {
     pub old_root: OwnedFd,
     /// user and group of the pilot; they stay the same inside
     pub identity: (u32, u32),
-    /// the scratch directory of a slot without namespaces
+    pub isolated: Isolated,
+    /// the scratch directory of a slot without namespaces, or of one whose scratch is not in memory
     pub directory: Option<PathBuf>,
 }
 
@@ -61,9 +70,17 @@ fn write_text(path: &str, text: &str) -> Result<()> {
 
 /// Makes the namespaces that this process has just been born into a slot: identity, mounts, rights.
 pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
-    match entry.directory.clone() {
-        Some(directory) => enter_directory(entry, &directory),
-        None => enter_namespaces(entry),
+    match (entry.isolated, entry.directory.clone()) {
+        (Isolated::Subreaper, Some(directory)) => enter_directory(entry, &directory),
+        _ => enter_namespaces(entry),
+    }
+}
+
+/// S at /tmp: memory, or a directory elsewhere.
+fn mount_scratch(entry: &Entry<'_>, tmp: &Path) -> Result<()> {
+    match &entry.directory {
+        None => mount::tmpfs(tmp, entry.spec.scratch_mb.max(1) << 20, 0o755),
+        Some(directory) => mount::bind_descriptor(file::open_dir(directory)?.as_fd(), tmp),
     }
 }
 
@@ -78,7 +95,8 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     mount::make_all_private()?;
     let tmp = Path::new("/tmp");
     let covered_tmp = file::open_dir(tmp)?;
-    mount::tmpfs(tmp, entry.spec.scratch_mb.max(1) << 20, 0o755)?;
+    let images = open_images(entry.spec)?;
+    mount_scratch(&entry, tmp)?;
     let root = file::open_dir(tmp)?;
     make_directories(&root)?;
     let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
@@ -92,6 +110,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     mount::proc(Path::new("/proc"))?;
     let mut place = Place {
         isolated: Isolated::Namespaces,
+        in_memory: entry.directory.is_none(),
         tmp: tmp_seen("")?,
         work: tmp_seen("work")?,
         home: tmp_seen("home")?,
@@ -102,17 +121,50 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         home_path: "/tmp/home".into(),
         own_path: "/tmp/.tidemill".into(),
         covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
+        note: String::new(),
         root,
     };
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
     place.covers.tmp_replaced(covered_tmp);
+    cover_areas(&mut place, entry.spec, &images)?;
     place.covers.mask_all(entry.spec, uid)?;
     finish_set_up(&place)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
+}
+
+/// The trees of images: where they lie may be covered a moment later.
+fn open_images(spec: &SlotSpec) -> Result<Vec<OwnedFd>> {
+    let open = |image: &SlotImage| file::open_dir(&image.root).and_then(tidemill_sys::fd::high);
+    spec.images.iter().map(open).collect()
+}
+
+/// Lays each image over its areas. Writes go to the scratch.
+fn cover_areas(place: &mut Place, spec: &SlotSpec, images: &[OwnedFd]) -> Result<()> {
+    let by_number = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    for (number, (image, root)) in spec.images.iter().zip(images).enumerate() {
+        let scratch = format!("over/{number}");
+        file::make_dir_at(place.root.as_fd(), "over", 0o700)?;
+        file::make_dir_at(place.root.as_fd(), &scratch, 0o700)?;
+        for area in &image.areas {
+            place.covers.prepare_area(Path::new(area), place.own.as_fd())?;
+        }
+        let note = tidemill_image::cover(
+            &by_number(root),
+            &image.areas,
+            &by_number(&place.root).join(scratch),
+            Path::new(tidemill_image::ALIAS),
+        )
+        .map_err(|error| {
+            let source = std::io::Error::other(error.chain());
+            SysError::new("show image over", image.areas.join(", "), source)
+        })?;
+        place.note.push_str(&note);
+    }
+    Ok(())
 }
 
 fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
@@ -123,6 +175,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let place = Place {
         isolated: Isolated::Subreaper,
+        in_memory: false,
         tmp: dir("tmp")?,
         work: dir("tmp/work")?,
         home: dir("tmp/home")?,
@@ -133,6 +186,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         home_path: path("tmp/home"),
         own_path: path("own"),
         covers: Covers::none(tidemill_sys::fd::duplicate(root.as_fd())?),
+        note: String::new(),
         root,
     };
     finish_set_up(&place)?;

@@ -1,17 +1,22 @@
 //! The scratch between payloads: emptied, inputs laid out, outputs put aside.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use tidemill_sys::file::{self, Space, Status};
 use tidemill_sys::{Result, SysError};
 
 use super::place::Place;
-use crate::{Isolated, SlotOutput};
+use crate::SlotOutput;
 
 /// The work directory below S.
 const WORK: &str = "tmp/work";
 /// The tmpfs counts as full when less than this is left of it.
 const FULL_BYTES: u64 = 64 << 10;
+
+/// Files and directories of a scratch outside of memory that are counted.
+const FILES_MAX: usize = 200_000;
 
 /// The directories that payloads write to, as they were before a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +78,7 @@ impl Scratch {
 
     /// To be called right before a payload starts. Costs nothing where the last `clean` found nothing to do.
     pub fn remember(&mut self) -> Result<()> {
-        if self.before.is_none() && self.place.isolated == Isolated::Namespaces && self.waiting == 0 {
+        if self.before.is_none() && self.place.in_memory && self.waiting == 0 {
             self.before = Some(self.snapshot()?);
         }
         Ok(())
@@ -127,6 +132,35 @@ impl Scratch {
             .is_ok_and(|space| space.blocks_free * space.block_bytes < FULL_BYTES || space.inodes_free == 0)
     }
 
+    /// What everything in the scratch takes now: of a tmpfs of our own as the kernel counts, of a directory as its files
+    /// do, `FILES_MAX` of them at most.
+    pub fn used_mb(&self) -> u64 {
+        if !self.place.in_memory {
+            let mut left = FILES_MAX;
+            let path = format!("/proc/self/fd/{}", self.place.root.as_raw_fd());
+            return used_bytes(Path::new(&path), &mut left).div_ceil(1 << 20);
+        }
+        let space = file::space(self.place.root.as_fd()).unwrap_or_default();
+        let used = space.blocks.saturating_sub(space.blocks_free) * space.block_bytes;
+        used.div_ceil(1 << 20)
+    }
+
+    /// What is to be said where there was no room: the cap, what is in use, and what would change it.
+    pub fn shortage(&self, cap_mb: u64) -> String {
+        let inodes = file::space(self.place.root.as_fd())
+            .is_ok_and(|space| self.place.in_memory && space.inodes_free == 0);
+        let files = if inodes {
+            ", and no file more can be made"
+        } else {
+            ""
+        };
+        format!(
+            "work directory, inputs, /tmp and /dev/shm of a slot may take {cap_mb} MB together, {} MB are in \
+             use{files}: raise `resources.scratch_mb`",
+            self.used_mb()
+        )
+    }
+
     /// Moves files of the work directory to where the pilot finds them. The error says which output is wrong and how.
     pub fn put_aside(
         &mut self,
@@ -159,6 +193,26 @@ impl Scratch {
         self.waiting += 1;
         Ok(directory)
     }
+}
+
+/// Bytes on disk of everything below a directory of one file system.
+fn used_bytes(directory: &Path, left: &mut usize) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
+    let mut sum = 0;
+    for entry in entries.flatten() {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        let Ok(metadata) = entry.metadata() else { continue };
+        sum += metadata.blocks() * 512;
+        if metadata.is_dir() {
+            sum += used_bytes(&entry.path(), left);
+        }
+    }
+    sum
 }
 
 /// A regular file below the work directory, no link on the way.

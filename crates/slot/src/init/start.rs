@@ -100,6 +100,14 @@ impl Init {
         }
     }
 
+    /// Where the scratch had no room for inputs, say how much room there is.
+    fn explain(&self, mut why: NotStarted) -> NotStarted {
+        if why.failure == "disk" {
+            why.message = format!("{}; {}", why.message, self.shortage());
+        }
+        why
+    }
+
     fn start(&mut self, id: u64) {
         let Some(mut job) = self.jobs.remove(&id) else {
             return match self.wrong_jobs.get(&id).cloned() {
@@ -118,7 +126,8 @@ impl Init {
         };
         self.jobs.insert(id, job);
         if let Err(not_started) = started {
-            self.not_started(id, size, not_started);
+            let why = self.explain(not_started);
+            self.not_started(id, size, why);
         }
     }
 

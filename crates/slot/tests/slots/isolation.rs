@@ -242,16 +242,12 @@ fn fallback() {
     .unwrap();
     assert_eq!(slot.isolation(), (Isolated::Namespaces, ""));
     let left = || {
-        let mine = format!("tidemill-slot-{}-", std::process::id());
+        let mine = format!("-{}-", std::process::id());
         let entries = std::fs::read_dir("/dev/shm").unwrap();
         entries
             .filter(|entry| {
-                entry
-                    .as_ref()
-                    .unwrap()
-                    .file_name()
-                    .to_string_lossy()
-                    .starts_with(&mine)
+                let name = entry.as_ref().unwrap().file_name().to_string_lossy().into_owned();
+                name.starts_with("tidemill-slot-") && name.contains(&mine)
             })
             .count()
     };

@@ -1,0 +1,112 @@
+//! Long work in a process of its own: a fork of the pilot that tells by lines of JSON how it goes, and dies with it.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use serde_json::Value;
+use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::process::{self, Fork, Namespaces, Waited};
+use tidemill_sys::{security, signal};
+
+/// Signals that a batch system may send to all processes: the pilot decides, not its children.
+const SHRUGGED_OFF: [i32; 7] = [1, 2, 3, 10, 12, 13, 15]; // HUP INT QUIT USR1 USR2 PIPE TERM
+const WORDS_MAX: usize = 64 << 10;
+
+/// The child's end.
+pub struct Teller(OwnedFd);
+
+impl Teller {
+    /// Tell the pilot.
+    pub fn tell(&self, message: &Value) {
+        let mut line = message.to_string();
+        line.push('\n');
+        let _ = fd::write(self.0.as_fd(), line.as_bytes()); // whoever does not listen is dead
+    }
+
+    /// Sleep until `watched` is readable; false when the pilot is gone.
+    pub fn wait(&self, watched: BorrowedFd<'_>) -> bool {
+        let mut polls = [Poll::new(watched, READABLE), Poll::new(self.0.as_fd(), 0)];
+        fd::poll(&mut polls, None).is_ok() && !polls[1].readable()
+    }
+}
+
+/// The pilot's end.
+pub struct Child {
+    pid: i32,
+    from: OwnedFd,
+    input: Vec<u8>,
+    closed: bool,
+}
+
+impl Child {
+    /// Run `work` in a child. It has our memory and mounts, none of our descriptors.
+    pub fn start(work: impl FnOnce(&Teller)) -> Result<Self, String> {
+        let wrong = |error| tidemill_wire::log::cause(&error);
+        let (from, to) = fd::pipe().map_err(wrong)?;
+        let pilot = process::id();
+        match process::fork(Namespaces::NONE).map_err(wrong)? {
+            Fork::Parent { child } => {
+                drop(to);
+                fd::set_nonblocking(from.as_fd(), true).map_err(wrong)?;
+                Ok(Child {
+                    pid: child,
+                    from,
+                    input: Vec::new(),
+                    closed: false,
+                })
+            }
+            Fork::Child => {
+                let prepared = signal::reset_all()
+                    .and_then(|()| signal::shrug_off(&SHRUGGED_OFF))
+                    .and_then(|()| signal::block_only(&[]))
+                    .and_then(|()| security::set_parent_death_signal(signal::KILL))
+                    .and_then(|()| fd::close_from(3, &[to.as_raw_fd()]));
+                if prepared.is_ok() && process::parent_id() == pilot {
+                    work(&Teller(to));
+                }
+                process::exit_now(0)
+            }
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.from.as_fd()
+    }
+
+    /// What it told since; never waits.
+    pub fn hear(&mut self) -> Vec<Value> {
+        let mut piece = [0_u8; 4096];
+        while !self.closed && self.input.len() < WORDS_MAX {
+            match fd::read(self.from.as_fd(), &mut piece) {
+                Ok(0) => self.closed = true,
+                Ok(got) => self.input.extend_from_slice(&piece[..got]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => self.closed = true,
+            }
+        }
+        let whole = self
+            .input
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.input.drain(..whole).collect();
+        let lines = lines.split(|&byte| byte == b'\n');
+        lines
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect()
+    }
+
+    /// Whether it has ended, or cannot say anything any more.
+    pub fn is_over(&self) -> bool {
+        self.closed
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if matches!(process::wait(self.pid, false), Ok(Waited::Running)) {
+            let _ = signal::kill(self.pid, signal::KILL);
+            let _ = process::wait(self.pid, true);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! One image: read from the shared file system, then shown.
+
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use serde_json::{json, Value};
+use tidemill_image::{assemble, Limits};
+use tidemill_sys::mount;
+use tidemill_sys::time::monotonic_us;
+use tidemill_wire::ImageUse;
+
+use super::child::{Child, Teller};
+use super::{paths, Shown};
+
+/// Where it is.
+enum Stage {
+    /// its file is on the way
+    Fetching(Child),
+    /// it is being made a directory
+    Showing(Child),
+    /// slots use it; the child watches squashfuse, where there is one
+    Shown(Option<Child>),
+    Over,
+}
+
+/// What is new.
+pub enum Progress {
+    Nothing,
+    /// without its name
+    Shown(Shown),
+    Failed(String),
+    Died(String),
+}
+
+/// An image on its way to slots.
+pub struct Image {
+    name: String,
+    file: PathBuf,
+    at: PathBuf,
+    want: &'static str,
+    /// why it is wanted in another way than the site's
+    note: String,
+    bytes: u64,
+    limit_bytes: u64,
+    since_us: u64,
+    fetch_ms: u64,
+    stage: Stage,
+}
+
+impl Image {
+    /// Begin to bring it into `home`; at most `limit_mb` in all.
+    pub fn begin(
+        home: &Path,
+        image: &ImageUse,
+        (want, note): (&'static str, String),
+        limit_mb: u64,
+    ) -> Result<Self, String> {
+        let (file, at) = paths(home, &image.file.sha256);
+        std::fs::create_dir_all(&at)
+            .map_err(|error| format!("failed to make `{}`: {error}", at.display()))?;
+        let mut begun = Image {
+            name: image.name.clone(),
+            file,
+            at,
+            want,
+            note,
+            bytes: image.file.bytes,
+            limit_bytes: (limit_mb << 20).saturating_sub(image.file.bytes),
+            since_us: monotonic_us(),
+            fetch_ms: 0,
+            stage: Stage::Over,
+        };
+        if begun.file.exists() {
+            begun.show()?;
+        } else {
+            begun.fetch(image)?;
+        }
+        Ok(begun)
+    }
+
+    /// Read the shared file system: what nodes that cannot get it from others do.
+    fn fetch(&mut self, image: &ImageUse) -> Result<(), String> {
+        let partial = self.file.with_extension("part");
+        let _ = std::fs::remove_file(&partial); // of an attempt that was broken off
+        let (name, staged, file) = (&self.name, &image.file, &self.file);
+        let child = Child::start(|pilot| {
+            let fetched = assemble(name, staged, &partial, &mut || true).map_err(|error| error.chain());
+            let kept = fetched.and_then(|()| {
+                std::fs::rename(&partial, file)
+                    .map_err(|error| format!("failed to rename `{}`: {error}", partial.display()))
+            });
+            pilot.tell(&match kept {
+                Ok(()) => json!({"fetched": true}),
+                Err(cause) => json!({"failed": cause}),
+            });
+        })?;
+        self.stage = Stage::Fetching(child);
+        Ok(())
+    }
+
+    fn show(&mut self) -> Result<(), String> {
+        let now_us = monotonic_us();
+        self.fetch_ms = now_us.saturating_sub(self.since_us) / 1000;
+        self.since_us = now_us;
+        let (file, at, want, limits) = (&self.file, &self.at, self.want, Limits::memory(self.limit_bytes));
+        self.stage = Stage::Showing(Child::start(|pilot| {
+            keep_shown((file, at), want, &limits, pilot)
+        })?);
+        Ok(())
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.stage {
+            Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => Some(child.fd()),
+            Stage::Shown(None) | Stage::Over => None,
+        }
+    }
+
+    /// The tree, once slots can use it.
+    pub fn root(&self) -> Option<PathBuf> {
+        matches!(self.stage, Stage::Shown(_)).then(|| self.at.clone())
+    }
+
+    pub fn poll(&mut self) -> Progress {
+        let child = match &mut self.stage {
+            Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => child,
+            Stage::Shown(None) | Stage::Over => return Progress::Nothing,
+        };
+        let (told, over) = (child.hear(), child.is_over());
+        for message in &told {
+            let text = |key: &str| message.get(key).and_then(Value::as_str).map(str::to_owned);
+            if let Some(cause) = text("died") {
+                self.stage = Stage::Over;
+                return Progress::Died(format!("image `{}`: {cause}", self.name));
+            }
+            if let Some(cause) = text("failed") {
+                self.stage = Stage::Over;
+                return Progress::Failed(format!("image `{}`: {cause}", self.name));
+            }
+            if let Some(way) = text("shown") {
+                return self.shown(message, way);
+            }
+            if message.get("fetched").is_some() {
+                return match self.show() {
+                    Ok(()) => Progress::Nothing,
+                    Err(cause) => Progress::Failed(format!("image `{}`: {cause}", self.name)),
+                };
+            }
+        }
+        if !over {
+            return Progress::Nothing;
+        }
+        let gone = format!("image `{}`: the process that looked after it is gone", self.name);
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Shown(_) => Progress::Died(gone),
+            _ => Progress::Failed(gone),
+        }
+    }
+
+    fn shown(&mut self, message: &Value, way: String) -> Progress {
+        let number = |key: &str| message.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let said = message.get("note").and_then(Value::as_str).unwrap_or_default();
+        let notes: Vec<&str> = [self.note.as_str(), said]
+            .into_iter()
+            .filter(|note| !note.is_empty())
+            .collect();
+        let note = notes.join("; ");
+        let served = message.get("served").and_then(Value::as_bool).unwrap_or(false);
+        let child = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Showing(child) if served => Some(child),
+            _ => None,
+        };
+        self.stage = Stage::Shown(child);
+        Progress::Shown(Shown {
+            sha256: String::new(),
+            way,
+            note,
+            held_mb: (self.bytes + number("bytes")).div_ceil(1 << 20),
+            bytes: self.bytes,
+            fetch_ms: self.fetch_ms,
+            show_ms: monotonic_us().saturating_sub(self.since_us) / 1000,
+        })
+    }
+
+    /// End what shows it, and remove tree and file.
+    pub fn remove(&mut self) {
+        self.stage = Stage::Over; // with its squashfuse
+        while mount::detach(&self.at).is_ok() {}
+        let _ = std::fs::remove_dir_all(&self.at);
+        let _ = std::fs::remove_file(&self.file);
+        let _ = std::fs::remove_file(self.file.with_extension("part"));
+    }
+}
+
+/// The life of the child that shows an image: as long as its squashfuse, or until the tree is unpacked.
+fn keep_shown((file, at): (&Path, &Path), want: &str, limits: &Limits, pilot: &Teller) {
+    let mut shown = match tidemill_image::show(file, at, want, limits) {
+        Ok(shown) => shown,
+        Err(error) => return pilot.tell(&json!({"failed": error.chain()})),
+    };
+    let served = shown.watch().is_some();
+    pilot.tell(&json!({
+        "shown": shown.way.name(), "note": shown.note, "bytes": shown.bytes, "served": served,
+    }));
+    if !served {
+        return;
+    }
+    loop {
+        if let Some(how) = shown.ended() {
+            return pilot.tell(&json!({"died": how}));
+        }
+        if !shown.watch().is_some_and(|watched| pilot.wait(watched)) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The place for work directories that do not fit into memory: is it one?
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use tidemill_slot::own;
+use tidemill_sys::file;
+
+/// File systems that other machines serve, as /proc/self/mountinfo names them: a work directory there would be what
+/// memory was to spare.
+const REMOTE: [&str; 22] = [
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "smb3",
+    "panfs",
+    "afs",
+    "9p",
+    "orangefs",
+    "pvfs2",
+    "wekafs",
+    "glusterfs",
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "fuse.ceph-fuse",
+    "fuse.cvmfs2",
+    "cvmfs2",
+    "dvs",
+    "fuse.juicefs",
+];
+/// So much of what is free stays free.
+const RESERVE: u64 = 20;
+
+/// MB that work directories may take below `base`, and what is to be said; 0 where it is of no use, with the reason.
+/// Removes what killed pilots of ours left there.
+pub fn look(base: Option<&str>) -> (u64, String) {
+    let Some(base) = base else {
+        return (0, String::from("the site has no `spill_dir`"));
+    };
+    let no = |why: &str| (0, format!("`spill_dir` `{base}` {why}"));
+    let path = match Path::new(base).canonicalize() {
+        Ok(path) => path,
+        Err(error) => return no(&format!("cannot be used on this node: {error}")),
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    match kind_of(&mounts, &path) {
+        Some(kind) if REMOTE.contains(&kind.as_str()) => {
+            return no(&format!("is on a network file system ({kind})"));
+        }
+        Some(kind) if kind == "tmpfs" || kind == "ramfs" => {
+            return no(&format!("is in memory ({kind})"));
+        }
+        _ => {}
+    }
+    let removed = own::clean(&path, "slot");
+    if removed > 0 {
+        crate::pilot::LOG.info("spill.cleaned", &[("base", &base), ("removed", &removed)]);
+    }
+    if let Err(error) = own::OwnDirectory::make(&path, "slot").map(|own| own::remove(own.path())) {
+        return no(&tidemill_wire::log::cause(&error));
+    }
+    match file::open_dir(&path).and_then(|dir| file::space(dir.as_fd())) {
+        Ok(space) => {
+            let free_mb =
+                (space.blocks_free / RESERVE * (RESERVE - 1)).saturating_mul(space.block_bytes) >> 20;
+            (free_mb, format!("`spill_dir` `{base}` has {free_mb} MB free"))
+        }
+        Err(error) => no(&tidemill_wire::log::cause(&error)),
+    }
+}
+
+/// The kind of the file system on which a path lies: of the last mount at the longest prefix (proc_pid_mountinfo(5)).
+fn kind_of(mountinfo: &str, path: &Path) -> Option<String> {
+    let mut found: Option<(usize, String)> = None;
+    for line in mountinfo.lines() {
+        let Some((before, after)) = line.split_once(" - ") else {
+            continue;
+        };
+        let Some(point) = before.split(' ').nth(4).map(unescaped) else {
+            continue;
+        };
+        let length = point.as_os_str().len();
+        if path.starts_with(&point) && found.as_ref().map_or(true, |(longest, _)| length >= *longest) {
+            found = Some((length, after.split(' ').next().unwrap_or_default().to_owned()));
+        }
+    }
+    found.map(|(_, kind)| kind)
+}
+
+/// Blanks, tabs, newlines and backslashes are octal there.
+fn unescaped(text: &str) -> PathBuf {
+    let plain = text
+        .replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n");
+    PathBuf::from(plain.replace("\\134", "\\"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
+        30 21 0:40 / /data rw shared:1 - nfs4 server:/data rw\n\
+        31 30 0:41 / /data/fast\\040disk rw - xfs /dev/nvme0n1 rw\n\
+        32 21 0:42 / /dev/shm rw - tmpfs tmpfs rw\n";
+
+    #[test]
+    fn the_innermost_mount_tells_the_kind() {
+        let kind = |path: &str| kind_of(MOUNTS, Path::new(path));
+        assert_eq!(kind("/var/tmp").as_deref(), Some("ext4"));
+        assert_eq!(kind("/data/me").as_deref(), Some("nfs4"));
+        assert_eq!(kind("/data/fast disk/x").as_deref(), Some("xfs"));
+        assert_eq!(kind("/datas").as_deref(), Some("ext4"));
+    }
+
+    #[test]
+    fn a_place_of_no_use_says_why() {
+        assert_eq!(look(None).0, 0);
+        let (free_mb, told) = look(Some("/nonexistent/fast"));
+        assert!(free_mb == 0 && told.contains("/nonexistent/fast"), "{told}");
+        let (free_mb, told) = look(Some("/dev/shm"));
+        assert!(free_mb == 0 && told.contains("in memory"), "{told}");
+    }
+}

@@ -1,0 +1,147 @@
+//! Directories that we make outside of our own memory, and those that dead ones of ours have left.
+//!
+//! A kill -9 leaves nobody to clean up, so the next pilot does. Process numbers tell nothing across PID namespaces and
+//! nodes; a lock does: each directory is held by a lock that ends with whoever made it. Directories on file systems that
+//! several nodes see carry the host's name, and only those of this host are looked at.
+
+use std::fs::{DirBuilder, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use tidemill_sys::{file, process, time, Result, SysError};
+
+/// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
+const NO_LOCKS: [i32; 3] = [38, 95, 37];
+/// How often a new directory may be taken away before we have locked it.
+const TRIES: usize = 3;
+/// So many entries are looked at in one search for left directories.
+const ENTRIES_MAX: usize = 10_000;
+
+/// A directory (0700) that is ours while this lives. It is not removed by itself.
+#[derive(Debug)]
+pub struct OwnDirectory {
+    path: PathBuf,
+    /// None where the file system knows no locks: then nobody ever takes it for left behind
+    _lock: Option<File>,
+}
+
+impl OwnDirectory {
+    /// Makes `base/tidemill-WHAT-UID-PID-TIME-HOST` and locks it.
+    pub fn make(base: &Path, what: &str) -> Result<Self> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            let name = format!(
+                "{}{}-{}-{}",
+                prefix(what),
+                process::id(),
+                time::monotonic_us(),
+                host()
+            );
+            let path = base.join(name);
+            let failed = |source| SysError::new("make directory", path.to_string_lossy(), source);
+            DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+            match lock(&path) {
+                Ok(Some(held)) => {
+                    return Ok(OwnDirectory {
+                        path,
+                        _lock: Some(held),
+                    })
+                }
+                Ok(None) => {}
+                Err(error) if NO_LOCKS.contains(&error.os_error()) => {
+                    return Ok(OwnDirectory { path, _lock: None })
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let taken = || {
+            SysError::new(
+                "lock",
+                base.to_string_lossy(),
+                std::io::ErrorKind::WouldBlock.into(),
+            )
+        };
+        Err(last.unwrap_or_else(taken))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Removes directories below `base` that processes of ours made on this host and left behind; how many. Those of the
+/// living are locked; what cannot be removed stays.
+pub fn clean(base: &Path, what: &str) -> usize {
+    let (prefix, end, (uid, _)) = (prefix(what), format!("-{}", host()), process::user_and_group());
+    let Ok(entries) = std::fs::read_dir(base) else {
+        return 0;
+    };
+    let mut removed = 0;
+    for entry in entries.flatten().take(ENTRIES_MAX) {
+        let name = entry.file_name();
+        let named = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(&prefix) && name.ends_with(&end));
+        let path = entry.path();
+        let ours = || std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid);
+        if !named || !ours() {
+            continue;
+        }
+        if let Ok(Some(_held)) = lock(&path) {
+            removed += usize::from(remove(&path));
+        }
+    }
+    removed
+}
+
+/// Removes such a directory with everything in it.
+pub fn remove(path: &Path) -> bool {
+    if let Ok(dir) = file::open_dir(path) {
+        let _ = file::empty(dir.as_fd(), &[]); // what is left makes the next line fail
+    }
+    std::fs::remove_dir(path).is_ok()
+}
+
+fn prefix(what: &str) -> String {
+    format!("tidemill-{what}-{}-", process::user_and_group().0)
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().replace('/', "_")
+}
+
+/// The lock of a directory; None where somebody else has it, or the directory is gone by now.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let dir = File::from(file::open_dir(path)?);
+    if !file::lock(dir.as_fd())? {
+        return Ok(None);
+    }
+    let same = dir.metadata().is_ok_and(|held| {
+        std::fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (held.dev(), held.ino()))
+    });
+    Ok(same.then_some(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_the_dead_are_removed_and_those_of_the_living_stay() {
+        let base = tempfile::tempdir().unwrap();
+        let living = OwnDirectory::make(base.path(), "slot").unwrap();
+        let dead = OwnDirectory::make(base.path(), "slot").unwrap();
+        let other = OwnDirectory::make(base.path(), "node").unwrap();
+        std::fs::create_dir(dead.path().join("tmp")).unwrap();
+        std::fs::write(dead.path().join("tmp/x"), "x").unwrap();
+        std::fs::create_dir(base.path().join("mine")).unwrap();
+        let (dead_path, other_path) = (dead.path().to_owned(), other.path().to_owned());
+        drop((dead, other));
+        assert_eq!(clean(base.path(), "slot"), 1);
+        assert!(living.path().exists() && other_path.exists() && base.path().join("mine").exists());
+        assert!(!dead_path.exists());
+        assert_eq!(clean(&base.path().join("none"), "slot"), 0);
+    }
+}
