@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tidemill import clock
 from tidemill.image.profile import Mount, read_profile
 from tidemill.node.framed import frame
-from tidemill.site.profiles import NOTED_LOOKS_MAX, Profiles, Version, cost_of
+from tidemill.site.profiles import NOTED_LOOKS_MAX, VERSIONS_MAX, Profiles, Version, cost_of
 from tidemill.wire.api import AppOffer
 from tidemill.wire.node import ImageUse, IndexEntry, Noted, Program, Returned, StagedFile
 
@@ -302,3 +303,18 @@ def test_offers_tell_the_cost(it: World) -> None:
 
 def test_versions_have_names_that_are_files() -> None:
     assert Version("a", "../../x y").file_name == "a@..%2F..%2Fx%20y.json"
+
+
+def test_the_number_of_versions_is_bounded(it: World) -> None:
+    (it.site / "profiles").mkdir()
+    for k in range(VERSIONS_MAX):
+        old = it.site / "profiles" / f"old@{k}.json"
+        old.touch()
+        os.utime(old, (k, k))
+    it.put()
+    it.noted()
+    assert it.look()
+    names = {path.name for path in (it.site / "profiles").glob("*@*.json")}
+    assert len(names) == VERSIONS_MAX
+    assert "sim@2%2Fb.json" in names
+    assert "old@0.json" not in names

@@ -36,6 +36,9 @@ from tidemill.wire.node import IndexEntry, Noted, Program, Record
 PATHS_MAX = 100_000
 """Paths that are kept of an application's version, the busiest: 10 MB. A scientific Python import has 3,000."""
 
+VERSIONS_MAX = 500
+"""Versions whose profiles are kept, those that changed last."""
+
 LOOK_S = 5.0
 PILOTS_PER_LOOK = 8
 """Pilots whose indices are opened in turn with each look, without a note: less than two operations a second."""
@@ -288,8 +291,20 @@ class Profiles:
                 _log.warning("profile.damaged", app=version.app, reason=error.message)
         merged = bounded(merge(profiles), PATHS_MAX)
         self._make_directory()
+        is_new = not path.exists()
         write_durable(path, encode_profile(merged), mode=0o644)
+        if is_new:
+            self._forget_oldest()
         return cost_of(merged, areas)
+
+    def _forget_oldest(self) -> None:
+        """Keep the number of files bounded. Raises SiteError."""
+        try:
+            ages = sorted((file.stat().st_mtime_ns, file) for file in self.directory.glob("*@*.json"))
+            for _, file in ages[:-VERSIONS_MAX]:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to clean `{self.directory}`: {error.strerror}") from error
 
     def _load(self, version: Version) -> StartCost | None:
         path = self.directory / version.file_name
