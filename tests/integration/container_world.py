@@ -28,6 +28,7 @@ def make_tree(at: Path) -> Path:
         (at / each).mkdir(parents=True, exist_ok=True)
     for name in ("passwd", "group", "hosts", "resolv.conf", "hostname"):
         (at / "etc" / name).touch()
+    (at / "run" / ".containerenv").touch()  # podman writes it, and may not in a directory of another user
     (at / "etc" / "mtab").symlink_to("/proc/mounts")
     (at / "etc" / "inside").write_text("yes\n")
     for name in PROGRAMS:
@@ -84,7 +85,9 @@ def contained(
     mode = Mode.RANGE if more.pop("range_mode", False) else Mode.COMMAND
     container = Container(image=image, runtime=runtime, **more)  # type: ignore[arg-type]
     app = Application(name="a", executable="/bin/sh", container=container, mode=mode)
-    return wrap_words(app, site), environment_of(container, "nobody")
+    return wrap_words(app, site), environment_of(
+        container, "nobody", NOBODY if os.geteuid() == 0 else os.geteuid()
+    )
 
 
 def processes_with(text: str) -> list[str]:

@@ -18,6 +18,11 @@ OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_V
 DESCRIPTORS = 2  #: of the range protocol: 3 and 4
 CWD_SINCE = (1, 2)  #: Apptainer says `--cwd` for what was `--pwd`
 HOME_HIDDEN_SINCE = (0, 27)  #: ch-run showed the home directory before, unless told not to
+PODMANS = (Runtime.PODMAN, Runtime.PODMAN_HPC)
+INNER_ROOT = ("/usr/bin/unshare", "--user", "--map-root-user", "--mount")
+"""podman 4.3 copies the map of the user namespace that it is in, and then fails to become user 0, whom a slot's does
+not hold ("cannot setresgid: Invalid argument"): it gets one in which it is user 0."""
+
 _DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 
 
@@ -44,19 +49,25 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(numbers) or (999,)
 
 
-def wrap_words(app: Application, runtime: ContainerRuntime) -> list[str]:
-    """What stands before the executable; `{work}`, `{tmp}` and `{home}` are filled in on the node."""
+def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool = True) -> list[str]:
+    """What stands before the executable; `{work}`, `{tmp}` and `{home}` are filled in on the node. `namespaces`: slots
+    have them, if the kernel gives any."""
     container = app.container
     assert container is not None, "only applications with a container have words"
     image = parse_image(container.image)
     assert image is not None, "the application was checked"
-    make = _MAKERS[container.runtime]
-    return make(app, container, image, runtime)
+    words = _MAKERS[container.runtime](app, container, image, runtime)
+    return [*INNER_ROOT, *words] if namespaces and container.runtime in PODMANS else words
 
 
-def environment_of(container: Container, user: str) -> dict[str, str]:
-    """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31)."""
-    return {"USER": user} if container.runtime is Runtime.CHARLIECLOUD else {}
+def environment_of(container: Container, user: str, uid: int) -> dict[str, str]:
+    """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31), podman must be
+    told that its user namespace is there."""
+    if container.runtime is Runtime.CHARLIECLOUD:
+        return {"USER": user}
+    if container.runtime in PODMANS:
+        return {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(uid)}
+    return {}
 
 
 def _apptainer(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
@@ -95,8 +106,7 @@ def _shifter(app: Application, container: Container, image: Image, runtime: Cont
 
 def _podman(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
     names = [*OWN_VARIABLES, *app.environment, *app.pass_environment]
-    is_hpc = container.runtime is Runtime.PODMAN_HPC
-    gpu = "--gpu" if is_hpc else "--device=nvidia.com/gpu=all"
+    gpu = "--gpu" if container.runtime is Runtime.PODMAN_HPC else "--device=nvidia.com/gpu=all"
     return [
         str(runtime.path),
         *runtime.global_options,

@@ -273,7 +273,8 @@ class Preparer:
         if app.container is None:
             return []
         try:
-            return wrap_words(app, runtime_of(app.container, self._config))
+            runtime = runtime_of(app.container, self._config)
+            return wrap_words(app, runtime, namespaces=self._config.isolation != "off")
         except ConfigError as error:
             raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
 
@@ -285,7 +286,9 @@ class Preparer:
 
     def _environment(self, app: Application) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
-        needed = {} if app.container is None else environment_of(app.container, getpass.getuser())
+        needed = (
+            {} if app.container is None else environment_of(app.container, getpass.getuser(), os.getuid())
+        )
         return {**needed, **passed, **app.environment}
 
     def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:

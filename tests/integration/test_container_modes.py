@@ -1,0 +1,75 @@
+"""The range protocol's descriptors, and tracing, through real container runtimes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.container_world import contained, give_away, make_tree, open_directory, users_fleet
+from tests.integration.pilot_fleet import binary, grants, job, program
+from tests.integration.test_container_podman import GLOBAL, before
+
+from tidemill.model.application import Runtime
+
+RANGES = """
+test -e /etc/inside || exit 9
+echo ready >&4
+while :; do
+  echo next >&4
+  read -r word first count seed <&3
+  test "$word" = range || exit 0
+  echo "done $first $count" >&4
+done
+"""
+PODMAN = pytest.param(
+    Runtime.PODMAN, "podman", marks=pytest.mark.skipif(os.geteuid() != 0, reason="tested as another user")
+)
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    with open_directory() as top:
+        yield make_tree(top / "image")
+
+
+@pytest.mark.parametrize(("runtime", "name"), [(Runtime.CHARLIECLOUD, "ch-run"), PODMAN])
+def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runtime, name: str) -> None:
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"no {name}")
+    options = GLOBAL if runtime is Runtime.PODMAN else []
+    wrap, env = contained(runtime, path, str(tree), range_mode=True, global_options=options)
+    with users_fleet() as it:
+        work = job(1, RANGES, events=200)
+        it.fleet.write_work(
+            programs=[
+                program(
+                    wrap=wrap, env=env, mode="range", chunk_max=20, range_s=0.1, scratch_mb=200, event_s=0.001
+                )
+            ],
+            jobs=[work],
+            grants=grants(work),
+        )
+        give_away(it)
+        it.lead()
+        assert it.ended(it.pilot("--cores", "1", before=before())) == 0, it.tails()
+        assert str(it.done(1)) == "0-199", it.tails()
+
+
+def test_a_rootless_container_is_traced_with_the_paths_inside_of_it(tree: Path, tmp_path: Path) -> None:
+    path = shutil.which("ch-run")
+    if path is None:
+        pytest.skip("no ch-run")
+    profile = tmp_path / "profile.json"
+    traced = [str(binary()), "trace", "-o", str(profile), "--"]
+    command = [path, str(tree), "--", "/bin/sh", "-c", "cat /etc/inside; exit 7"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=False, env={"USER": "x"})
+    done = subprocess.run([*traced, *command], capture_output=True, text=True, check=False, env={"USER": "x"})
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (7, "yes\n"), done.stderr
+    paths = {each[0] for each in json.loads(profile.read_text())["paths"]}
+    assert "/etc/inside" in paths
