@@ -53,7 +53,8 @@ def run(it: World, campaign: str, *, app: str | None = "probe") -> None:
 
 def told(it: World) -> list[dict[str, object]]:
     """The programs of `probe` in the order in which fleets were told."""
-    files = sorted((it.home / "site" / "fleets").glob("*/work/*.json"))
+    fleets = (it.home / "site" / "fleets").iterdir()
+    files = [path for fleet in sorted(fleets) for path in sorted((fleet / "work").glob("*.json"))]
     programs = [each for path in files for each in json.loads(path.read_bytes())["programs"]]
     return [each for each in programs if each["app"] == "probe"]
 
