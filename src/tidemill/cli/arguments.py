@@ -140,3 +140,8 @@ def client_of(args: argparse.Namespace) -> Any:
     from tidemill.client.client import Client
 
     return Client(args.server, secret_file=args.secret_file, home=args.home, retry_s=RETRY_S)
+
+
+def event_number(text: str) -> int:
+    """A number of an event: 0 is one."""
+    return 0 if text == "0" else int(count(text))

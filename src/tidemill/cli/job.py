@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
@@ -35,7 +35,7 @@ def define_logs(parser: Parser) -> None:
     define_one(parser)
     parser.add_argument(
         "--event",
-        type=_event,
+        type=event_number,
         metavar="N",
         help="the payload that ran this event (default: the latest payload)",
     )
@@ -46,10 +46,6 @@ def define_logs(parser: Parser) -> None:
         metavar="S",
         help=f"seconds to wait for the site's answer (default: {LOG_WAIT_S})",
     )
-
-
-def _event(text: str) -> int:
-    return 0 if text == "0" else int(count(text))
 
 
 def show_job(args: Namespace) -> int:

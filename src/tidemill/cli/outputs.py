@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count
+from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.report.tables import bytes_text
@@ -14,14 +14,26 @@ from tidemill.report.tables import bytes_text
 
 def define_ls(parser: Parser) -> None:
     """Options of `outputs ls`."""
+    _define_jobs(parser)
+    parser.add_argument("--files", action="store_true", help="list the files inside of bundles, too")
+
+
+def _define_jobs(parser: Parser) -> None:
     parser.add_argument("job", type=count, nargs="?", metavar="JOB", help="the job's number")
     parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
 
 
 def define_get(parser: Parser) -> None:
     """Options of `outputs get`."""
-    define_ls(parser)
+    _define_jobs(parser)
     parser.add_argument("--output", metavar="NAME", help="only the output of this name (default: all)")
+    parser.add_argument(
+        "--event",
+        type=event_number,
+        metavar="N",
+        help="only the file that holds this event, out of its bundle",
+    )
+    parser.add_argument("--file", metavar="NAME", help="only the file of this name, out of its bundle")
     parser.add_argument(
         "--to",
         type=Path,
@@ -45,6 +57,8 @@ def _find(args: Namespace) -> tuple[Any, list[Any]]:
 def ls(args: Namespace) -> int:
     """List outputs."""
     _, found = _find(args)
+    if args.files:
+        return _ls_files(found, as_json=args.json)
     if args.json:
         show_json(found)
         return 0
@@ -68,9 +82,34 @@ def ls(args: Namespace) -> int:
     return 0
 
 
+def _ls_files(found: list[Any], *, as_json: bool) -> int:
+    from tidemill.client.outputs import listing
+
+    files = [file for each in found for file in listing(each.job, each.output)]
+    if as_json:
+        show_json(files)
+        return 0
+    show_table(
+        ["JOB", "OUTPUT", "FIRST", "EVENTS", "SIZE", "FILE"],
+        [
+            [
+                each.job,
+                each.output,
+                "-" if each.first is None else each.first,
+                "-" if each.count is None else each.count,
+                bytes_text(each.size_bytes),
+                each.name,
+            ]
+            for each in files
+        ],
+        right=(0, 2, 3, 4),
+    )
+    return 0
+
+
 def get(args: Namespace) -> int:
     """Copy outputs here; their checksums are verified on the way."""
-    from tidemill.client.outputs import copy_output
+    from tidemill.client.outputs import copy_member, copy_output
 
     _, found = _find(args)
     chosen = [each for each in found if args.output in (None, each.output.name)]
@@ -80,7 +119,15 @@ def get(args: Namespace) -> int:
             f"it has: {', '.join(f'`{name}`' for name in names)}" if names else "nothing was delivered (yet)"
         )
         raise JobError("there is no such output", hint=listed)
-    copies = [copy_output(each.output, args.to) for each in chosen]
+    if args.event is None and args.file is None:
+        copies = [copy_output(each.output, args.to) for each in chosen]
+    else:
+        taken = [
+            copy_member(each.job, each.output, args.to, name=args.file, event=args.event) for each in chosen
+        ]
+        copies = [path for path in taken if path is not None]
+        if not copies:
+            raise JobError("no bundle has such a file", hint="`tidemill outputs ls JOB --files` lists them")
     if args.json:
         show_json([str(path) for path in copies])
         return 0

@@ -64,10 +64,77 @@ def members(job: int, output: OutputRow) -> Iterator[Member]:
                         job=job, output=output.name, name=info.name, first=first, count=count, data=data
                     )
     except (OSError, tarfile.TarError) as error:
-        raise SiteError(
-            f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
-            hint="is its file system mounted here, and has nobody moved it?",
-        ) from error
+        raise _unreadable(job, output, path, error) from error
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a delivered output, not read: of a bundle one of many, else the only one."""
+
+    job: int
+    output: str
+    name: str
+    first: int | None
+    count: int | None
+    size_bytes: int
+
+
+def listing(job: int, output: OutputRow) -> Iterator[Listed]:
+    """The files of a delivered output; reads headers only. Raises SiteError if it cannot be read."""
+    path = local_path(output)
+    try:
+        if not _is_bundle(path):
+            size = path.stat().st_size
+            yield Listed(job=job, output=output.name, name=path.name, first=None, count=None, size_bytes=size)
+            return
+        with tarfile.open(path, "r:") as bundle:
+            for info in bundle:
+                first, count = events_of(info.name)
+                yield Listed(
+                    job=job,
+                    output=output.name,
+                    name=info.name,
+                    first=first,
+                    count=count,
+                    size_bytes=info.size,
+                )
+    except (OSError, tarfile.TarError) as error:
+        raise _unreadable(job, output, path, error) from error
+
+
+def copy_member(
+    job: int, output: OutputRow, target: Path, *, name: str | None, event: int | None
+) -> Path | None:
+    """Copy one file out of a bundle, by its name or an event that it holds, into a directory; its path there, None
+    where the output has no such file. Raises SiteError."""
+    path = local_path(output)
+    try:
+        if not _is_bundle(path):
+            return None
+        with tarfile.open(path, "r:") as bundle:
+            for info in bundle:
+                first, count = events_of(info.name)
+                holds = event is not None and first is not None and first <= event < first + (count or 1)
+                if not holds and info.name != name:
+                    continue
+                file = bundle.extractfile(info)
+                if file is None:
+                    continue
+                target.mkdir(parents=True, exist_ok=True)
+                final = target / Path(info.name).name
+                partial = target / f".{final.name}.part"
+                with partial.open("wb") as write:
+                    shutil.copyfileobj(file, write)
+                return partial.replace(final)
+    except (OSError, tarfile.TarError) as error:
+        raise _unreadable(job, output, path, error) from error
+    return None
+
+
+def _unreadable(job: int, output: OutputRow, path: Path, error: Exception) -> SiteError:
+    return SiteError(
+        f"failed to read output `{output.name}` of job {job} at `{path}`: {error}",
+        hint="is its file system mounted here, and has nobody moved it?",
+    )
 
 
 def _is_bundle(path: Path) -> bool:
