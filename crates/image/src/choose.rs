@@ -3,7 +3,7 @@
 use crate::Way;
 
 /// Unpacked at most so many bytes: unpacking is over before a payload has imported its first modules.
-const SMALL_BYTES: u64 = 256 << 20;
+const SMALL_BYTES: u64 = 128 << 20;
 /// Unpacking leaves this share of the memory that images may take to others.
 const SHARE: u64 = 4;
 
