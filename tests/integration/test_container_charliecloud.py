@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.integration.container_world import (
     contained,
+    found,
     give_away,
     make_tree,
     open_directory,
@@ -21,9 +21,6 @@ from tidemill.model.application import Runtime
 from tidemill.node.bundle import read_member
 from tidemill.wire.node import Done, Failed, Started
 
-CH_RUN = shutil.which("ch-run")
-pytestmark = pytest.mark.skipif(CH_RUN is None, reason="no ch-run: Debian package charliecloud")
-
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
@@ -32,7 +29,7 @@ def tree() -> Iterator[Path]:
 
 
 def test_a_command_sees_the_image_its_work_directory_and_what_the_slot_tells_it(tree: Path) -> None:
-    wrap, env = contained(Runtime.CHARLIECLOUD, CH_RUN or "", str(tree))
+    wrap, env = contained(Runtime.CHARLIECLOUD, found("ch-run"), str(tree))
     script = 'cat /etc/inside >out; echo "$TIDEMILL_SEED $HOME $PWD $(id -u)" >>out; test ! -e /usr/share/doc'
     with users_fleet() as it:
         work = job(1, script, events=3)
@@ -55,7 +52,7 @@ def test_a_command_sees_the_image_its_work_directory_and_what_the_slot_tells_it(
 
 
 def test_exit_status_and_stderr_come_through(tree: Path) -> None:
-    wrap, env = contained(Runtime.CHARLIECLOUD, CH_RUN or "", str(tree))
+    wrap, env = contained(Runtime.CHARLIECLOUD, found("ch-run"), str(tree))
     with users_fleet() as it:
         work = job(1, "echo broken >&2; exit 7", events=1)
         it.fleet.write_work(programs=[program(wrap=wrap, env=env)], jobs=[work], grants=grants(work))
@@ -69,7 +66,7 @@ def test_exit_status_and_stderr_come_through(tree: Path) -> None:
 
 
 def test_a_payload_that_is_killed_leaves_no_process(tree: Path) -> None:
-    wrap, env = contained(Runtime.CHARLIECLOUD, CH_RUN or "", str(tree))
+    wrap, env = contained(Runtime.CHARLIECLOUD, found("ch-run"), str(tree))
     with users_fleet() as it:
         work = job(1, "sleep 98765 & sleep 98765", events=1)
         it.fleet.write_work(
@@ -87,7 +84,7 @@ def test_a_payload_that_is_killed_leaves_no_process(tree: Path) -> None:
 
 
 def test_an_image_that_is_not_there_fails_with_what_the_runtime_says(tree: Path) -> None:
-    wrap, env = contained(Runtime.CHARLIECLOUD, CH_RUN or "", str(tree / "gone"))
+    wrap, env = contained(Runtime.CHARLIECLOUD, found("ch-run"), str(tree / "gone"))
     with users_fleet() as it:
         work = job(1, ":", events=1)
         it.fleet.write_work(programs=[program(wrap=wrap, env=env)], jobs=[work], grants=grants(work))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.container_world import contained, give_away, make_tree, open_directory, users_fleet
+from tests.integration.container_world import (
+    contained,
+    found,
+    give_away,
+    make_tree,
+    open_directory,
+    users_fleet,
+)
 from tests.integration.pilot_fleet import binary, grants, job, program
 from tests.integration.test_container_podman import GLOBAL, before
 
@@ -39,9 +45,7 @@ def tree() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("runtime", "name"), [(Runtime.CHARLIECLOUD, "ch-run"), PODMAN])
 def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runtime, name: str) -> None:
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"no {name}")
+    path = found(name)
     options = GLOBAL if runtime is Runtime.PODMAN else []
     wrap, env = contained(runtime, path, str(tree), range_mode=True, global_options=options)
     with users_fleet() as it:
@@ -62,9 +66,7 @@ def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runti
 
 
 def test_a_rootless_container_is_traced_with_the_paths_inside_of_it(tree: Path, tmp_path: Path) -> None:
-    path = shutil.which("ch-run")
-    if path is None:
-        pytest.skip("no ch-run")
+    path = found("ch-run")
     profile = tmp_path / "profile.json"
     traced = [str(binary()), "trace", "-o", str(profile), "--"]
     command = [path, str(tree), "--", "/bin/sh", "-c", "cat /etc/inside; exit 7"]
@@ -73,3 +75,17 @@ def test_a_rootless_container_is_traced_with_the_paths_inside_of_it(tree: Path, 
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (7, "yes\n"), done.stderr
     paths = {each[0] for each in json.loads(profile.read_text())["paths"]}
     assert "/etc/inside" in paths
+
+
+@pytest.mark.parametrize(("isolation", "flag"), [("off", "0"), ("required", "1")])
+def test_set_user_id_programs_have_an_effect_only_where_the_site_switched_isolation_off(
+    isolation: str, flag: str
+) -> None:
+    with users_fleet(isolation) as it:
+        work = job(1, f'while read -r name value; do test "$name" != NoNewPrivs: || test "$value" = {flag} || exit 1; '
+                   "done </proc/self/status", events=1)  # fmt: skip
+        it.fleet.write_work(programs=[program()], jobs=[work], grants=grants(work))
+        give_away(it)
+        it.lead()
+        assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
+        assert str(it.done(1)) == "0", it.tails()

@@ -7,7 +7,6 @@ the pilot gets a mount namespace in which only the second version is seen, as on
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.integration.container_world import (
     NOBODY,
     contained,
+    found,
     give_away,
     make_tree,
     open_directory,
@@ -28,16 +28,13 @@ from tidemill.model.application import Runtime
 from tidemill.node.bundle import read_member
 from tidemill.wire.node import Done, Failed
 
-PODMAN = shutil.which("podman")
 HYBRID = Path("/sys/fs/cgroup/unified")
 ONE_LAYOUT = f"mount --bind {HYBRID} /sys/fs/cgroup"
 #: one store for image and containers in the slot's own memory; no daemon, no journal, no control groups
 GLOBAL = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--log-level=error"]
 CONFIGURED = {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(NOBODY)}
 pytestmark = [
-    pytest.mark.skipif(
-        PODMAN is None or os.geteuid() != 0, reason="podman (Debian package), tested as another user"
-    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="tested as another user"),
     pytest.mark.slow,
 ]
 
@@ -53,7 +50,7 @@ def before() -> str | None:
 
 
 def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path) -> None:
-    wrap, env = contained(Runtime.PODMAN, PODMAN or "", str(tree), global_options=GLOBAL)
+    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), global_options=GLOBAL)
     with users_fleet() as it:
         good = job(1, 'cat /etc/inside >out; echo "$TIDEMILL_SEED $PWD $EXTRA" >>out', events=2)
         bad = job(2, "echo broken >&2; exit 7", events=1)
@@ -87,7 +84,7 @@ def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path
 
 
 def test_a_container_that_is_killed_leaves_neither_process_nor_monitor(tree: Path) -> None:
-    wrap, env = contained(Runtime.PODMAN, PODMAN or "", str(tree), global_options=GLOBAL)
+    wrap, env = contained(Runtime.PODMAN, found("podman"), str(tree), global_options=GLOBAL)
     with users_fleet() as it:
         work = job(1, "sleep 76543 & sleep 76543", events=1)
         it.fleet.write_work(
@@ -126,7 +123,7 @@ def test_an_image_of_the_store_runs_by_its_digest(tree: Path) -> None:
             "PATH=/usr/bin:/bin",
         ]
         alone = ["unshare", "-pfm", "--mount-proc", "--kill-child"]
-        made = [*alone, *user, f"HOME={store}", f"XDG_RUNTIME_DIR={store}", str(PODMAN), *options,
+        made = [*alone, *user, f"HOME={store}", f"XDG_RUNTIME_DIR={store}", found("podman"), *options,
                 "--storage-opt=vfs.ignore_chown_errors=true"]  # fmt: skip
         subprocess.run(
             [*made, "import", str(tar), "localhost/tm:1"], check=True, capture_output=True, timeout=60
@@ -141,7 +138,7 @@ def test_an_image_of_the_store_runs_by_its_digest(tree: Path) -> None:
         digest = told.stdout.split()[0]
         wrap, env = contained(
             Runtime.PODMAN,
-            PODMAN or "",
+            found("podman"),
             f"localhost/tm@{digest}",
             global_options=[*options, "--storage-opt=vfs.ignore_chown_errors=true"],
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.container_world import give_away, open_directory, processes_with, users_fleet
+from tests.integration.container_world import found, give_away, open_directory, processes_with, users_fleet
 from tests.integration.pilot_fleet import Field, grants, job, output, program
 
 from tidemill.node.bundle import read_member
@@ -52,8 +52,9 @@ def told(it: Field) -> str:
     return read_member(it.fleet.bundle, done.outputs[0]).decode()
 
 
-@pytest.mark.skipif(not MODULES.is_file(), reason="no environment-modules")
 def test_a_module_is_loaded_once_and_every_payload_has_its_environment(place: Path) -> None:
+    if not MODULES.is_file():
+        found("environment-modules")
     (place / "tmtest").mkdir()
     (place / "tmtest" / "1.0").write_text(MODULEFILE)
     with users_fleet() as it:
