@@ -338,7 +338,9 @@ def main() -> int:
     parser.add_argument(
         "--load", type=float, default=0.85, help="offered load of regular jobs (default: 0.85)"
     )
-    parser.add_argument("--poll", type=float, default=1.5, help="the agent's poll interval in s (default: 1.5)")
+    parser.add_argument(
+        "--poll", type=float, default=1.5, help="the agent's poll interval in s (default: 1.5)"
+    )
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="seeds at a time (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep all files")
     args = parser.parse_args()
