@@ -3,7 +3,7 @@
 use crate::Way;
 
 /// Unpacked at most so many bytes: at 400 to 500 MB/s that takes no longer than squashfuse adds to the first import of a
-/// scientific stack (0.2 to 0.3 s; docs/images-on-nodes.md).
+/// scientific stack (0.1 to 0.3 s; docs/images-on-nodes.md).
 const SMALL_BYTES: u64 = 128 << 20;
 /// Unpacking leaves this share of the memory that images may take to others.
 const SHARE: u64 = 4;
