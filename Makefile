@@ -72,8 +72,8 @@ gen: setup ## write the generated files: schema, Rust types, pages of the docume
 	for page in states config files; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
-bench: setup ## the figures: dispatch, store, lead and traces, one JSON object each
-	@for bench in bench/dispatch.py bench/store.py bench/lead.py bench/trace.py; do .venv/bin/python $$bench --json; done
+bench: setup ## the figures: dispatch, store, lead, traces, images and I/O budget, one JSON object each
+	@for bench in dispatch store lead trace image io_budget; do .venv/bin/python bench/$$bench.py --json; done
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json

@@ -171,7 +171,7 @@ class Pilot:
         )
         welcome = self.receive()
         assert isinstance(welcome, node.Welcome)
-        assert welcome.proof == proof("lead", nonce, challenge.nonce, self.name)
+        assert welcome.proof == proof("lead", nonce, challenge.nonce, self.name, secret=secret)
         return welcome.acked
 
     def receive(self) -> node.LeadMessage:
