@@ -182,11 +182,10 @@ class Place:
 
 
 def measure_local(place: Place, starts: list[int]) -> dict[str, float]:
-    start_all(
-        1, [*as_user(), *python_of(place.disk, str(place.disk / "payload.py"))], environment(place.disk)
-    )
-    command = [*as_user(), *python_of(place.disk, str(place.disk / "payload.py"))]
-    return {str(count): round(start_all(count, command, environment(place.disk)), 2) for count in starts}
+    top = place.disk / "sw"
+    command = [*as_user(), *python_of(top, str(top / "payload.py"))]
+    start_all(1, command, environment(top))
+    return {str(count): round(start_all(count, command, environment(top)), 2) for count in starts}
 
 
 def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
@@ -231,16 +230,22 @@ def build_image(place: Place) -> dict[str, Any]:
             "sw",
         ]
         build += ["--area", str(top), *(word for name in names for word in ("--profile", str(name)))]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(build, check=True, capture_output=True)
     subprocess.run(["chmod", "-R", "a+rX", store], check=True)
     recipe = json.loads((store / "sw.json").read_text())
-    return {"bytes": recipe["bytes"], "unpacked_bytes": recipe["unpacked_bytes"]}
+    return {"bytes": recipe["file"]["bytes"], "unpacked_bytes": recipe["unpacked_bytes"]}
 
 
 def in_image(place: Place, command: list[str]) -> list[str]:
-    """The command in the image, as an ordinary user on a node."""
+    """The command in the image, as an ordinary user on a node. The application's environment begins in the image:
+    outside, each program of the node would be linked by way of its search paths."""
     recipe = place.shared / "store" / "sw.json"
-    return [*as_user(), str(place.binary), "image", "run", "--recipe", str(recipe), "--", *command]
+    inside = [f"{name}={value}" for name, value in environment(place.shared / "sw").items()]
+    words = [str(place.binary), "image", "run", "--recipe", str(recipe), "--", "/usr/bin/env", *inside]
+    return [*as_user(), *words, *command]
+
+
+NODE_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
 
 
 def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
@@ -253,7 +258,7 @@ def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]
             before, began = shared.reading(), time.time()
             done = subprocess.run(
                 in_image(place, command),
-                env=environment(top),
+                env=NODE_ENVIRONMENT,
                 cwd="/",
                 capture_output=True,
                 text=True,
@@ -281,7 +286,7 @@ def check_truth(place: Place) -> dict[str, bool]:
     with slowfs(place.disk, place.shared):
         env = environment(top)
         direct = [said([*as_user(), *command], env) for command in (missing, untraced)]
-        image = [said(in_image(place, command), env) for command in (missing, untraced)]
+        image = [said(in_image(place, command), NODE_ENVIRONMENT) for command in (missing, untraced)]
     return {
         "missing_fails": image[0] == direct[0] and "no error" not in image[0],
         "untraced_works": image[1] == direct[1] and image[1].startswith("0\n"),
