@@ -8,8 +8,8 @@ PYTHONPATH. It lies on a slow shared file system (bench/slowfs: 1 ms for each me
 are asked for each time) and is started so many times at once by an ordinary user, on a node that has never seen it.
 `direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (first start
 to last end), `shared_bytes`; `image` also `prepare_s`, once per node: get the image into memory and show it. The
-image is built from two traces of the payload for all of that file system, and lies there too; the ordinary user's `tidemill-node
-image run` shows it, and starts the payloads in it.
+image is built from two traces of the payload for all of that file system, and lies there too; `tidemill-node image
+run`, started by the ordinary user, shows it and starts the payloads in it.
 `local_wall_s`: the same from the local disk, side by side. `untraced_works`: a module that no trace has seen can be
 imported out of the image; `missing_fails`: names that do not exist fail as they do directly.
 """
