@@ -146,6 +146,13 @@ def test_gc_leaves_alone_what_a_build_refers_to_meanwhile(tmp_path: Path, store:
     assert done.images == ["rel1", "rel2"]
 
 
+def test_packs_that_a_build_reuses_are_young_again(tmp_path: Path, store: Path) -> None:
+    for path in (store / "packs").iterdir():
+        os.utime(path, (OLD_S, OLD_S))
+    built = build_tree(tmp_path / "one", "/sw/rel1", store, name="new")
+    assert all((store / pack).stat().st_mtime > OLD_S + 1 for pack in built.recipe.packs())
+
+
 def test_what_a_killed_removal_had_set_aside_comes_back(store: Path) -> None:
     recipe = find_recipe(store, "rel1")[1]
     pack = store / next(iter(recipe.packs()))
@@ -188,7 +195,8 @@ def test_builders_and_a_collector_at_once_do_each_other_no_harm(tmp_path: Path) 
     def collect() -> None:
         while not stop.is_set():
             if store.is_dir():
-                remove(store, plan_removal(store, kept(*(f"i{number}" for number in range(6)))))
+                names = [f"i{number}" for number in range(6)]
+                remove(store, plan_removal(store, kept(*names, young_us=clock.now_us() - 1_000_000)))
 
     collector = threading.Thread(target=collect)
     collector.start()

@@ -35,7 +35,8 @@ TRIES_MAX = 3
 NAMED_MAX = 10
 """So many paths are named in a message."""
 
-PACKS_TRIES_MAX = 3
+PACKS_TRIES_MAX = 10
+"""So often chunks are kept again because a removal took packs meanwhile."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

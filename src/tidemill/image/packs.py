@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -115,12 +116,21 @@ def keep(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
             f"failed to write a pack in `{folder}`: {error.strerror}", hint="check its free space and quota"
         ) from error
     places = {**known, **added}
+    _renew(store, {places[digest].pack for digest in digests if digest in known})
     return Stored(
         sha256=whole,
         bytes=sum(length for _, length in cuts),
         pieces=joined(places[digest] for digest in digests),
         added_bytes=sum(place.length for place in added.values()),
     )
+
+
+def _renew(store: Path, reused: Iterable[str]) -> None:
+    """Make old packs young, so that no removal takes them before the recipe that needs them is there. Where that is not
+    allowed, or a pack has just gone, the builder finds out when it looks at its packs last."""
+    for pack in reused:
+        with suppress(OSError):
+            os.utime(store / FOLDER / f"{pack}.pack")
 
 
 def first_of(chunks: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:
