@@ -26,6 +26,8 @@ pub struct SlotSpec {
     pub directory: Option<PathBuf>,
     /// directories and files that payloads must not see
     pub mask: Vec<PathBuf>,
+    /// directories of the node that hold inputs, verified and read-only: files there are shown, not copied
+    pub stores: Vec<PathBuf>,
     /// names of programs that payloads must not start; empty when they may (then munge's socket is reachable too)
     pub batch_commands: Vec<String>,
 }
@@ -44,6 +46,7 @@ impl Default for SlotSpec {
             isolation: Isolation::Preferred,
             directory: None,
             mask: Vec::new(),
+            stores: Vec::new(),
             batch_commands: Vec::new(),
         }
     }

@@ -23,12 +23,18 @@ pub enum Order {
         directory: String,
         /// all files together take so much at most
         bytes_max: u64,
+        /// a fast tier besides memory, ours alone, without a bound of ours
+        fast: Option<String>,
         /// numeric address at which other nodes reach this one; None = serve nobody
         host: Option<String>,
     },
     /// Get a file: from the first of these nodes that serves it, or, where there are none, from the shared file system.
-    /// What came from another source before is kept. Answered by Held or Failed.
-    Fetch { file: StagedFile, peers: Vec<String> },
+    /// What came from another source before is kept. Answered by Held or Failed. `fast`: hold it in the fast tier.
+    Fetch {
+        file: StagedFile,
+        peers: Vec<String>,
+        fast: bool,
+    },
     /// Nobody here needs it any more.
     Drop { sha256: String },
 }

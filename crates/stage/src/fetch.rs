@@ -45,19 +45,19 @@ impl Fetches {
 }
 
 /// Begin to fetch; the pilot hears of it.
-pub fn start(node: &Arc<Node>, file: StagedFile, peers: Vec<String>) {
+pub fn start(node: &Arc<Node>, (file, fast): (StagedFile, bool), peers: Vec<String>) {
     let node = Arc::clone(node);
     std::thread::spawn(move || {
         if !node.fetches.enter(&file.sha256) {
             return; // the answer to the first order is the answer to this one
         }
-        let report = fetch(&node, &file, &peers);
+        let report = fetch(&node, (&file, fast), &peers);
         node.fetches.leave(&file.sha256);
         node.pilot.tell(&report);
     });
 }
 
-fn fetch(node: &Node, file: &StagedFile, peers: &[String]) -> Report {
+fn fetch(node: &Node, (file, fast): (&StagedFile, bool), peers: &[String]) -> Report {
     let since = Instant::now();
     let failed = |kind, message: String, avoid| Report::Failed {
         sha256: file.sha256.clone(),
@@ -69,7 +69,7 @@ fn fetch(node: &Node, file: &StagedFile, peers: &[String]) -> Report {
         let message = format!("`{}` is no SHA-256 digest", file.sha256);
         return failed(FailureKind::Shared, message, Vec::new());
     }
-    let entry = match node.store.have(&file.sha256, file.bytes) {
+    let entry = match node.store.have(&file.sha256, file.bytes, fast) {
         Ok(entry) => entry,
         Err(error) => return failed(kind_of(&error, false), cause(&error), Vec::new()),
     };

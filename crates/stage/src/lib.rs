@@ -109,6 +109,7 @@ pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
         name,
         directory,
         bytes_max,
+        fast,
         host,
     } = first
     else {
@@ -117,14 +118,14 @@ pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
     let node = Arc::new(Node {
         name,
         secret,
-        store: store::Store::new(Path::new(&directory), bytes_max),
+        store: store::Store::new(Path::new(&directory), bytes_max, fast.as_deref().map(Path::new)),
         fetches: fetch::Fetches::default(),
         pilot: control::Pilot::new(answers),
     });
     node.pilot.tell(&listen(&node, host.as_deref()));
     while let Some(order) = orders.next()? {
         match order {
-            Order::Fetch { file, peers } => fetch::start(&node, file, peers),
+            Order::Fetch { file, peers, fast } => fetch::start(&node, (file, fast), peers),
             Order::Drop { sha256 } => node.store.remove(&sha256),
             Order::Start { .. } => return Err(wrong(String::from("it said `start` twice"))),
         }

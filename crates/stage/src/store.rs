@@ -12,15 +12,17 @@ use crate::error::FetchError;
 pub struct Store {
     directory: PathBuf,
     bytes_max: u64,
+    fast: Option<PathBuf>,
     entries: Mutex<HashMap<String, Arc<Entry>>>,
     added: Condvar,
 }
 
 impl Store {
-    pub fn new(directory: &Path, bytes_max: u64) -> Self {
+    pub fn new(directory: &Path, bytes_max: u64, fast: Option<&Path>) -> Self {
         Store {
             directory: directory.to_owned(),
             bytes_max,
+            fast: fast.map(Path::to_owned),
             entries: Mutex::default(),
             added: Condvar::new(),
         }
@@ -30,14 +32,18 @@ impl Store {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file, new where it is not known. An error where there is no room for it.
-    pub fn have(&self, sha256: &str, bytes: u64) -> Result<Arc<Entry>, FetchError> {
+    /// The file, new where it is not known, in memory or in the fast tier. An error where there is no room for it.
+    pub fn have(&self, sha256: &str, bytes: u64, fast: bool) -> Result<Arc<Entry>, FetchError> {
         let mut entries = self.locked();
         if let Some(known) = entries.get(sha256) {
             return Ok(Arc::clone(known));
         }
-        let used: u64 = entries.values().map(|entry| entry.bytes).sum();
-        if used.saturating_add(bytes) > self.bytes_max {
+        let fast = self.fast.as_deref().filter(|_| fast);
+        let in_memory = entries
+            .values()
+            .filter(|entry| entry.path().parent() == Some(&self.directory));
+        let used: u64 = in_memory.map(|entry| entry.bytes).sum();
+        if fast.is_none() && used.saturating_add(bytes) > self.bytes_max {
             return Err(FetchError::Full {
                 path: self.directory.clone(),
                 bytes,
@@ -45,7 +51,7 @@ impl Store {
                 max: self.bytes_max,
             });
         }
-        let entry = Arc::new(Entry::create(&self.directory, sha256, bytes)?);
+        let entry = Arc::new(Entry::create(fast.unwrap_or(&self.directory), sha256, bytes)?);
         entries.insert(sha256.to_owned(), Arc::clone(&entry));
         self.added.notify_all();
         Ok(entry)

@@ -40,6 +40,7 @@ impl Stage {
             name: String::from("a.r0.i1"),
             directory: stage.store.path().display().to_string(),
             bytes_max,
+            fast: None,
             host: Some(String::from("127.0.0.1")),
         });
         let Report::Listens { address, .. } = stage.report() else {
@@ -65,6 +66,7 @@ impl Stage {
         self.order(&Order::Fetch {
             file: file.clone(),
             peers: peers.iter().map(|&peer| peer.to_owned()).collect(),
+            fast: false,
         });
     }
 

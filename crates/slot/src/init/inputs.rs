@@ -1,15 +1,17 @@
-//! Inputs of a job, copied into the slot's memory once.
+//! Inputs of a job: copied into the slot's memory once, or shown where the node holds them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 
-use tidemill_sys::{file, SysError};
+use tidemill_sys::{file, mount, SysError};
 use tidemill_wire::{InputDef, JobDef};
 
 use super::place::Place;
 use super::scratch::chain;
+use crate::Isolated;
 
 /// Lines of `each` inputs are kept in memory; a longer file is refused.
 const LINES_BYTES_MAX: u64 = 256 << 20;
@@ -47,6 +49,8 @@ impl Lines {
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     copied: bool,
+    /// shown by a mount, below `in/JOB`
+    shown: Vec<String>,
     lines: BTreeMap<String, Lines>,
 }
 
@@ -75,6 +79,11 @@ impl Inputs {
             file::make_dir_at(own, &directory(job.job), 0o755).map_err(wrong)?;
             let target = format!("{}/{}", directory(job.job), input.name);
             match (&input.path, input.kind.as_str()) {
+                (Some(path), "shared") if show(place, path, &target) => {
+                    if place.isolated == Isolated::Namespaces {
+                        self.shown.push(target.clone());
+                    }
+                }
                 (Some(path), "shared") => copy(place, path, &target, input, go_on)?,
                 _ => file::make_dir_at(own, &target, 0o755).map_err(wrong)?,
             }
@@ -124,6 +133,9 @@ impl Inputs {
 
     /// Removes everything of the job.
     pub fn remove(&mut self, place: &Place, job: u64) {
+        for target in &self.shown {
+            let _ = mount::detach(&seen(place, target)); // what stays goes with the slot
+        }
         *self = Inputs::default();
         if let Ok(dir) = file::open_dir_at(place.own.as_fd(), &directory(job)) {
             let _ = file::empty(dir.as_fd(), &[]);
@@ -148,6 +160,40 @@ pub(crate) fn path_of(place: &Place, job: &JobDef, name: &str, event: Option<u64
         ("each", Some(_), Some(event)) => format!("{path}/{event}"),
         _ => path,
     })
+}
+
+/// Where payloads see `target`, which is below `own`.
+fn seen(place: &Place, target: &str) -> PathBuf {
+    Path::new(&place.own_path).join(target)
+}
+
+/// Show a file that the node holds, verified, instead of copying it: by a read-only mount, or where there are no
+/// namespaces by a hard link. False where it is not held, or cannot be shown: then it is copied.
+fn show(place: &Place, from: &str, target: &str) -> bool {
+    let path = Path::new(from);
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return false;
+    };
+    let Some((_, store)) = place.stores.iter().find(|(store, _)| store == parent) else {
+        return false;
+    };
+    if place.isolated == Isolated::Subreaper {
+        let _ = file::remove_at(place.own.as_fd(), target, false);
+        return std::fs::hard_link(path, seen(place, target)).is_ok();
+    }
+    if create(place.own.as_fd(), target).is_err() {
+        return false;
+    }
+    let held = PathBuf::from(format!("/proc/self/fd/{}/{name}", store.as_raw_fd()));
+    let at = seen(place, target);
+    if mount::bind(&held, &at).is_err() {
+        return false;
+    }
+    if mount::set_read_only(&at, true).is_err() {
+        let _ = mount::detach(&at);
+        return false;
+    }
+    true
 }
 
 fn check_name(input: &InputDef) -> Result<(), InputError> {

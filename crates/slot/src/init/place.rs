@@ -51,6 +51,8 @@ pub(crate) struct Place {
     pub covers: Covers,
     /// what is not as it should be, and why
     pub note: String,
+    /// of `SlotSpec::stores`, those that are there
+    pub stores: Vec<(PathBuf, OwnedFd)>,
 }
 
 /// What the init is told by `start`.
@@ -93,6 +95,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     write_text("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
     security::set_dumpable(false)?;
     mount::make_all_private()?;
+    let stores = open_stores(entry.spec); // before they are covered
     let tmp = Path::new("/tmp");
     let covered_tmp = file::open_dir(tmp)?;
     let images = open_images(entry.spec)?;
@@ -123,6 +126,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
         note: String::new(),
         root,
+        stores,
     };
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
@@ -188,11 +192,21 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         covers: Covers::none(tidemill_sys::fd::duplicate(root.as_fd())?),
         note: String::new(),
         root,
+        stores: open_stores(entry.spec),
     };
     finish_set_up(&place)?;
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     harden(entry.spec.isolation == Isolation::Off)?;
     Ok(place)
+}
+
+/// A store that is made later is not shown to this slot: it copies from there.
+fn open_stores(spec: &SlotSpec) -> Vec<(PathBuf, OwnedFd)> {
+    let open = |path: &PathBuf| {
+        let fd = file::open_dir(path).and_then(tidemill_sys::fd::high).ok()?;
+        Some((path.clone(), fd))
+    };
+    spec.stores.iter().filter_map(open).collect()
 }
 
 fn make_directories(root: &OwnedFd) -> Result<()> {

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("a missing or false output fails the event", bad_outputs),
     ("stdout can be an output of any length", stdout_output),
     ("inputs lie in the work directory and cannot be changed", inputs),
+    ("an input that the node holds is shown and not copied", held_input),
     ("a missing input is a stage_in failure", missing_input),
     ("what one payload leaves the next does not see", emptied),
     ("processes left over are killed", leftovers),
@@ -236,6 +237,52 @@ fn inputs() {
             let twice = format!("the cards\nfile {event}\n").repeat(2) + lines[event] + " ";
             assert!(text.starts_with(&twice) && !text.contains("changed"), "{text}");
         }
+    }
+}
+
+fn held_input() {
+    // below /tmp, which slots replace, and masked: shown all the same
+    let store = tempfile::tempdir_in("/tmp").unwrap();
+    let held = store.path().join("5ec2e7");
+    std::fs::write(&held, "held\n").unwrap();
+    std::fs::set_permissions(&held, std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
+    for base in [isolated(), plain()] {
+        let mut script = String::from("cat cards; stat -Lc %h,%a cards; ls /tmp/.tidemill/in; ");
+        if base.isolation == tidemill_slot::Isolation::Required {
+            script +=
+                "grep -c tidemill/in /proc/self/mountinfo; (echo x >> cards) 2>/dev/null && echo changed; ";
+        } // else modes do not bind root
+        script += ":";
+        let mut what = shell(&script);
+        what.1.inputs = vec![input("cards", "shared", held.to_str(), None)];
+        let spec = tidemill_slot::SlotSpec {
+            mask: vec![store.path().into()],
+            stores: vec![store.path().into()],
+            ..base
+        };
+        let mut rig = Rig::new(&spec);
+        for _ in 0..2 {
+            rig.done.clear();
+            rig.learn(&what)
+                .give(0, 1)
+                .until(|rig| rig.done.len() + rig.failed.len() > 0);
+            assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+            let text = String::from_utf8_lossy(&rig.done[0].stdout).into_owned();
+            let told: Vec<&str> = text.lines().collect();
+            if spec.isolation == tidemill_slot::Isolation::Required {
+                assert_eq!(
+                    told,
+                    ["held", "1,555", "5", "1"],
+                    "a read-only mount of the very file"
+                );
+            } else {
+                // a link where both are on one file system, else a copy
+                assert!(told[0] == "held" && told[1].ends_with(",555"), "{text}");
+            }
+            rig.tell(&tidemill_slot::ToSlot::Forget { job: 5 });
+        }
+        rig.slot.kill();
+        assert_eq!(std::fs::read(&held).unwrap(), b"held\n");
     }
 }
 
