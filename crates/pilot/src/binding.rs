@@ -119,6 +119,8 @@ pub struct Binding {
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
     pub hold_outputs: bool,
+    /// Work of these jobs stays in the queue: its inputs are on their way.
+    pub hold_jobs: HashSet<u64>,
     /// The lead gives no more although we asked, or cannot be asked: what is queued has to do for all slots.
     pub short: bool,
 }
@@ -139,6 +141,7 @@ impl Binding {
             next_ticket: 1,
             next_slot: 0,
             hold_outputs: false,
+            hold_jobs: HashSet::new(),
             short: false,
         }
     }
@@ -266,11 +269,12 @@ impl Binding {
     }
 
     fn is_held(&self, queued: &Queued) -> bool {
-        self.hold_outputs
-            && self
-                .programs
-                .get(&queued.program)
-                .is_some_and(KnownProgram::keeps_outputs)
+        self.hold_jobs.contains(&queued.piece.job)
+            || self.hold_outputs
+                && self
+                    .programs
+                    .get(&queued.program)
+                    .is_some_and(KnownProgram::keeps_outputs)
     }
 
     fn has_open_work(&self, shape: &Shape) -> bool {
@@ -323,7 +327,7 @@ impl Binding {
     fn feed(&mut self, shape: &Shape, actions: &mut Vec<Action>) {
         loop {
             let Some(position) = self.queues.get(shape).and_then(|queue| {
-                if self.hold_outputs {
+                if self.hold_outputs || !self.hold_jobs.is_empty() {
                     queue.iter().position(|q| !self.is_held(q))
                 } else {
                     (!queue.is_empty()).then_some(0)

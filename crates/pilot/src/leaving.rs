@@ -235,6 +235,7 @@ impl Pilot {
         for (_, slot) in std::mem::take(&mut self.slots) {
             slot.kill();
         }
+        self.leave_stage();
         self.node.leave();
         LOG.info(
             "pilot.left",

@@ -2,7 +2,7 @@
 //!
 //! Knows messages, not what they mean for the work.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -76,6 +76,8 @@ pub struct Link {
     read_at_us: u64,
     read_again_us: u64,
     jitter: u64,
+    /// Where other nodes get files from us, for Hello.
+    pub serves: Option<String>,
     pub last_heard_us: u64,
     pub last_sent_us: u64,
     last_cause: String,
@@ -98,6 +100,7 @@ impl Link {
             read_at_us: now_us,
             read_again_us: BACKOFF_MIN_US,
             jitter,
+            serves: None,
             last_heard_us: now_us,
             last_sent_us: now_us,
             last_cause: String::new(),
@@ -106,6 +109,15 @@ impl Link {
 
     pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up { .. })
+    }
+
+    /// Who we are to the lead, and the address at which it, and so other nodes, reach us.
+    pub fn identity(&self) -> (&Identity, Option<IpAddr>) {
+        let address = match &self.state {
+            State::Up { stream } => stream.local_addr().ok().map(|address| address.ip()),
+            _ => None,
+        };
+        (&self.identity, address)
     }
 
     /// To be polled for reading, and for writing while `wants_write`.
@@ -306,7 +318,7 @@ impl Link {
                     proof: handshake::pilot_proof(&who.secret, &nonce, &mine, &who.pilot),
                     nonce: mine.clone(),
                     held: held(),
-                    serves: None,
+                    serves: self.serves.clone(),
                 };
                 *nonces = Some((nonce, mine));
                 self.out.push(&PilotMessage::Hello(hello))?;

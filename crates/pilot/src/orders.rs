@@ -1,6 +1,6 @@
 //! What the lead says, and what the pilot does about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidemill_slot::ToSlot;
 use tidemill_wire::LeadMessage;
@@ -37,6 +37,8 @@ impl Pilot {
                     self.permits.waiting.reconnected();
                     self.safe_us = now_us;
                     self.records.reconnected(acked);
+                    let steps = self.staging.stager.connected(now_us);
+                    self.act_stage(steps, now_us)?;
                 }
                 LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
                 LinkEvent::Message(message) => self.follow(message, now_us)?,
@@ -96,12 +98,13 @@ impl Pilot {
                 };
                 self.drain(reason, &drain.reason, now_us)?;
             }
+            LeadMessage::Source(source) => {
+                let steps = self.staging.stager.told(source);
+                self.act_stage(steps, now_us)?;
+            }
             LeadMessage::Deadline(deadline) => self.end_at(deadline.at_us, now_us)?,
             LeadMessage::Permit(permit) => self.hear_permit(&permit, now_us)?,
-            LeadMessage::Beat(_)
-            | LeadMessage::Challenge(_)
-            | LeadMessage::Welcome(_)
-            | LeadMessage::Source(_) => {}
+            LeadMessage::Beat(_) | LeadMessage::Challenge(_) | LeadMessage::Welcome(_) => {}
         }
         Ok(())
     }
@@ -127,6 +130,7 @@ impl Pilot {
         let Some(work) = admitted.work else {
             return Ok(());
         };
+        let jobs: BTreeSet<u64> = work.grants.iter().map(|grant| grant.job).collect();
         let refused = self.binding.take_work(work, now_us);
         for (piece, why) in &refused.no_fit {
             self.tell_no_fit(piece, why, now_us)?;
@@ -145,7 +149,7 @@ impl Pilot {
             self.source
                 .reset(now_us, "it gave work of a job that is over here");
         }
-        Ok(())
+        self.stage_inputs(&jobs, now_us)
     }
 
     /// Set-ups that have become known.

@@ -23,6 +23,7 @@ use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
 use crate::setup::Setups;
 use crate::source::Source;
+use crate::staging::Staging;
 use crate::system::{self, Notice, Signals};
 
 pub const LOG: Log = Log::new("pilot");
@@ -70,6 +71,7 @@ pub struct Pilot {
     pub(crate) post: Post,
     pub(crate) binding: Binding,
     pub(crate) node: Node,
+    pub(crate) staging: Staging,
     /// Remarks that were recorded: each is told once.
     pub(crate) told: HashSet<String>,
     pub(crate) slots: BTreeMap<u32, Slot>,
@@ -132,6 +134,7 @@ impl Pilot {
             post,
             binding,
             node,
+            staging: Staging::new(!source.is_files()),
             told: HashSet::new(),
             slots: BTreeMap::new(),
             records,
@@ -183,6 +186,7 @@ impl Pilot {
             self.obey(notice, now_us)?;
         }
         self.hear_node(now_us)?; // before slots: an image that died explains what payloads say
+        self.hear_stage(now_us)?;
         self.hear_slots(now_us)?;
         self.talk(now_us)?;
         self.hear_setups(now_us)?;
@@ -222,6 +226,7 @@ impl Pilot {
             };
             polls.push(Poll::new(slot.fd(), events));
         }
+        polls.extend(self.staging.poll());
         polls.extend(self.node.fds().map(|fd| Poll::new(fd, fd::READABLE)));
         let now_us = monotonic_us();
         let wait_us = self.due_us(now_us).saturating_sub(now_us);
@@ -248,6 +253,7 @@ impl Pilot {
             (!self.records.all_safe() && !self.source.is_files())
                 .then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
             self.idle_due_us(),
+            self.staging.stager.due_us().filter(|_| !self.source.has_lead()),
             self.permits.due_us(),
             self.forget_due_us(),
         ];

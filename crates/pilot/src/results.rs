@@ -35,6 +35,7 @@ impl Pilot {
                 }
                 Action::TellJob { slot, job } => {
                     if let Some(job) = self.binding.job(job).cloned() {
+                        let job = self.staging.stager.with_held(job);
                         self.tell(slot, &ToSlot::Job(job), now_us)?;
                     }
                 }
@@ -64,7 +65,7 @@ impl Pilot {
                     limit_mb,
                     by_files,
                 } => self.bring_image(&sha256, (limit_mb, by_files), now_us)?,
-                Action::Drop { sha256 } => self.node.drop_image(&sha256),
+                Action::Drop { sha256 } => self.drop_image(&sha256, now_us)?,
                 Action::FailImage { sha256, message } => self.fail_image(&sha256, &message, now_us)?,
             }
         }

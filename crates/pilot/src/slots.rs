@@ -45,6 +45,7 @@ impl Pilot {
             isolation: self.post.isolation,
             directory: settings.scratch.as_ref().map(Into::into),
             mask: settings.mask.iter().map(Into::into).collect(),
+            stores: self.staging.directories.clone(),
             batch_commands,
         };
         match tidemill_slot::start(&spec) {

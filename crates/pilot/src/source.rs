@@ -102,6 +102,14 @@ impl Source {
         }
     }
 
+    /// The lead's connection, where there is to be one.
+    pub fn link(&mut self) -> Option<&mut Link> {
+        match self {
+            Source::Lead(link) => Some(link),
+            Source::Files(_) => None,
+        }
+    }
+
     pub fn reset(&mut self, now_us: u64, cause: &str) {
         if let Source::Lead(link) = self {
             link.reset(now_us, cause);

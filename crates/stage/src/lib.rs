@@ -83,7 +83,6 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> i32 {
 
 fn stage() -> Result<(), StageError> {
     signal::shrug_off(&SHRUGGED_OFF)?;
-    security::set_parent_death_signal(signal::KILL)?;
     security::set_dumpable(false)?; // it knows the fleet's secret
     process::raise_open_files()?;
     let socket = std::io::stdin()
@@ -130,6 +129,7 @@ pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
             Order::Start { .. } => return Err(wrong(String::from("it said `start` twice"))),
         }
     }
+    node.store.clear();
     Ok(())
 }
 

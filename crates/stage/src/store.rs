@@ -57,6 +57,16 @@ impl Store {
         Ok(entry)
     }
 
+    /// The pilot is gone, perhaps killed: nothing stays.
+    pub fn clear(&self) {
+        for (_, entry) in self.locked().drain() {
+            entry.end();
+        }
+        for directory in std::iter::once(&self.directory).chain(&self.fast) {
+            let _ = std::fs::remove_dir(directory); // what others put there is theirs
+        }
+    }
+
     /// A file that is known, waited for at most so long.
     pub fn wait(&self, sha256: &str, limit: Duration) -> Option<Arc<Entry>> {
         let entries = self

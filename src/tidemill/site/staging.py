@@ -2,6 +2,7 @@
 
     SITE/stage/files/KEY      one copy of each version of a file, whoever needs it
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
+    SITE/stage/JOB/.NAME.sha256  the digest of a large one, by which nodes exchange it
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
     SITE/stage/JOB/NAME.lines the text of an `each` input: line k belongs to event k
 
@@ -10,6 +11,7 @@ Works in the agent's helper threads; everything it does can be repeated.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -26,6 +28,8 @@ from tidemill.transfer.file import FileTransfer, is_location
 from tidemill.wire.node import InputDef
 
 LINES_BYTES_MAX = 1 << 30
+STAGED_BYTES_MIN = 1 << 20
+"""Smaller inputs are read by each slot (crates/pilot/src/staging.rs): nobody needs their digest."""
 
 
 class Stage:
@@ -73,7 +77,7 @@ class Stage:
                 with temporary.open("wb") as file:
                     copy_member(fleets / part.fleet / "bundle", ref, file)
                 temporary.rename(path)
-                inputs.append(_definition(name, "shared", path=path, sha256=ref.sha256))
+                inputs.append(_definition(name, "shared", path=path, sha256=ref.sha256, size=ref.length))
         sync_directory(directory)
         return inputs
 
@@ -95,7 +99,11 @@ class Stage:
     def _shared(self, directory: Path, one: Input) -> InputDef:
         path = directory / one.name
         self._fetch(one.url, path, one.sha256)
-        return _definition(one.name, "shared", path=path, sha256=one.sha256)
+        size = path.stat().st_size
+        sha256 = one.sha256
+        if sha256 is None and size >= STAGED_BYTES_MIN:
+            sha256 = _digest(path)
+        return _definition(one.name, "shared", path=path, sha256=sha256, size=size)
 
     def _each(self, directory: Path, one: Input, events: list[tuple[int, int]]) -> InputDef:
         lines_path = directory / f"{one.name}.lines"
@@ -150,7 +158,13 @@ class Stage:
 
 
 def _definition(
-    name: str, kind: str, *, path: Path | None, lines: Path | None = None, sha256: str | None = None
+    name: str,
+    kind: str,
+    *,
+    path: Path | None,
+    lines: Path | None = None,
+    sha256: str | None = None,
+    size: int | None = None,
 ) -> InputDef:
     return InputDef(
         name=name,
@@ -159,5 +173,18 @@ def _definition(
         lines=None if lines is None else str(lines),
         first=0,
         sha256=None if sha256 is None else sha256.removeprefix("sha256:").lower(),
-        bytes=None,
+        bytes=size,
     )
+
+
+def _digest(path: Path) -> str:
+    """The file's SHA-256, worked out once for each job that uses it and kept beside it."""
+    known = path.with_name(f".{path.name}.sha256")
+    with contextlib.suppress(FileNotFoundError):
+        return known.read_text(encoding="ascii")
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    temporary = known.with_name(f"{known.name}.tmp")
+    temporary.write_text(sha256, encoding="ascii")
+    temporary.rename(known)
+    return sha256

@@ -81,6 +81,29 @@ impl Binding {
             .collect()
     }
 
+    /// Take the queued work of a job out.
+    pub fn take_queued(&mut self, job: u64) -> Vec<Piece> {
+        let mut taken = Vec::new();
+        for (shape, queue) in &mut self.queues {
+            for queued in std::mem::take(queue) {
+                if queued.piece.job != job {
+                    queue.push_back(queued);
+                    continue;
+                }
+                for total in self
+                    .queued_events
+                    .get_mut(shape)
+                    .into_iter()
+                    .chain(self.program_events.get_mut(&queued.program))
+                {
+                    *total -= queued.piece.count;
+                }
+                taken.push(queued.piece);
+            }
+        }
+        taken
+    }
+
     /// Drop queued work of jobs; the slots that have work of one of them.
     pub fn cancel(&mut self, jobs: &[u64]) -> Vec<(u32, u64)> {
         for (shape, queue) in &mut self.queues {

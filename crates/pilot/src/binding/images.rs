@@ -247,6 +247,21 @@ impl Binding {
         }
     }
 
+    /// Memory for a staged input, beside the images; false where there is none.
+    pub fn hold_input(&mut self, memory_mb: u64) -> bool {
+        let left_mb = self.images.store_mb.saturating_sub(self.images.held_mb);
+        let holds = memory_mb <= left_mb && self.room.hold(memory_mb);
+        if holds {
+            self.images.held_mb += memory_mb;
+        }
+        holds
+    }
+
+    pub fn release_input(&mut self, memory_mb: u64) {
+        self.images.held_mb = self.images.held_mb.saturating_sub(memory_mb);
+        self.room.release(memory_mb);
+    }
+
     /// Slots can use the image, and it takes so much.
     pub fn image_shown(&mut self, sha256: &str, held_mb: u64) {
         let Some(known) = self.images.known.get_mut(sha256) else {

@@ -58,6 +58,9 @@ impl Pilot {
         let Some(image) = self.binding.image(sha256).cloned() else {
             return Ok(());
         };
+        if self.seek_image(&image, (limit_mb, by_files), now_us)? {
+            return Ok(()); // it comes back here when its file is held
+        }
         let memory = (limit_mb, self.binding.store_mb());
         match self.node.bring(&image, memory, by_files) {
             Ok(()) => Ok(()),
@@ -85,8 +88,14 @@ impl Pilot {
         for event in self.node.poll() {
             match event {
                 Event::Shown(shown) => self.tell_shown(shown, now_us)?,
-                Event::Failed { sha256, cause } => self.fail_image(&sha256, &cause, now_us)?,
-                Event::Died { sha256, cause } => self.lose_image(&sha256, &cause, now_us)?,
+                Event::Failed { sha256, cause } => {
+                    self.forget_image_file(&sha256, now_us)?;
+                    self.fail_image(&sha256, &cause, now_us)?;
+                }
+                Event::Died { sha256, cause } => {
+                    self.forget_image_file(&sha256, now_us)?;
+                    self.lose_image(&sha256, &cause, now_us)?;
+                }
             }
         }
         Ok(())

@@ -1,0 +1,100 @@
+//! The stage of this node: `tidemill-node stage`, a child that ends when its socket does.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use tidemill_stage::{Order, Report};
+use tidemill_sys::socket;
+use tidemill_wire::log::cause;
+use tidemill_wire::{Fill, LineBuffer, OutBuffer, LINE_BYTES_MAX};
+
+use crate::error::PilotError;
+
+pub struct StageProcess {
+    child: Child,
+    socket: UnixStream,
+    lines: LineBuffer,
+    out: OutBuffer,
+}
+
+impl StageProcess {
+    /// Start it and give it its first order.
+    pub fn start(first: &Order) -> Result<Self, PilotError> {
+        let failed =
+            |error: tidemill_sys::SysError| PilotError::system("make the stage's socket")(error.source);
+        let (ours, theirs) = socket::stream_pair().map_err(failed)?;
+        let ours = UnixStream::from(ours);
+        ours.set_nonblocking(true)
+            .map_err(PilotError::system("make the stage's socket nonblocking"))?;
+        let child = Command::new("/proc/self/exe")
+            .arg("stage")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(PilotError::system("start the stage"))?;
+        let mut stage = StageProcess {
+            child,
+            socket: ours,
+            lines: LineBuffer::new(LINE_BYTES_MAX),
+            out: OutBuffer::default(),
+        };
+        stage.order(first)?;
+        Ok(stage)
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub fn wants_write(&self) -> bool {
+        self.out.pending() > 0
+    }
+
+    /// Queue an order and send what the socket takes.
+    pub fn order(&mut self, order: &Order) -> Result<(), PilotError> {
+        self.out.push(order)?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), PilotError> {
+        self.out
+            .flush(&mut self.socket)
+            .map(drop)
+            .map_err(PilotError::system("tell the stage"))
+    }
+
+    /// What it reported since; never waits. Err: it is gone, and why.
+    pub fn hear(&mut self) -> Result<Vec<Report>, String> {
+        self.flush().map_err(|error| cause(&error))?;
+        let mut reports = Vec::new();
+        loop {
+            let fill = self.lines.fill(&mut self.socket).map_err(|error| cause(&error))?;
+            while let Some(line) = self.lines.next_line() {
+                let report = serde_json::from_slice(line)
+                    .map_err(|error| format!("it was not understood: {error}"))?;
+                reports.push(report);
+            }
+            match fill {
+                Fill::Closed if reports.is_empty() => return Err(self.end()),
+                Fill::Closed | Fill::Open(0) => return Ok(reports),
+                Fill::Open(_) => {}
+            }
+        }
+    }
+
+    /// How it ended.
+    fn end(&mut self) -> String {
+        match self.child.wait() {
+            Ok(status) => format!("the process that brings files to this node ended: {status}"),
+            Err(error) => format!("the process that brings files to this node ended: {error}"),
+        }
+    }
+}
+
+impl Drop for StageProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}

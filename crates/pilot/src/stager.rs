@@ -1,0 +1,381 @@
+//! Which files this node gets, from where, and what waits for them. Pure: takes what lead and stage say, gives what to do.
+//!
+//! A file is asked for at the lead (`Seek`), which names a node that has it or is getting it, or lets us read the shared
+//! file system; the stage, a process of its own, does the work. Without a lead we read it ourselves. What cannot be held
+//! for want of room is read directly by each slot, as small inputs are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use tidemill_stage::{FailureKind, Order, Report};
+use tidemill_wire::{Holds, JobDef, PilotMessage, Seek, Source, StagedFile};
+
+/// A lead that is away for so long is not waited for.
+pub const ALONE_US: u64 = 30_000_000;
+/// The shared file system is asked so many times before a file counts as not to be had.
+const READS_MAX: u32 = 2;
+/// Sources in all.
+const TRIES_MAX: u32 = 12;
+/// What is said of a failure.
+const SAID_MAX: usize = 6;
+
+/// Who wants a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum User {
+    Job(u64),
+    /// Memory that the image may take in all, and whether squashfuse has failed here.
+    Image {
+        limit_mb: u64,
+        by_files: bool,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    /// The lead has been asked.
+    Asks {
+        since_us: u64,
+    },
+    /// The stage is at it.
+    Comes,
+    Held(PathBuf),
+    /// Slots read it themselves.
+    Direct,
+    /// It cannot be had.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Want {
+    file: StagedFile,
+    fast: bool,
+    users: BTreeSet<User>,
+    state: State,
+    avoid: Vec<String>,
+    said: Vec<String>,
+    reads: u32,
+    tries: u32,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    Tell(PilotMessage),
+    Order(Order),
+    /// The file is held; how it came.
+    Ready {
+        sha256: String,
+        users: Vec<User>,
+        came: Came,
+    },
+    /// No room for it: whoever can reads it directly.
+    Direct {
+        sha256: String,
+        users: Vec<User>,
+        message: String,
+    },
+    Failed {
+        sha256: String,
+        users: Vec<User>,
+        message: String,
+    },
+}
+
+/// How a file came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Came {
+    pub bytes: u64,
+    pub ms: u64,
+    pub shared_bytes: u64,
+    pub from: Vec<String>,
+}
+
+/// All files that are wanted here.
+#[derive(Debug, Default)]
+pub struct Stager {
+    wants: BTreeMap<String, Want>,
+    /// There is somebody to ask.
+    has_lead: bool,
+    /// The stage has said where it listens: the lead is not asked before, since others may be sent to us at once.
+    listens: bool,
+    /// Where other nodes get files from us.
+    pub serves: Option<String>,
+}
+
+impl Stager {
+    pub fn new(has_lead: bool) -> Self {
+        Stager {
+            has_lead,
+            ..Stager::default()
+        }
+    }
+
+    /// Somebody wants a file.
+    pub fn want(&mut self, file: &StagedFile, fast: bool, user: User, now_us: u64) -> Vec<Step> {
+        let sha256 = file.sha256.clone();
+        if let Some(want) = self
+            .wants
+            .get_mut(&sha256)
+            .filter(|want| want.state != State::Failed)
+        {
+            want.users.insert(user);
+            return match &want.state {
+                State::Held(_) => vec![ready(want, Came::default())],
+                State::Direct => vec![direct(want, "")],
+                _ => Vec::new(),
+            };
+        }
+        let want = Want {
+            file: file.clone(),
+            fast,
+            users: BTreeSet::from([user]),
+            state: State::Comes,
+            avoid: Vec::new(),
+            said: Vec::new(),
+            reads: 0,
+            tries: 0,
+        };
+        self.wants.insert(sha256.clone(), want);
+        self.seek(&sha256, now_us)
+    }
+
+    fn seek(&mut self, sha256: &str, now_us: u64) -> Vec<Step> {
+        if !self.has_lead {
+            return self.fetch(sha256, Vec::new());
+        }
+        let Some(want) = self.wants.get_mut(sha256) else {
+            return Vec::new();
+        };
+        want.state = State::Asks { since_us: now_us };
+        if !self.listens {
+            return Vec::new();
+        }
+        vec![Step::Tell(PilotMessage::Seek(Seek {
+            sha256: sha256.to_owned(),
+            bytes: want.file.bytes,
+            avoid: want.avoid.clone(),
+            serves: self.serves.clone(),
+        }))]
+    }
+
+    fn fetch(&mut self, sha256: &str, peers: Vec<String>) -> Vec<Step> {
+        let Some(want) = self.wants.get_mut(sha256) else {
+            return Vec::new();
+        };
+        want.state = State::Comes;
+        want.tries += 1;
+        want.reads += u32::from(peers.is_empty());
+        vec![Step::Order(Order::Fetch {
+            file: want.file.clone(),
+            peers,
+            fast: want.fast,
+        })]
+    }
+
+    /// The lead's answer.
+    pub fn told(&mut self, source: Source) -> Vec<Step> {
+        match self.wants.get(&source.sha256).map(|want| &want.state) {
+            Some(State::Asks { .. }) => self.fetch(&source.sha256, source.peers),
+            _ => Vec::new(), // of an earlier connection
+        }
+    }
+
+    /// A new connection to the lead, which knows nothing of us: say what we have and what we seek.
+    pub fn connected(&mut self, now_us: u64) -> Vec<Step> {
+        let state = |want: &Want| want.state.clone();
+        let known: Vec<(String, State)> = self
+            .wants
+            .iter()
+            .map(|(sha, want)| (sha.clone(), state(want)))
+            .collect();
+        let say = |(sha256, state): (String, State)| match state {
+            State::Held(_) => vec![holds(&sha256, true)],
+            State::Asks { .. } => self.seek(&sha256, now_us),
+            _ => Vec::new(),
+        };
+        known.into_iter().flat_map(say).collect()
+    }
+
+    /// Time has passed; `up`: the lead is connected.
+    pub fn tick(&mut self, up: bool, now_us: u64) -> Vec<Step> {
+        let late =
+            |want: &Want| matches!(want.state, State::Asks { since_us } if now_us >= since_us + ALONE_US);
+        let wants = self.wants.iter().filter(|(_, want)| !up && late(want));
+        let alone: Vec<String> = wants.map(|(sha256, _)| sha256.clone()).collect();
+        alone
+            .iter()
+            .flat_map(|sha256| self.fetch(sha256, Vec::new()))
+            .collect()
+    }
+
+    /// What the stage reports.
+    pub fn heard(&mut self, report: Report, now_us: u64) -> Vec<Step> {
+        match report {
+            Report::Listens { address, .. } => {
+                (self.serves, self.listens) = (address, true);
+                self.connected(now_us)
+            }
+            Report::Held {
+                sha256,
+                path,
+                bytes,
+                ms,
+                shared_bytes,
+                from,
+            } => {
+                let came = Came {
+                    bytes,
+                    ms,
+                    shared_bytes,
+                    from,
+                };
+                let Some(want) = self.wants.get_mut(&sha256) else {
+                    return vec![Step::Order(Order::Drop { sha256 })];
+                };
+                want.state = State::Held(PathBuf::from(path));
+                vec![holds(&sha256, true), ready(want, came)]
+            }
+            Report::Failed {
+                sha256,
+                kind,
+                message,
+                avoid,
+            } => self.failed(&sha256, kind, (message, avoid), now_us),
+        }
+    }
+
+    fn failed(
+        &mut self,
+        sha256: &str,
+        kind: FailureKind,
+        (message, avoid): (String, Vec<String>),
+        now_us: u64,
+    ) -> Vec<Step> {
+        let Some(want) = self.wants.get_mut(sha256) else {
+            return Vec::new();
+        };
+        want.avoid.extend(avoid);
+        want.avoid.sort();
+        want.avoid.dedup();
+        if want.said.len() < SAID_MAX {
+            want.said.push(message);
+        }
+        if kind == FailureKind::Full {
+            want.state = State::Direct;
+            let message = want.said.join("; ");
+            return vec![holds(sha256, false), direct(want, &message)];
+        }
+        if want.reads >= READS_MAX || want.tries >= TRIES_MAX {
+            want.state = State::Failed;
+            let failed = Step::Failed {
+                sha256: sha256.to_owned(),
+                users: want.users.iter().cloned().collect(),
+                message: want.said.join("; "),
+            };
+            return vec![holds(sha256, false), drop_order(sha256), failed];
+        }
+        self.seek(sha256, now_us)
+    }
+
+    /// The stage is gone: what it was at is read directly, what is held stays where it is.
+    pub fn lost_stage(&mut self, cause: &str) -> Vec<Step> {
+        self.serves = None;
+        self.has_lead = false;
+        let mut steps = Vec::new();
+        for (sha256, want) in &mut self.wants {
+            if matches!(want.state, State::Asks { .. } | State::Comes) {
+                want.state = State::Direct;
+                steps.extend([holds(sha256, false), direct(want, cause)]);
+            }
+        }
+        steps
+    }
+
+    /// Nobody needs what only these users needed.
+    pub fn release(&mut self, gone: &dyn Fn(&str, &User) -> bool) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (sha256, want) in &mut self.wants {
+            want.users.retain(|user| !gone(sha256, user));
+            if want.users.is_empty() && matches!(want.state, State::Held(_)) {
+                steps.extend([holds(sha256, false), drop_order(sha256)]);
+            }
+        }
+        let unused =
+            |want: &Want| want.users.is_empty() && !matches!(want.state, State::Comes | State::Asks { .. });
+        self.wants.retain(|_, want| !unused(want));
+        steps
+    }
+
+    /// Whether the file is here, or is not going to be.
+    pub fn is_settled(&self, sha256: &str) -> bool {
+        let want = self.wants.get(sha256);
+        want.is_some_and(|want| matches!(want.state, State::Held(_) | State::Direct))
+    }
+
+    /// Jobs whose work cannot begin yet.
+    pub fn waiting(&self) -> impl Iterator<Item = u64> + '_ {
+        let on_its_way = |want: &&Want| matches!(want.state, State::Asks { .. } | State::Comes);
+        let users = self
+            .wants
+            .values()
+            .filter(on_its_way)
+            .flat_map(|want| &want.users);
+        users.filter_map(|user| match user {
+            User::Job(job) => Some(*job),
+            User::Image { .. } => None,
+        })
+    }
+
+    /// A job with the paths of what is held here in place of those on the shared file system.
+    pub fn with_held(&self, mut job: JobDef) -> JobDef {
+        for input in job.inputs.iter_mut().filter(|input| input.kind == "shared") {
+            let want = input.sha256.as_ref().and_then(|sha256| self.wants.get(sha256));
+            if let Some(State::Held(path)) = want.map(|want| &want.state) {
+                input.path = Some(path.display().to_string());
+            }
+        }
+        job
+    }
+
+    /// When `tick` is due.
+    pub fn due_us(&self) -> Option<u64> {
+        let asks = |want: &Want| match want.state {
+            State::Asks { since_us } => Some(since_us + ALONE_US),
+            _ => None,
+        };
+        self.wants.values().filter_map(asks).min()
+    }
+}
+
+fn holds(sha256: &str, held: bool) -> Step {
+    Step::Tell(PilotMessage::Holds(Holds {
+        sha256: sha256.to_owned(),
+        held,
+    }))
+}
+
+fn drop_order(sha256: &str) -> Step {
+    Step::Order(Order::Drop {
+        sha256: sha256.to_owned(),
+    })
+}
+
+fn ready(want: &Want, came: Came) -> Step {
+    Step::Ready {
+        sha256: want.file.sha256.clone(),
+        users: want.users.iter().cloned().collect(),
+        came,
+    }
+}
+
+fn direct(want: &Want, message: &str) -> Step {
+    Step::Direct {
+        sha256: want.file.sha256.clone(),
+        users: want.users.iter().cloned().collect(),
+        message: message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "stager_tests.rs"]
+mod tests;

@@ -1,0 +1,174 @@
+use super::*;
+
+const SHA: &str = "f1";
+const JOB: User = User::Job(7);
+
+fn file() -> StagedFile {
+    StagedFile {
+        sha256: SHA.into(),
+        bytes: 5,
+        pieces: vec![],
+    }
+}
+
+fn asked(avoid: &[&str]) -> Step {
+    Step::Tell(PilotMessage::Seek(Seek {
+        sha256: SHA.into(),
+        bytes: 5,
+        avoid: avoid.iter().map(|&each| each.into()).collect(),
+        serves: None,
+    }))
+}
+
+fn ordered(peers: &[&str]) -> Step {
+    Step::Order(Order::Fetch {
+        file: file(),
+        peers: peers.iter().map(|&each| each.into()).collect(),
+        fast: false,
+    })
+}
+
+fn source(peers: &[&str]) -> Source {
+    Source {
+        sha256: SHA.into(),
+        peers: peers.iter().map(|&each| each.into()).collect(),
+    }
+}
+
+fn failure(kind: FailureKind, avoid: &[&str]) -> Report {
+    Report::Failed {
+        sha256: SHA.into(),
+        kind,
+        message: "no".into(),
+        avoid: avoid.iter().map(|&each| each.into()).collect(),
+    }
+}
+
+fn held() -> Report {
+    Report::Held {
+        sha256: SHA.into(),
+        path: "/s/f1".into(),
+        bytes: 5,
+        ms: 1,
+        shared_bytes: 5,
+        from: vec![],
+    }
+}
+
+fn listening() -> Stager {
+    let mut stager = Stager::new(true);
+    let listens = Report::Listens {
+        address: None,
+        message: String::new(),
+    };
+    assert_eq!(stager.heard(listens, 0), []);
+    stager
+}
+
+#[test]
+fn the_lead_is_asked_when_others_can_be_sent_to_us() {
+    let mut stager = Stager::new(true);
+    assert_eq!(stager.want(&file(), false, JOB, 0), []);
+    let listens = Report::Listens {
+        address: Some("me:1".into()),
+        message: String::new(),
+    };
+    let [Step::Tell(PilotMessage::Seek(seek))] = &stager.heard(listens, 1)[..] else {
+        panic!("it does not ask");
+    };
+    assert_eq!(seek.serves.as_deref(), Some("me:1"));
+}
+
+#[test]
+fn a_file_is_sought_fetched_and_told_and_work_waits_for_it() {
+    let mut stager = listening();
+    assert_eq!(stager.want(&file(), false, JOB, 0), [asked(&[])]);
+    assert_eq!(stager.want(&file(), false, User::Job(8), 0), []);
+    assert_eq!(stager.waiting().collect::<Vec<_>>(), [7, 8]);
+    assert_eq!(stager.told(source(&["a:1"])), [ordered(&["a:1"])]);
+    assert_eq!(stager.told(source(&["b:1"])), [], "answered already");
+    let steps = stager.heard(held(), 1);
+    assert_eq!(steps[0], holds(SHA, true));
+    assert!(matches!(&steps[1], Step::Ready { users, .. } if users.len() == 2));
+    assert_eq!(stager.waiting().count(), 0);
+    let mut job = JobDef::default();
+    job.inputs.push(tidemill_wire::InputDef {
+        kind: "shared".into(),
+        sha256: Some(SHA.into()),
+        path: Some("/shared/x".into()),
+        ..Default::default()
+    });
+    assert_eq!(stager.with_held(job).inputs[0].path.as_deref(), Some("/s/f1"));
+}
+
+#[test]
+fn a_peer_that_fails_is_avoided_and_reading_is_tried_twice() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&["a:1"]));
+    assert_eq!(
+        stager.heard(failure(FailureKind::Peer, &["a:1"]), 1),
+        [asked(&["a:1"])]
+    );
+    stager.told(source(&[]));
+    assert_eq!(
+        stager.heard(failure(FailureKind::Shared, &[]), 1),
+        [asked(&["a:1"])]
+    );
+    stager.told(source(&[]));
+    let steps = stager.heard(failure(FailureKind::Shared, &[]), 1);
+    assert_eq!(steps[..2], [holds(SHA, false), drop_order(SHA)]);
+    assert!(matches!(&steps[2], Step::Failed { message, .. } if message == "no; no; no"));
+    assert_eq!(
+        stager.want(&file(), false, JOB, 2),
+        [asked(&[])],
+        "new work tries anew"
+    );
+}
+
+#[test]
+fn without_a_lead_and_when_it_is_away_for_long_we_read_ourselves() {
+    assert_eq!(Stager::new(false).want(&file(), false, JOB, 0), [ordered(&[])]);
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    assert_eq!(stager.tick(true, ALONE_US), [], "it may be our turn later");
+    assert_eq!(stager.tick(false, ALONE_US - 1), []);
+    assert_eq!(stager.tick(false, ALONE_US), [ordered(&[])]);
+}
+
+#[test]
+fn a_full_store_and_a_lost_stage_mean_that_slots_read_directly() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&[]));
+    let steps = stager.heard(failure(FailureKind::Full, &[]), 1);
+    assert!(matches!(&steps[1], Step::Direct { message, .. } if message == "no"));
+    assert_eq!(stager.waiting().count(), 0);
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    assert!(matches!(&stager.lost_stage("dead")[1], Step::Direct { .. }));
+    assert_eq!(stager.waiting().count(), 0);
+}
+
+#[test]
+fn a_new_lead_hears_what_is_held_and_sought() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    assert_eq!(stager.connected(5), [asked(&[])]);
+    stager.told(source(&[]));
+    stager.heard(held(), 6);
+    assert_eq!(stager.connected(7), [holds(SHA, true)]);
+}
+
+#[test]
+fn what_nobody_needs_any_more_is_dropped() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    assert_eq!(stager.release(&|_, _| true), [], "it is on its way");
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&[]));
+    stager.heard(held(), 1);
+    assert_eq!(stager.release(&|_, user| *user != JOB), []);
+    assert_eq!(stager.release(&|_, _| true), [holds(SHA, false), drop_order(SHA)]);
+    assert_eq!(stager.want(&file(), false, JOB, 0), [asked(&[])]);
+}

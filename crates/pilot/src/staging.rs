@@ -1,0 +1,440 @@
+//! What the pilot does about files: has them brought by the stage, lets work wait for them, tells how they came.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use tidemill_stage::Order;
+use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
+use tidemill_wire::{log, ImageUse, InputDef, Piece, StagedFile};
+
+use crate::error::PilotError;
+use crate::leaving::Phase;
+use crate::pilot::{Pilot, LOG};
+use crate::slots::TOLD_MAX;
+use crate::stage_process::StageProcess;
+use crate::stager::{Came, Stager, Step, User};
+
+/// Smaller inputs are read by each slot: asking for them costs as much as reading them.
+pub const STAGED_BYTES_MIN: u64 = 1 << 20;
+
+/// Files that come to this node.
+#[derive(Default)]
+pub struct Staging {
+    pub stager: Stager,
+    process: Option<StageProcess>,
+    /// Memory that staged inputs take, by digest.
+    held_mb: BTreeMap<String, u64>,
+    /// Where files are held: in memory, and in the fast tier where there is one.
+    pub directories: Vec<PathBuf>,
+    /// It could not be started, or has died: slots read inputs by themselves.
+    refused: bool,
+}
+
+impl Staging {
+    pub fn new(has_lead: bool) -> Self {
+        Staging {
+            stager: Stager::new(has_lead),
+            ..Staging::default()
+        }
+    }
+
+    /// What to wait for.
+    pub fn poll(&self) -> Option<Poll> {
+        let stage = self.process.as_ref()?;
+        let writes = if stage.wants_write() { WRITABLE } else { 0 };
+        Some(Poll::new(stage.fd(), READABLE | writes))
+    }
+}
+
+impl Pilot {
+    /// Have the large shared inputs of these jobs brought; their work waits.
+    pub(crate) fn stage_inputs(&mut self, jobs: &BTreeSet<u64>, now_us: u64) -> Result<(), PilotError> {
+        if self.post.settings().scratch.is_some() || !matches!(self.phase, Phase::Working) {
+            return Ok(()); // payloads that span nodes read what all of these see; who leaves starts nothing
+        }
+        for &job in jobs {
+            let inputs = self.binding.job(job).map(|def| def.inputs.clone());
+            for file in inputs.into_iter().flatten().filter_map(|input| staged(&input)) {
+                if !self.has_stage(now_us)? {
+                    return Ok(());
+                }
+                let settings = self.post.settings();
+                let fast = settings.fast_dir.is_some() && file.bytes >= settings.fast_bytes;
+                if !fast && !self.has_room(&file, now_us)? {
+                    continue;
+                }
+                let steps = self.staging.stager.want(&file, fast, User::Job(job), now_us);
+                self.act_stage(steps, now_us)?;
+            }
+        }
+        self.hold_jobs();
+        Ok(())
+    }
+
+    /// Memory for an input, counted once; where there is none, slots read it by themselves, and that is told.
+    fn has_room(&mut self, file: &StagedFile, now_us: u64) -> Result<bool, PilotError> {
+        if self.staging.held_mb.contains_key(&file.sha256) {
+            return Ok(true);
+        }
+        let memory_mb = file.bytes.div_ceil(1 << 20);
+        if !self.binding.hold_input(memory_mb) {
+            let binding = &self.binding;
+            let over = |_: &str, user: &User| matches!(user, User::Job(job) if binding.job(*job).is_none());
+            let steps = self.staging.stager.release(&over);
+            self.act_stage(steps, now_us)?;
+            if !self.binding.hold_input(memory_mb) {
+                let message = format!(
+                    "file {}: each slot reads it by itself: it takes {memory_mb} MB, and there is no room for it in the \
+                     {} MB that this node may hold",
+                    short(&file.sha256),
+                    self.binding.store_mb()
+                );
+                if self.told.len() < TOLD_MAX && self.told.insert(message.clone()) {
+                    self.note(("stage", "direct", message), None, BTreeMap::new(), now_us)?;
+                }
+                return Ok(false);
+            }
+        }
+        self.staging.held_mb.insert(file.sha256.clone(), memory_mb);
+        Ok(true)
+    }
+
+    /// It is not held, or not any more.
+    fn free_room(&mut self, sha256: &str) {
+        if let Some(memory_mb) = self.staging.held_mb.remove(sha256) {
+            self.binding.release_input(memory_mb);
+        }
+    }
+
+    /// Have an image's file brought: true while it is on its way, `bring_image` follows; false when it is here, or the
+    /// image is to read it itself.
+    pub(crate) fn seek_image(
+        &mut self,
+        image: &ImageUse,
+        (limit_mb, by_files): (u64, bool),
+        now_us: u64,
+    ) -> Result<bool, PilotError> {
+        if self.staging.stager.is_settled(&image.file.sha256) || !self.has_stage(now_us)? {
+            return Ok(false);
+        }
+        let user = User::Image { limit_mb, by_files };
+        let steps = self.staging.stager.want(&image.file, false, user, now_us);
+        self.act_stage(steps, now_us)?;
+        Ok(true)
+    }
+
+    /// The image is shown no more, and its file is gone with it.
+    pub(crate) fn forget_image_file(&mut self, sha256: &str, now_us: u64) -> Result<(), PilotError> {
+        let its = |name: &str, user: &User| name == sha256 && matches!(user, User::Image { .. });
+        let steps = self.staging.stager.release(&its);
+        self.act_stage(steps, now_us)
+    }
+
+    pub(crate) fn drop_image(&mut self, sha256: &str, now_us: u64) -> Result<(), PilotError> {
+        self.node.drop_image(sha256);
+        self.forget_image_file(sha256, now_us)
+    }
+
+    /// Read what the stage tells; do what is due.
+    pub(crate) fn hear_stage(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let Some(stage) = &mut self.staging.process else {
+            return Ok(());
+        };
+        let steps = match stage.hear() {
+            Ok(reports) => {
+                let heard = reports
+                    .into_iter()
+                    .flat_map(|report| self.staging.stager.heard(report, now_us));
+                heard.collect()
+            }
+            Err(cause) => {
+                LOG.warning("stage.lost", &[("cause", &cause)]);
+                self.staging.process = None;
+                self.staging.refused = true;
+                self.staging.stager.lost_stage(&cause)
+            }
+        };
+        if let Some(link) = self.source.link() {
+            link.serves.clone_from(&self.staging.stager.serves);
+        }
+        self.act_stage(steps, now_us)?;
+        let steps = self.staging.stager.tick(self.source.has_lead(), now_us);
+        self.act_stage(steps, now_us)
+    }
+
+    pub(crate) fn act_stage(&mut self, steps: Vec<Step>, now_us: u64) -> Result<(), PilotError> {
+        if steps.is_empty() {
+            return Ok(());
+        }
+        for step in steps {
+            match step {
+                Step::Tell(message) => self.source.send(&message, now_us)?,
+                Step::Order(order) => {
+                    if let Order::Drop { sha256 } = &order {
+                        self.free_room(sha256);
+                    }
+                    if let Some(stage) = &mut self.staging.process {
+                        if let Err(error) = stage.order(&order) {
+                            LOG.warning("stage.deaf", &[("cause", &log::cause(&error))]);
+                            // its end is heard next
+                        }
+                    }
+                }
+                Step::Ready { sha256, users, came } => {
+                    self.tell_ready(&sha256, &came, now_us)?;
+                    self.bring_for(&sha256, users, now_us)?;
+                }
+                Step::Direct {
+                    sha256,
+                    users,
+                    message,
+                } => {
+                    let told = format!("file {}: each slot reads it by itself: {message}", short(&sha256));
+                    self.free_room(&sha256);
+                    if !message.is_empty() {
+                        self.note(("stage", "direct", told), None, BTreeMap::new(), now_us)?;
+                    }
+                    self.bring_for(&sha256, users, now_us)?;
+                }
+                Step::Failed {
+                    sha256,
+                    users,
+                    message,
+                } => self.fail_staged(&sha256, (users, &message), now_us)?,
+            }
+        }
+        self.hold_jobs();
+        Ok(())
+    }
+
+    fn hold_jobs(&mut self) {
+        self.binding.hold_jobs = self.staging.stager.waiting().collect();
+    }
+
+    fn tell_ready(&mut self, sha256: &str, came: &Came, now_us: u64) -> Result<(), PilotError> {
+        if came.bytes > 0 {
+            let mode = if came.from.is_empty() { "shared" } else { "peer" };
+            let from = if came.from.is_empty() {
+                String::from("the shared file system")
+            } else {
+                came.from.join(", ")
+            };
+            let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+            let numbers = [
+                ("bytes", number(came.bytes)),
+                ("ms", number(came.ms)),
+                ("shared_bytes", number(came.shared_bytes)),
+            ];
+            let numbers = numbers.map(|(key, value)| (key.to_owned(), value)).into();
+            let message = format!("file {} from {from}", short(sha256));
+            self.note(("stage", mode, message), None, numbers, now_us)?;
+        }
+        Ok(())
+    }
+
+    /// Images whose file is here, or is to be read by themselves, are shown next.
+    fn bring_for(&mut self, sha256: &str, users: Vec<User>, now_us: u64) -> Result<(), PilotError> {
+        for user in users {
+            if let User::Image { limit_mb, by_files } = user {
+                self.bring_image(sha256, (limit_mb, by_files), now_us)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_staged(
+        &mut self,
+        sha256: &str,
+        (users, message): (Vec<User>, &str),
+        now_us: u64,
+    ) -> Result<(), PilotError> {
+        let told = format!("failed to bring file {} to this node: {message}", short(sha256));
+        self.note(("stage", "failed", told.clone()), None, BTreeMap::new(), now_us)?;
+        for user in users {
+            let User::Job(job) = user else {
+                self.fail_image(sha256, &told, now_us)?;
+                continue;
+            };
+            let name = self.binding.job(job).and_then(|def| {
+                let named = |input: &&InputDef| input.sha256.as_deref() == Some(sha256);
+                def.inputs.iter().find(named).map(|input| input.name.clone())
+            });
+            let told = format!("input `{}`: {told}", name.unwrap_or_default());
+            for piece in self.binding.take_queued(job) {
+                if !self.canceled.contains(&job) {
+                    self.fail_in_slot(&piece, 0, ("stage_in", &told), now_us)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is a stage, started where it was not; what cannot be is told once.
+    fn has_stage(&mut self, now_us: u64) -> Result<bool, PilotError> {
+        if self.staging.process.is_some() || self.staging.refused {
+            return Ok(self.staging.process.is_some());
+        }
+        match self.start_stage() {
+            Ok(stage) => {
+                LOG.info("stage.started", &[]);
+                self.staging.process = Some(stage);
+            }
+            Err(cause) => {
+                self.staging.refused = true;
+                let message = format!("slots read inputs by themselves: {cause}");
+                self.note(("stage", "direct", message), None, BTreeMap::new(), now_us)?;
+            }
+        }
+        Ok(self.staging.process.is_some())
+    }
+
+    fn start_stage(&mut self) -> Result<StageProcess, String> {
+        let store_mb = self.binding.store_mb();
+        let home = self.node.enter(store_mb)?.join("files");
+        let fast = self.fast_directory();
+        self.staging.directories = std::iter::once(home.clone()).chain(fast.clone()).collect();
+        let peers = self.post.settings().peers;
+        let (name, secret, host) = match self.source.link() {
+            Some(link) => {
+                let (identity, address) = link.identity();
+                let host = address.filter(|_| peers).map(|address| address.to_string());
+                (identity.pilot.clone(), identity.secret.clone(), host)
+            }
+            None => (String::new(), String::new(), None),
+        };
+        let order = Order::Start {
+            secret,
+            name,
+            directory: home.display().to_string(),
+            bytes_max: store_mb << 20,
+            fast: fast.map(|path| path.display().to_string()),
+            host,
+        };
+        StageProcess::start(&order).map_err(|error| log::cause(&error))
+    }
+
+    /// A directory of ours in the fast tier; None where there is none, or it cannot be used (said in the log).
+    fn fast_directory(&self) -> Option<PathBuf> {
+        let wanted = self.post.settings().fast_dir.as_deref()?;
+        let name = self.records.pilot().to_owned();
+        let made = expand(wanted, &|variable| std::env::var(variable).ok()).and_then(|base| {
+            let path = Path::new(&base).join(format!(".tidemill-{name}"));
+            let made = std::fs::DirBuilder::new()
+                .mode(0o700)
+                .recursive(true)
+                .create(&path);
+            made.map_err(|error| format!("failed to make `{}`: {error}", path.display()))?;
+            Ok(path)
+        });
+        match made {
+            Ok(path) => Some(path),
+            Err(cause) => {
+                LOG.warning("stage.no_fast_dir", &[("cause", &cause)]);
+                None
+            }
+        }
+    }
+
+    /// End the stage, and all that it held.
+    pub(crate) fn leave_stage(&mut self) {
+        self.staging.process = None;
+        for directory in self.staging.directories.iter().skip(1) {
+            let _ = std::fs::remove_dir_all(directory); // the stage may have been quicker
+        }
+    }
+}
+
+/// A shared input that is worth being brought once for all slots.
+fn staged(input: &InputDef) -> Option<StagedFile> {
+    let (path, sha256, bytes) = (input.path.as_ref()?, input.sha256.as_ref()?, input.bytes?);
+    (input.kind == "shared" && bytes >= STAGED_BYTES_MIN).then(|| StagedFile {
+        sha256: sha256.clone(),
+        bytes,
+        pieces: vec![Piece {
+            path: path.clone(),
+            offset: 0,
+            length: bytes,
+        }],
+    })
+}
+
+fn short(sha256: &str) -> &str {
+    sha256.get(..12).unwrap_or(sha256)
+}
+
+/// `$NAME` and `${NAME}` replaced; an error names what is not set.
+fn expand(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        let tail = &rest[at + 1..];
+        let (name, after) = match tail.strip_prefix('{').and_then(|tail| tail.split_once('}')) {
+            Some((name, after)) => (name, after),
+            None => {
+                let end = tail
+                    .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+                    .unwrap_or(tail.len());
+                tail.split_at(end)
+            }
+        };
+        let found = value(name).filter(|value| !value.is_empty());
+        expanded.push_str(
+            &found.ok_or_else(|| format!("`{text}`: the variable `{name}` is not set on this node"))?,
+        );
+        rest = after;
+    }
+    expanded.push_str(rest);
+    if expanded.starts_with('/') {
+        Ok(expanded)
+    } else {
+        Err(format!("`{text}` is no absolute path on this node: `{expanded}`"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_node_stand_in_the_fast_directory() {
+        let value = |name: &str| (name == "BB_DIR").then(|| String::from("/bb/7"));
+        assert_eq!(expand("$BB_DIR", &value).unwrap(), "/bb/7");
+        assert_eq!(expand("${BB_DIR}x/in", &value).unwrap(), "/bb/7x/in");
+        assert_eq!(expand("/local", &value).unwrap(), "/local");
+        assert!(expand("/x/$NONE/y", &value)
+            .unwrap_err()
+            .contains("`NONE` is not set"));
+        assert!(expand("local", &value).is_err());
+    }
+
+    #[test]
+    fn large_shared_files_with_a_digest_are_staged() {
+        let input = InputDef {
+            name: "a".into(),
+            kind: "shared".into(),
+            path: Some("/x".into()),
+            sha256: Some("ab".into()),
+            bytes: Some(STAGED_BYTES_MIN),
+            ..InputDef::default()
+        };
+        assert_eq!(staged(&input).unwrap().pieces[0].path, "/x");
+        for changed in [
+            InputDef {
+                bytes: Some(STAGED_BYTES_MIN - 1),
+                ..input.clone()
+            },
+            InputDef {
+                sha256: None,
+                ..input.clone()
+            },
+            InputDef {
+                kind: "each".into(),
+                ..input.clone()
+            },
+        ] {
+            assert!(staged(&changed).is_none());
+        }
+    }
+}
