@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ class Stage:
         ours.settimeout(TIMEOUT_S)
         self._socket = ours
         self._reports = ours.makefile("r")
-        self._log = tempfile.TemporaryFile()
+        self._log = (directory.parent / f"{directory.name}.log").open("w+b")
         with theirs:
-            self.process = subprocess.Popen([node, "stage"], stdin=theirs, stderr=self._log)
+            self.process = subprocess.Popen([str(node), "stage"], stdin=theirs.fileno(), stderr=self._log)
         self.order(
             m="start",
             **{

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
-from tidemill.site.staging import Stage
+from tidemill.site.staging import STAGED_BYTES_MIN, Stage
 from tidemill.transfer.file import FileTransfer, is_location, local_path
 
 
@@ -97,3 +98,16 @@ def test_each_input_with_too_few_lines_names_the_event(tmp_path: Path, root: Pat
     spec = JobSpec(app="a", events=4, inputs=[Input(name="in", url=str(root / "list"), kind=InputKind.EACH)])
     with pytest.raises(SiteError, match="2 lines, event 2 has none"):
         stage(tmp_path, root).stage(1, spec, [(0, 4)])
+
+
+def test_large_shared_inputs_have_a_digest_by_which_nodes_exchange_them(tmp_path: Path, root: Path) -> None:
+    large = os.urandom(STAGED_BYTES_MIN)
+    (root / "large").write_bytes(large)
+    (root / "small").write_bytes(large[1:])
+    it = stage(tmp_path, root)
+    spec = JobSpec(app="a", inputs=[Input(name=name, url=str(root / name)) for name in ("large", "small")])
+    for _ in range(2):
+        known = [(each.sha256, each.bytes) for each in it.stage(3, spec, [(0, 1)])]
+        assert known == [(hashlib.sha256(large).hexdigest(), 1 << 20), (None, (1 << 20) - 1)]
+    it.clean(3)
+    assert not (tmp_path / "stage" / "3").exists()

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ledger::PilotKey;
 
 /// Children of a node: each costs it the whole file once more through its link, and two make the tree flat enough.
-/// On one machine, 16 ranks: 1, 2 and 4 were equal (all memory), see docs/staging.md for the model.
+/// docs/staging.md has what was measured and the model.
 pub const FAN_OUT: usize = 2;
 /// Who could not use so many parents has no way to other nodes, and reads the file itself when it is its turn.
 const PARENTS_TRIED_MAX: usize = 3;

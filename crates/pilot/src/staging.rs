@@ -253,6 +253,8 @@ impl Pilot {
         self.note(("stage", "failed", told.clone()), None, BTreeMap::new(), now_us)?;
         for user in users {
             let User::Job(job) = user else {
+                let name = self.binding.image(sha256).map(|image| image.name.clone());
+                let told = format!("image `{}`: {told}", name.unwrap_or_default());
                 self.fail_image(sha256, &told, now_us)?;
                 continue;
             };

@@ -77,7 +77,7 @@ class Stage:
                 with temporary.open("wb") as file:
                     copy_member(fleets / part.fleet / "bundle", ref, file)
                 temporary.rename(path)
-                inputs.append(_definition(name, "shared", path=path, sha256=ref.sha256, size=ref.length))
+                inputs.append(_definition(name, "shared", path=path, content=(ref.sha256, ref.length)))
         sync_directory(directory)
         return inputs
 
@@ -103,7 +103,7 @@ class Stage:
         sha256 = one.sha256
         if sha256 is None and size >= STAGED_BYTES_MIN:
             sha256 = _digest(path)
-        return _definition(one.name, "shared", path=path, sha256=sha256, size=size)
+        return _definition(one.name, "shared", path=path, content=(sha256, size))
 
     def _each(self, directory: Path, one: Input, events: list[tuple[int, int]]) -> InputDef:
         lines_path = directory / f"{one.name}.lines"
@@ -163,9 +163,10 @@ def _definition(
     *,
     path: Path | None,
     lines: Path | None = None,
-    sha256: str | None = None,
-    size: int | None = None,
+    content: tuple[str | None, int | None] = (None, None),
 ) -> InputDef:
+    """`content`: digest and size of the file at `path`."""
+    sha256, size = content
     return InputDef(
         name=name,
         kind=kind,
