@@ -1,7 +1,7 @@
 """Payloads in rootless podman containers, for real: an image of a local tar file, in slots, as an ordinary user.
 
-crun refuses the hybrid layout of control groups ("cgroups in hybrid mode not supported"): where this machine has one,
-the pilot gets a mount namespace in which only the second version is seen, as on current systems.
+crun refuses the hybrid layout of control groups ("cgroups in hybrid mode not supported"), and a machine on which none
+are mounted: there the pilot gets a mount namespace in which only the second version is seen, as on current systems.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidemill.model.application import Runtime
 from tidemill.node.bundle import read_member
 from tidemill.wire.node import Done, Failed
 
-HYBRID = Path("/sys/fs/cgroup/unified")
-ONE_LAYOUT = f"mount --bind {HYBRID} /sys/fs/cgroup"
+GROUPS = Path("/sys/fs/cgroup")
+HYBRID = GROUPS / "unified"
 #: one store for image and containers in the slot's own memory; no daemon, no journal, no control groups
 GLOBAL = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--log-level=error"]
 CONFIGURED = {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(NOBODY)}
@@ -46,7 +46,9 @@ def tree() -> Iterator[Path]:
 
 
 def before() -> str | None:
-    return ONE_LAYOUT if HYBRID.is_dir() else None
+    if HYBRID.is_dir():
+        return f"mount --bind {HYBRID} {GROUPS}"
+    return None if (GROUPS / "cgroup.controllers").exists() else f"mount -t cgroup2 none {GROUPS}"
 
 
 def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path) -> None:

@@ -26,7 +26,7 @@ def field_values(kind: Any, name: str) -> st.SearchStrategy[Any]:
     simple: dict[Any, st.SearchStrategy[Any]] = {
         int: I32 if name in ("exit_status", "signal") else st.integers(0, 2**63 - 1),
         float: MILLI,
-        str: st.text(max_size=20),
+        str: st.text(max_size=10),
         bool: st.booleans(),
     }
     if kind in simple:
@@ -36,9 +36,9 @@ def field_values(kind: Any, name: str) -> st.SearchStrategy[Any]:
         case types.UnionType:
             return st.none() | field_values(arguments[0], name)
         case origin if origin is list:
-            return st.lists(field_values(arguments[0], name), max_size=3)
+            return st.lists(field_values(arguments[0], name), max_size=2)
         case origin if origin is dict:
-            return st.dictionaries(st.text(max_size=8), field_values(arguments[1], name), max_size=3)
+            return st.dictionaries(st.text(max_size=8), field_values(arguments[1], name), max_size=2)
     return structs(kind)
 
 
@@ -77,8 +77,8 @@ def again(path: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([find_binary(), "frames", path], capture_output=True, timeout=30, check=False)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.sampled_from([*FRAMED, *PLAIN]).flatmap(structs), min_size=10, max_size=60))
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from([*FRAMED, *PLAIN]).flatmap(structs), min_size=1, max_size=12))
 def test_rust_reads_and_writes_what_python_does(
     tmp_path_factory: pytest.TempPathFactory, values: list[msgspec.Struct]
 ) -> None:
