@@ -13,6 +13,7 @@ from tidemill.batch.run import Refusal, Reply, recognise
 from tidemill.batch.slurm import own
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.script import Asked, client_environ, script_text, submit_words
+from tidemill.batch.slurm.system import SlurmBatchSystem
 from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import minutes_up, parse_span, parse_time, time_text
 from tidemill.batch.slurm.words import REFUSALS, held, is_eligible, job_state, node_state, node_words
@@ -305,3 +306,14 @@ def test_client_sees_no_tokens() -> None:
         "SBATCH_ACCOUNT": "a",
     }
     assert set(client_environ(environ)) == {"HOME", "SLURM_CONF", "SBATCH_ACCOUNT"}
+
+
+def test_slurm_gets_the_burst_buffer_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f"#!/bin/sh\ncat > {tmp_path}/got\necho 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
+    config = Cluster(burst_buffer=["#DW jobdw type=scratch capacity=10GB access_mode=striped"])
+    assert SlurmBatchSystem(tmp_path / "site", config, key=KEY).submit(submission()) == "7"
+    assert (tmp_path / "got").read_text().startswith("#!/bin/sh\n#DW jobdw type=scratch capacity=10GB access")
