@@ -47,7 +47,7 @@ fn again(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         if line.first() == Some(&b'{') {
             match shape(line)? {
-                Shape { m: Some(m), .. } if is_of_pilots(m) => {
+                Shape { m: Some(m), .. } if is_of_pilots(&m) => {
                     json(&read::<PilotMessage>(line)?, &mut out)?;
                 }
                 Shape { m: Some(_), .. } => json(&read::<LeadMessage>(line)?, &mut out)?,
