@@ -85,8 +85,8 @@ def test_unpacked_images_cost_memory_in_megabytes_of_the_worst_image() -> None:
         ({"limits": {"open_files": [256, 256]}}, "open files", "limit 256"),
         ({"limits": {"processes": [100, 100]}}, "processes", "limit 100"),
         ({"limits": {"stack": [65536, 65536]}}, "stack", "deep recursion"),
-        ({"tried": {"tcp": {"ok": False, "why": "refused"}}}, "between nodes", "refused"),
-        ({"address": "127.0.0.1"}, "between nodes", "loopback"),
+        ({"tried": {"tcp": {"ok": False, "why": "refused"}}}, "node to node", "refused"),
+        ({"address": "127.0.0.1"}, "node to node", "loopback"),
     ],
 )
 def test_each_lack_is_a_warning_with_a_way_out(changes: dict[str, Any], check: str, said: str) -> None:

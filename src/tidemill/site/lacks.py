@@ -198,13 +198,13 @@ def _size(number: int) -> str:
 def _network(node: Abilities) -> Finding:
     if node.can("tcp") and not node.address.startswith("127."):
         return Finding(
-            "between nodes", "ok",
+            "node to node", "ok",
             f"this node can serve files at {node.address}; whether others reach it shows when two pilots meet: where "
             "TCP is closed each reads the shared file system for itself",
         )  # fmt: skip
     why = node.tried["tcp"].why if "tcp" in node.tried else "it was not tried"
     return Finding(
-        "between nodes",
+        "node to node",
         "warn",
         f"this node cannot serve files to others: {why or 'its only address is loopback'}",
         "each node reads images and inputs from the shared file system: set `peers = false`",
