@@ -16,6 +16,8 @@ from tests.integration.image_node import AREA, USER, World, image_node, image_wo
 USERS = pytest.mark.parametrize("uid", [USER, 0], ids=["user", "root"])
 WAYS = pytest.mark.parametrize("way", ["fuse", "unpack"])
 NO_FUSE = "umount /dev/fuse; touch /mnt/nofuse; chmod 600 /mnt/nofuse; mount --bind /mnt/nofuse /dev/fuse"
+#: to squashfuse, as the command sees it
+SIGNAL = "for p in /proc/[0-9]*; do grep -q ^/usr/bin/squashfuse $p/cmdline && kill -{} ${{p#/proc/}}; done"
 NO_SQUASHFUSE = "for p in /usr/bin/squashfuse /usr/bin/squashfuse_ll; do mount --bind /dev/null $p; done"
 
 
@@ -130,10 +132,15 @@ def test_without_user_namespaces_paths_are_rewritten_and_that_is_said(world: Wor
 
 @USERS
 def test_the_command_is_killed_and_the_failure_named_when_squashfuse_ends(world: World, uid: int) -> None:
-    kill = "for p in /proc/[0-9]*; do grep -q ^/usr/bin/squashfuse $p/cmdline && kill -9 ${p#/proc/}; done"
-    done = world.image_run(f"{kill}; sleep 60; echo survived", "--mode", "fuse", uid=uid)
+    done = world.image_run(f"{SIGNAL.format(9)}; sleep 60; echo survived", "--mode", "fuse", uid=uid)
     assert (done.stdout, done.returncode) == ("", 3)
     assert "failed (class `image`): squashfuse ended with signal 9" in done.stderr
+
+
+def test_signals_of_the_batch_system_to_all_processes_do_not_end_squashfuse(world: World) -> None:
+    told = "; ".join(SIGNAL.format(number) for number in (1, 10, 15))
+    done = world.image_run(f"{told}; sleep 0.5; echo survived", "--mode", "fuse")
+    assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr
 
 
 @pytest.mark.parametrize("recipe", ["truncated", "changed"])

@@ -303,6 +303,9 @@ fn be_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> ! {
     process::exit_now(127)
 }
 
+/// HUP INT QUIT USR1 USR2 TERM.
+const NOT_ITS_OWN: [i32; 6] = [1, 2, 3, 10, 12, 15];
+
 /// Returns only what went wrong.
 fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> SysError {
     let (argv, env, path) = match words_for(program, image) {
@@ -317,6 +320,8 @@ fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> 
         fd::place(birth.words.as_fd(), 2)?;
         fd::place(fuse.as_fd(), CONNECTION)?;
         signal::reset_all()?;
+        // batch systems signal all processes of a job: it serves until its owner lets go of it, by KILL
+        signal::block_only(&NOT_ITS_OWN)?;
         security::start_programs_without_capabilities()?;
         security::forbid_new_privileges()?;
         security::set_parent_death_signal(signal::KILL)?;
