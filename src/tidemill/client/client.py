@@ -351,7 +351,7 @@ def has_ended(row: CampaignRow) -> bool:
 
 
 def new_campaign(stem: str) -> str:
-    """A campaign name that nobody has: STEM-YYYYMMDD-HHMMSS-XXXX (UTC)."""
+    """A campaign name that nobody has: STEM, date and time (UTC), four hexadecimal digits."""
     safe = re.sub(r"[^A-Za-z0-9._+-]", "-", stem).strip("-._+")[:60] or "run"
     stamp = clock.utc_text(clock.now_us()).replace("-", "").replace(":", "").replace("T", "-").rstrip("Z")
     return f"{safe}-{stamp}-{uuid.uuid4().hex[:4]}"
