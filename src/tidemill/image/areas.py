@@ -12,6 +12,7 @@ from tidemill.errors import ConfigError
 from tidemill.image.disk import shown
 from tidemill.image.profile import Profile
 from tidemill.image.workingset import is_below
+from tidemill.model.file_systems import NETWORK_TYPES
 
 NEVER = {
     "/proc": "the kernel's view of processes",
@@ -24,34 +25,6 @@ NEVER = {
 
 NOT_OF_A_ROOT = ("etc", "home", "root", "mnt", "media", "boot")
 """Top directories of a whole system that are left to the node, unless they are asked for as areas."""
-
-SHARED_TYPES = frozenset(
-    {
-        *(
-            "nfs",
-            "nfs4",
-            "lustre",
-            "gpfs",
-            "beegfs",
-            "ceph",
-            "cvmfs2",
-            "afs",
-            "panfs",
-            "orangefs",
-            "pvfs2",
-            "wekafs",
-        ),
-        *(
-            "daos",
-            "dvs",
-            "cifs",
-            "smb3",
-            "9p",
-            "glusterfs",
-        ),
-    }
-)
-"""Types in /proc/mounts of file systems that many nodes share. All of FUSE counts: CVMFS says `fuse`."""
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -120,7 +93,7 @@ def shared_areas(profile: Profile) -> list[str]:
 
 def is_shared(kind: str) -> bool:
     """Whether many nodes share file systems of this type."""
-    return kind in SHARED_TYPES or kind == "fuse" or kind.startswith("fuse.")
+    return kind in NETWORK_TYPES or kind == "fuse" or kind.startswith("fuse.")
 
 
 def _by_ops(item: tuple[str, int]) -> int:

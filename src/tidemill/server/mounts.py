@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemill.errors import ConfigError
+from tidemill.model.file_systems import NETWORK_TYPES
 
 MOUNTINFO = Path("/proc/self/mountinfo")
-NETWORK_TYPES = frozenset(
-    {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "smbfs", "ceph", "beegfs", "afs", "glusterfs", "panfs", "pvfs2",
-     "orangefs", "9p", "ocfs2", "gfs2", "dvs", "wekafs", "daos"}
-)  # fmt: skip
 
 
 def file_system(path: Path, mountinfo: str | None = None) -> str:

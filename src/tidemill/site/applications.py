@@ -5,7 +5,6 @@ Parameters become whole arguments after validation; nothing of a user ever reach
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.parameter import check_value
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.contained import check_contained, container_files
+from tidemill.site.digest import Digests, check_digest
 from tidemill.site.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
@@ -47,27 +47,6 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     images: list[ApprovedImage] = []
     store: Path = Path()  #: where its images are
     digest: str = ""  #: `sha256:...` of the executable, or of the container that it is in
-
-
-class Digests:
-    """Checksums of files, computed again when a file's size, times or inode differ."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int, int], str]] = {}
-
-    def of(self, path: str) -> str:
-        """`sha256:...` of a file. Raises SiteError."""
-        try:
-            status = os.stat(path)  # noqa: PTH116 -- one call, its numbers are wanted
-            mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            known = self._known.get(path)
-            if known is None or known[0] != mark:
-                with open(path, "rb") as file:  # noqa: PTH123
-                    known = (mark, "sha256:" + hashlib.file_digest(file, "sha256").hexdigest())
-                self._known[path] = known
-        except OSError as error:
-            raise SiteError(f"failed to read `{path}`: {error.strerror}", transient=False) from error
-        return known[1]
 
 
 def load_application(path: Path, digests: Digests | None = None, *, store: Path | None = None) -> Approved:
@@ -191,10 +170,7 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
             continue
         if not file.startswith("/"):
             raise ConfigError(f"{path}: `{key}` is `{file}`, expected an absolute path")
-        if wanted is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", wanted):
-            raise ConfigError(
-                f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits"
-            )
+        check_digest(path, key, wanted)
         try:
             found = digests.of(file)
         except SiteError as error:

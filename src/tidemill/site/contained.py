@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tidemill.errors import ConfigError, SiteError, did_you_mean
 from tidemill.model.application import Application, Container, Runtime
 from tidemill.site.compatibility import check
 from tidemill.site.containers import Image, parse_image
+from tidemill.site.digest import check_digest
 from tidemill.site.setup import check_setup
 
 LINKS_MAX = 40
@@ -172,10 +172,7 @@ def _of_directory(
     ):
         if file is None:
             continue
-        if wanted is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", wanted):
-            raise ConfigError(
-                f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits"
-            )
+        check_digest(path, key, wanted)
         try:
             real = str(inside(Path(image.path), file))
             found = digest_of(real)

@@ -15,6 +15,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.image.workingset import is_below
 from tidemill.log import Log
 from tidemill.model.application import Application
 from tidemill.node.fleet import Fleet, WorkOrder
@@ -85,16 +86,12 @@ def start_ops(config: SiteConfig, app: Application, program: Program) -> dict[st
         if told is None and not program.start_ops and not app.start_ops:
             told = config.start_ops_default
         covered = all(
-            any(_is_below(prefix, shown) for use in program.images for shown in use.areas)
+            any(is_below(prefix, shown) for use in program.images for shown in use.areas)
             for prefix in area.prefixes
         )
         if told and (traced is not None or not covered):
             costs[area.name] = told
     return costs
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 class IoShares:

@@ -368,7 +368,7 @@ Entry = (
 
 
 def encode_hook(value: Any) -> str:
-    """How the snapshot writes what JSON has no form for. NotImplementedError is how msgspec is told that we know neither."""
+    """How the snapshot writes what JSON has no form for; NotImplementedError tells msgspec that we know none either."""
     if isinstance(value, IntervalSet):
         return str(value)
     raise NotImplementedError(type(value))
