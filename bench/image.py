@@ -24,7 +24,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ if __name__ == "__main__":
 
 from bench.slowfs import mount
 from bench.slowfs.mount import slowfs
+from bench.software import PYTHON, copy_interpreter, make_dead_entries
 
 from tidemill.node.binary import find_binary
 
@@ -90,16 +90,7 @@ def requirements(names: tuple[str, ...]) -> set[str]:
 
 def make_software(top: Path) -> None:
     """The tree: an interpreter below `top`, its packages in `top/site`, ten unused ones in `top/external`."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    base = Path(sys.base_prefix)
-    (top / "bin").mkdir(parents=True)
-    shutil.copy2((base / "bin" / version).resolve(), top / "bin" / version)
-    left_out = shutil.ignore_patterns(
-        "site-packages", "dist-packages", "test", "tests", "config-*", "idlelib"
-    )
-    shutil.copytree(sysconfig.get_path("stdlib"), top / "lib" / version, symlinks=True, ignore=left_out)
-    for library in (base / "lib").glob("libpython*.so*"):
-        shutil.copy2(library, top / "lib" / library.name, follow_symlinks=False)
+    copy_interpreter(top)
     for name in requirements(PACKAGES):
         for file in importlib.metadata.files(name) or []:
             source = Path(str(file.locate()))
@@ -107,11 +98,7 @@ def make_software(top: Path) -> None:
                 target = top / "site" / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
-    for number in range(DEAD_ENTRIES):
-        for kind in ("lib", "python"):
-            directory = top / "external" / f"package{number}" / kind
-            directory.mkdir(parents=True)
-            (directory / "README").write_text("not used\n")
+    make_dead_entries(top, DEAD_ENTRIES)
     (top / "payload.py").write_text(PAYLOAD)
     (top / "missing.py").write_text(MISSING)
 
@@ -137,8 +124,7 @@ def as_user() -> list[str]:
 
 
 def python_of(top: Path, *words: str) -> list[str]:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return [str(top / "bin" / version), *words]
+    return [str(top / "bin" / PYTHON), *words]
 
 
 def start_all(count: int, command: list[str], env: dict[str, str]) -> float:

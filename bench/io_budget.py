@@ -16,10 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ if __name__ == "__main__":
 
 from bench.slowfs import mount
 from bench.slowfs.mount import SlowFs, slowfs
+from bench.software import PYTHON, copy_interpreter, make_dead_entries
 from tests.fault.world import World, world
 
 from tidemill.model.job import JobSpec
@@ -62,24 +61,10 @@ resources = {{ cores = 1, memory_mb = 200, event_s = 1.0 }}
 """
 
 
-def python_name() -> str:
-    return f"python{sys.version_info.major}.{sys.version_info.minor}"
-
-
 def make_software(top: Path) -> None:
     """An interpreter with its standard library, a payload, and directories that search paths name in vain."""
-    base, version = Path(sys.base_prefix), python_name()
-    (top / "bin").mkdir(parents=True)
-    shutil.copy2((base / "bin" / version).resolve(), top / "bin" / version)
-    left_out = shutil.ignore_patterns(
-        "site-packages", "dist-packages", "test", "tests", "config-*", "idlelib"
-    )
-    shutil.copytree(sysconfig.get_path("stdlib"), top / "lib" / version, symlinks=True, ignore=left_out)
-    for library in (base / "lib").glob("libpython*.so*"):
-        shutil.copy2(library, top / "lib" / library.name, follow_symlinks=False)
-    for number in range(DEAD_ENTRIES):
-        (top / "external" / f"package{number}" / "lib").mkdir(parents=True)
-        (top / "external" / f"package{number}" / "python").mkdir()
+    copy_interpreter(top)
+    make_dead_entries(top, DEAD_ENTRIES)
     (top / "payload.py").write_text(PAYLOAD)
 
 
@@ -95,7 +80,7 @@ def environment(top: Path) -> dict[str, str]:
 def cost_of_a_start(shared: SlowFs, starts: int = 4) -> int:
     """Requests of one start on a node that has seen the software before."""
     top = shared.mount
-    command = [str(top / "bin" / python_name()), str(top / "payload.py")]
+    command = [str(top / "bin" / PYTHON), str(top / "payload.py")]
     for count in (1, starts):
         before = shared.reading()
         for _ in range(count):
@@ -105,7 +90,7 @@ def cost_of_a_start(shared: SlowFs, starts: int = 4) -> int:
 
 def install(it: World, top: Path, cost: int) -> None:
     lines = "\n".join(f'{name} = "{value}"' for name, value in environment(top).items())
-    text = APP.format(top=top, python=python_name(), cost=cost, environment=lines)
+    text = APP.format(top=top, python=PYTHON, cost=cost, environment=lines)
     (it.home / "site" / "apps" / "start.toml").write_text(text)
 
 

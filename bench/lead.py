@@ -28,6 +28,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,14 +37,17 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import msgspec
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-from tidemill.node.binary import find_binary
-from tidemill.node.fleet import Fleet, create_fleet
-from tidemill.node.journal import FleetJournal, read_interval_s
-from tidemill.site.handout import Seat
-from tidemill.site.mailbox import Mailbox
-from tidemill.wire.node import FORMAT, Grant, JobDef, Manifest, Program, Settings
+from tests.wire_values import program, settings  # noqa: E402
+
+from tidemill.node.binary import find_binary  # noqa: E402
+from tidemill.node.fleet import Fleet, create_fleet  # noqa: E402
+from tidemill.node.journal import FleetJournal, read_interval_s  # noqa: E402
+from tidemill.site.handout import Seat  # noqa: E402
+from tidemill.site.mailbox import Mailbox  # noqa: E402
+from tidemill.wire.node import FORMAT, Grant, JobDef, Manifest  # noqa: E402
 
 OPERATIONS_PER_S_MAX = 100.0
 READ_S = 5.0
@@ -58,33 +62,13 @@ DONE = (
 )
 
 
-def settings(**changes: Any) -> Settings:
-    values: dict[str, Any] = {
-        "record_flush_ms": 100,
-        "output_flush_s": 30.0,
-        "queue_s": 5.0,
-        "idle_s": 600.0,
-        "dead_after_s": 300.0,
-        "drain_s": 60.0,
-        "top_up_s": 60.0,
-        "stop_files": ["/tmp/tidemill-bench-stop"],
-        "pilot_grace_s": 30.0,
-        "isolation": "preferred",
-        "affinity": "none",
-        "mask": [],
-        "batch_commands": [],
-        "bundle_bytes_max": 1 << 30,
-        "scratch": None,
-        "store_mb": 0,
-        "images": "auto",
-        "peers": True,
-        "stage_readers": 1,
-        "fast_dir": None,
-        "fast_bytes": 1 << 30,
-        "spill": None,
-        "io": [],
-    }
-    return msgspec.convert(values | changes, Settings)
+LONG = {
+    "record_flush_ms": 100, "output_flush_s": 30.0, "queue_s": 5.0, "idle_s": 600.0, "dead_after_s": 300.0,
+    "top_up_s": 60.0, "stop_files": ["/tmp/tidemill-bench-stop"],
+}  # fmt: skip
+"""Settings of a fleet that nothing ends."""
+
+SLEEP = program(app="bench", executable="/bin/sleep", memory_mb=16, scratch_mb=16, event_s=0.1, range_s=1.0)
 
 
 def make_fleet(folder: Path, lead: str, **changes: Any) -> Fleet:
@@ -96,41 +80,9 @@ def make_fleet(folder: Path, lead: str, **changes: Any) -> Fleet:
         created_us=1,
         lead=lead,
         listen="127.0.0.1:0",
-        settings=settings(**changes),
+        settings=settings(**(LONG | changes)),
     )
     return create_fleet(folder, manifest)
-
-
-def program() -> Program:
-    return Program(
-        program=1,
-        app="bench",
-        version="1",
-        executable="/bin/sleep",
-        mode="command",
-        env={},
-        cores=1,
-        memory_mb=16,
-        devices={},
-        scratch_mb=16,
-        event_s=0.1,
-        chunk_max=1,
-        range_s=1.0,
-        timeout_s=None,
-        looping_s=None,
-        ready_timeout_s=10.0,
-        log_bytes_max=1000,
-        outputs=[],
-        stdout_output=False,
-        batch_commands=False,
-        pass_env=[],
-        images=[],
-        wrap=[],
-        setup=None,
-        trace_first=False,
-        trace_every=0,
-        start_ops={},
-    )
 
 
 def job(events: int) -> JobDef:
@@ -282,7 +234,7 @@ def counted(pid: int, directory: Path, into: list[float]) -> Iterator[None]:
 def measure_lead(folder: Path, connections: int, rate: float, seconds: float) -> dict[str, Any]:
     fleet = make_fleet(folder / "lead", "beside")
     events = int(rate * (2 * seconds + 60))
-    fleet.write_work(programs=[program()], jobs=[job(events)], grants=grants(events))
+    fleet.write_work(programs=[SLEEP], jobs=[job(events)], grants=grants(events))
     secret = fleet.secret.read_bytes().strip()
     with lead_of(fleet) as (pid, address):
         pilots = [Pilot(f"tm-bench-e1-1.{k}.r0.i1", secret, address) for k in range(connections)]
@@ -369,7 +321,7 @@ def measure_none(folder: Path, journals: int) -> dict[str, Any]:
     interval_s = read_interval_s(journals, operations_per_s_max=OPERATIONS_PER_S_MAX, interval_s=READ_S)
     looks = make_fleet(folder / "looks", "none", top_up_s=2.0)
     mailbox = Mailbox(looks)
-    mailbox.grant(grants(10_000), [program()], [job(10_000)])
+    mailbox.grant(grants(10_000), [SLEEP], [job(10_000)])
     first = mailbox.first_shares([Seat(allocation="tm-bench-e1-2", cores=20, memory_mb=1000)])
     one = real_pilot_operations(looks, "tm-bench-e1-2", "--work-from", str(first))
     return {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
+from tests.wire_values import program, settings
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.binary import find_binary
@@ -26,12 +26,11 @@ from tidemill.wire.node import (
     JobDef,
     Manifest,
     OutputDef,
-    Program,
     Record,
     Returned,
-    Settings,
 )
 
+__all__ = ["program", "settings"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -49,68 +48,6 @@ def binary() -> Path:
     build = ["cargo", "build", "-q", "-p", "tidemill-node", "--target", host]
     subprocess.run(build, check=True, cwd=ROOT, timeout=600)
     return ROOT / "target" / host / "debug" / "tidemill-node"
-
-
-def settings(**changes: object) -> Settings:
-    values: dict[str, object] = {
-        "record_flush_ms": 50,
-        "output_flush_s": 1.0,
-        "queue_s": 4.0,
-        "idle_s": 1.0,
-        "dead_after_s": 60.0,
-        "drain_s": 60.0,
-        "top_up_s": 1.0,
-        "stop_files": [],
-        "scratch": None,
-        "pilot_grace_s": 30.0,
-        "isolation": "preferred",
-        "affinity": "none",
-        "mask": [],
-        "batch_commands": [],
-        "bundle_bytes_max": 1 << 30,
-        "store_mb": 0,
-        "images": "auto",
-        "peers": True,
-        "stage_readers": 1,
-        "fast_dir": None,
-        "fast_bytes": 1 << 30,
-        "spill": None,
-        "io": [],
-    }
-    return msgspec.convert(values | changes, Settings)
-
-
-def program(number: int = 1, **changes: object) -> Program:
-    values: dict[str, object] = {
-        "program": number,
-        "app": "sh",
-        "version": "1",
-        "executable": "/bin/sh",
-        "mode": "command",
-        "env": {},
-        "cores": 1,
-        "memory_mb": 64,
-        "devices": {},
-        "scratch_mb": 64,
-        "event_s": 0.01,
-        "chunk_max": 1,
-        "range_s": 60.0,
-        "timeout_s": None,
-        "looping_s": None,
-        "ready_timeout_s": 30.0,
-        "log_bytes_max": 65536,
-        "outputs": [],
-        "stdout_output": False,
-        "batch_commands": False,
-        "pass_env": [],
-        "images": [],
-        "wrap": [],
-        "setup": None,
-        "trace_first": False,
-        "trace_every": 0,
-        "start_ops": {},
-    }
-    return msgspec.convert(values | changes, Program)
 
 
 def output(name: str, path: str) -> OutputDef:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.wire_values import settings
 
 from tidemill import clock
 from tidemill.node.binary import find_binary
@@ -25,31 +26,7 @@ from tidemill.wire import node
 PATIENCE_S = 15.0
 SECRET = "5ec2e7" * 10 + "5ec2"
 
-SETTINGS = node.Settings(
-    record_flush_ms=20,
-    output_flush_s=30,
-    queue_s=2,
-    idle_s=60,
-    dead_after_s=30,
-    drain_s=30,
-    top_up_s=1,
-    stop_files=[],
-    scratch=None,
-    pilot_grace_s=1,
-    isolation="preferred",
-    affinity="none",
-    mask=[],
-    batch_commands=[],
-    bundle_bytes_max=1 << 30,
-    store_mb=0,
-    images="auto",
-    peers=True,
-    stage_readers=1,
-    fast_dir=None,
-    fast_bytes=1 << 30,
-    spill=None,
-    io=[],
-)
+SETTINGS = settings(record_flush_ms=20, queue_s=2, idle_s=60, dead_after_s=30, drain_s=30, pilot_grace_s=1)
 MANIFEST = node.Manifest(
     format=node.FORMAT,
     fleet="e1-1",

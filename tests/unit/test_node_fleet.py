@@ -5,40 +5,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.wire_values import settings
 
 from tidemill.errors import ConfigError, ProtocolError
 from tidemill.node.binary import find_binary
 from tidemill.node.files import write_durable
 from tidemill.node.fleet import WorkOrder, create_fleet, open_fleet
-from tidemill.wire.node import FORMAT, Grant, LeadAddress, Manifest, Settings
+from tidemill.wire.node import FORMAT, Grant, LeadAddress, Manifest
 
 
 def manifest() -> Manifest:
-    settings = Settings(
-        record_flush_ms=100,
-        output_flush_s=30,
-        queue_s=10,
-        idle_s=60,
-        dead_after_s=300,
-        drain_s=60,
-        top_up_s=60,
-        stop_files=[],
-        scratch=None,
-        pilot_grace_s=30,
-        isolation="preferred",
-        affinity="spread",
-        mask=[],
-        batch_commands=[],
-        bundle_bytes_max=1 << 30,
-        store_mb=0,
-        images="auto",
-        peers=True,
-        stage_readers=1,
-        fast_dir=None,
-        fast_bytes=1 << 30,
-        spill=None,
-        io=[],
-    )
     return Manifest(
         format=FORMAT,
         fleet="e1-1",
@@ -47,7 +23,7 @@ def manifest() -> Manifest:
         created_us=1,
         lead="beside",
         listen="127.0.0.1:0",
-        settings=settings,
+        settings=settings(),
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from tests import wire_values
 
 from tidemill import clock
 from tidemill.site.handout import INTERVALS, Book, Given, Seat, plan, shares_of
@@ -12,36 +13,7 @@ T = 60.0
 
 
 def program(number: int = 1, **changes: Any) -> Program:
-    values = {
-        "program": number,
-        "app": "a",
-        "version": "1",
-        "executable": "/bin/true",
-        "mode": "command",
-        "env": {},
-        "cores": 1,
-        "memory_mb": 100,
-        "devices": {},
-        "scratch_mb": 1,
-        "event_s": 1.0,
-        "chunk_max": 1,
-        "range_s": 1.0,
-        "timeout_s": None,
-        "looping_s": None,
-        "ready_timeout_s": 1.0,
-        "log_bytes_max": 1,
-        "outputs": [],
-        "stdout_output": False,
-        "batch_commands": False,
-        "pass_env": [],
-        "images": [],
-        "wrap": [],
-        "setup": None,
-        "trace_first": False,
-        "trace_every": 0,
-        "start_ops": {},
-    }
-    return msgspec.convert(values | changes, Program)
+    return wire_values.program(number, **{"event_s": 1.0, "memory_mb": 100, "range_s": 1.0, **changes})
 
 
 def job(number: int = 1, of: int = 1) -> JobDef:

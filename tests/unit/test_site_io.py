@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests import wire_values
 
 from tidemill.config.site import Harvest, Io, SiteConfig
 from tidemill.model.application import Application
@@ -30,12 +31,7 @@ def app(**costs: int) -> Application:
 def program(*, images: list[str] | None = None, **traced: int) -> Program:
     file = StagedFile(sha256="0" * 64, bytes=1, pieces=[])
     use = ImageUse(name="i", file=file, areas=images or [], unpacked_bytes=1)
-    return Program(
-        program=1, app="a", version="1", executable="/sw/a", mode="command", env={}, cores=1, memory_mb=1,
-        devices={}, scratch_mb=1, event_s=1, chunk_max=1, range_s=1, timeout_s=None, looping_s=None,
-        ready_timeout_s=1, log_bytes_max=1, outputs=[], stdout_output=False, batch_commands=False, pass_env=[],
-        images=[use] if images else [], wrap=[], setup=None, trace_first=False, trace_every=0, start_ops=traced,
-    )  # fmt: skip
+    return wire_values.program(app="a", images=[use] if images else [], start_ops=traced)
 
 
 def test_a_start_costs_what_was_traced_else_what_its_file_says_else_what_the_site_assumes() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.wire_values import program
 
 from tidemill import clock
 from tidemill.image.profile import Mount, read_profile
@@ -219,35 +220,7 @@ def test_programs_carry_orders_to_trace_and_costs(it: World) -> None:
 
 
 def _program() -> Program:
-    return Program(
-        program=1,
-        app="sim",
-        version="2/b",
-        executable="/sw/sim",
-        mode="command",
-        env={},
-        cores=1,
-        memory_mb=1,
-        devices={},
-        scratch_mb=1,
-        event_s=1.0,
-        chunk_max=1,
-        range_s=1.0,
-        timeout_s=None,
-        looping_s=None,
-        ready_timeout_s=1.0,
-        log_bytes_max=1,
-        outputs=[],
-        stdout_output=False,
-        batch_commands=False,
-        pass_env=[],
-        images=[],
-        wrap=[],
-        setup=None,
-        trace_first=False,
-        trace_every=0,
-        start_ops={},
-    )
+    return program(app="sim", version="2/b", executable="/sw/sim")
 
 
 def test_what_an_image_shows_costs_shared_file_systems_nothing(it: World) -> None:
