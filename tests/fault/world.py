@@ -155,6 +155,8 @@ class World:
     def _environment(self) -> dict[str, str]:
         own = {"TIDEMILL_HOME": str(self.home), **self.options.environment}
         own.setdefault("HOME", str(self.home / "me"))
+        # Open MPI names its session directory after its pid, and worlds have the same pids
+        own.setdefault("TMPDIR", str(self.home / "me"))
         return {**os.environ, **own}
 
     def wait_for(self, done: object, what: str, timeout_s: float = 60.0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.fault.processes import Process, send, snapshot
@@ -35,6 +36,14 @@ def ranks_of(it: World) -> list[Process]:
     return [each for each in it.processes("payload") if each.argv and "/darts-" in each.argv[0]]
 
 
+def asleep(rank: Process) -> bool:
+    """Whether its main thread waits for a timer."""
+    try:
+        return "nanosleep" in Path(f"/proc/{rank.pid}/wchan").read_text()
+    except OSError:
+        return False
+
+
 def allocations_of(it: World, width: int) -> list[str]:
     """Names of the allocations of this width that ever were."""
     table = it.home / "site" / "batch" / "state.json"
@@ -62,6 +71,8 @@ def test_every_event_runs_once_on_ranks_of_exactly_as_many_nodes(it: World) -> N
 def test_a_killed_rank_ends_its_payload_and_is_named(it: World) -> None:
     (job,) = it.submit("killed", darts(nodes=2, ranks=4, sleep_ms=SLOW_MS))
     it.wait_for(lambda: len(ranks_of(it)) == 4, "four ranks run")
+    # rank 0 has the event; until it is there a rank may die in MPI_Init, where launchers say other things
+    it.wait_for(lambda: any(asleep(each) for each in ranks_of(it)), "they have left MPI_Init")
     victim = sorted(ranks_of(it), key=lambda each: each.pid)[-1]
     others = [each for each in ranks_of(it) if each.pid != victim.pid]
     assert send(victim, signal.SIGKILL)

@@ -323,9 +323,16 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
         cores=shape[1],
     )
     partial = home / ".up.json.tmp"
-    partial.touch(mode=0o600)
-    partial.write_bytes(msgspec.json.encode(up))
-    partial.replace(home / "up.json")
+    try:
+        partial.touch(mode=0o600)
+        partial.write_bytes(msgspec.json.encode(up))
+        partial.replace(home / "up.json")
+    except OSError as error:
+        raise SiteError(
+            f"failed to write {home / 'up.json'}: {error.strerror}",
+            hint="was the directory removed while `tidemill up` ran? Its server and site are ended now",
+            transient=False,
+        ) from error
     return up
 
 
