@@ -1,17 +1,19 @@
 """How much of a real Slurm's idle time becomes work, and who waits for it? Needs root and the packages of the tests.
 
-For each seed the same random jobs of a regular user (see `bench/slurm_mix.py`) are submitted to three clusters of 16
-emulated nodes side by side: twice without us, to see how much such a run differs from itself, and once with a Tidemill
-of an ordinary user who has events of one second without end.
+For each seed the same random jobs of a regular user (see `bench/slurm_mix.py`) are submitted to four clusters of 16
+emulated nodes side by side: twice without us, to see how much such a run differs from itself; once without us, but each
+job runs up to VARIED_S longer, to see what such moments do to the order in which a scheduler starts jobs; and once with
+a Tidemill of an ordinary user who has events of one second without end.
 
 idle_node_s        node-seconds without a regular job, first run without us, all seeds; from 30 s after the start on
-harvested_share    events of one second that ended in that time in the third cluster, divided by idle_node_s
+harvested_share    events of one second that ended in that time in our cluster, divided by idle_node_s
 mean_delay_s       mean over all regular jobs of (wait with us) - (mean of the two waits without us)
 delayed_over_30s   jobs of which that is more than 30 s;  worst_delay_s: the largest
-failed             regular jobs that did not end well in the third cluster
+failed             regular jobs that did not end well in our cluster
 calls_per_min      commands that our agent ran against Slurm
 harm_mean_s        mean delay as `tidemill site harm` estimates it, from what the agent saw alone
 baseline_mean_s, baseline_worst_s   the second run without us against the first: the noise of all that
+varied_mean_s, varied_over_30s, varied_worst_s   as delayed, of the cluster without us whose jobs run a little longer
 runs               the figures of each seed
 
     python bench/slurm_harvest.py --json [--seeds 5 6 7 8] [--seconds 450] [--load 0.85] [--poll 1.5] [--keep]
@@ -46,6 +48,7 @@ SKIPPED_S = 30.0
 EVENTS = 10_000_000
 REGULAR_UID, OUR_UID, GROUP = 1, 65534, 65534
 START_S_MAX = 900.0
+VARIED_S = 3.0  # about as late as a job starts that waits for a look and a yield
 SLURM = ["--nodes", str(NODES), "--cores", "1", "--memory", "1000", "--bf-interval", "2", "--kill-wait", "8"]
 
 # Jobs are about 60 times shorter than real ones: so are polls (2 % of a mean run of 73 s), cycles and limits, and
@@ -222,15 +225,17 @@ def calls_made(home: Path) -> float:
 
 
 def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[str, object], Delays]:
-    """One seed in three clusters side by side."""
+    """One seed in four clusters side by side."""
     jobs = mixes.mix(seed, load=args.load, seconds=args.seconds)
+    varied = mixes.vary(jobs, seed, by_s=VARIED_S)
     clusters: list[Cluster] = []
     world: World | None = None
     try:
-        clusters = [Cluster(parent / f"{seed}-{name}") for name in ("base", "again", "ours")]
-        world = start_tidemill(clusters[2], parent, args.poll)
+        clusters = [Cluster(parent / f"{seed}-{name}") for name in ("base", "again", "varied", "ours")]
+        base, again, other, ours = clusters
+        world = start_tidemill(ours, parent, args.poll)
         since_s = time.time()
-        _submit_all(jobs, clusters, since_s)
+        _submit_all([(base, jobs), (again, jobs), (other, varied), (ours, jobs)], since_s)
         _wait_until(since_s + args.seconds)
         calls = calls_made(world.home) / ((time.time() - since_s) / 60)
         deadline_s = time.time() + START_S_MAX
@@ -238,7 +243,7 @@ def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[st
             time.sleep(1.0)
         for cluster in clusters:
             cluster.settle()
-        clusters[2].run.done_s = read_events(world.home)
+        ours.run.done_s = read_events(world.home)
         figures, delays = _figures(seed, jobs, clusters, (since_s + SKIPPED_S, since_s + args.seconds, calls))
         shares = harm_told(world.home)
         figures["harm_jobs"] = len(shares)
@@ -251,10 +256,12 @@ def run_seed(seed: int, args: argparse.Namespace, parent: Path) -> tuple[dict[st
             cluster.stop()
 
 
-def _submit_all(jobs: list[RegularJob], clusters: list[Cluster], since_s: float) -> None:
-    for job in jobs:
-        _wait_until(since_s + job.at_s)
-        for cluster in clusters:
+def _submit_all(mixes_of: list[tuple[Cluster, list[RegularJob]]], since_s: float) -> None:
+    """Each cluster's jobs, which come at the same times everywhere."""
+    clusters = [cluster for cluster, _ in mixes_of]
+    for same in zip(*(jobs for _, jobs in mixes_of), strict=True):
+        _wait_until(since_s + same[0].at_s)
+        for cluster, job in zip(clusters, same, strict=True):
             cluster.submit(job)
             cluster.look()
 
@@ -268,13 +275,13 @@ def _figures(
     seed: int, jobs: list[RegularJob], clusters: list[Cluster], window: tuple[float, float, float]
 ) -> tuple[dict[str, object], Delays]:
     since_s, until_s, calls = window
-    base, again, ours = (cluster.run for cluster in clusters)
+    base, again, varied, ours = (cluster.run for cluster in clusters)
     capacity = NODES * (until_s - since_s)
     idle = [
         capacity - mixes.busy_node_s(jobs, run, since_s=since_s, until_s=until_s)
         for run in (base, again, ours)
     ]
-    delays = Delays.of(jobs, ours, base, again)
+    delays = Delays.of(jobs, (base, again, varied, ours))
     done = mixes.events_done(ours, since_s=since_s, until_s=until_s)
     figures: dict[str, object] = {
         "seed": seed,
@@ -289,6 +296,7 @@ def _figures(
         "calls_per_min": round(calls, 1),
         **mixes.pooled([delays]),
         "delays": {job.name: round(each, 1) for job, each in zip(jobs, delays.each_s, strict=False)},
+        "varied": {job.name: round(each, 1) for job, each in zip(jobs, delays.varied_s, strict=False)},
     }
     return figures, delays
 

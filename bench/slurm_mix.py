@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 NODES = 16
 RUN_S = (20.0, 180.0)
@@ -68,6 +68,12 @@ def mix(seed: int, *, load: float, seconds: float) -> list[RegularJob]:
         jobs.append(RegularJob(f"r{seed}-{len(jobs)}", at_s, width, run_s, limit_min))
 
 
+def vary(jobs: list[RegularJob], seed: int, *, by_s: float) -> list[RegularJob]:
+    """The same jobs, each of which runs up to `by_s` longer."""
+    rng = random.Random(f"varied {seed}")
+    return [replace(job, run_s=job.run_s + rng.uniform(0.0, by_s)) for job in jobs]
+
+
 def busy_node_s(jobs: list[RegularJob], run: Run, *, since_s: float, until_s: float) -> float:
     """Node-seconds of regular jobs between two moments."""
     total = 0.0
@@ -91,28 +97,29 @@ class Delays:
 
     each_s: list[float]
     noise_s: list[float]  #: second run without us minus the first
+    varied_s: list[float]  #: as `each_s`, of a run without us whose jobs last a little longer
 
     @staticmethod
-    def of(jobs: list[RegularJob], harvested: Run, base: Run, again: Run) -> Delays:
-        """Delays of the jobs that started in all three runs."""
-        each_s, noise_s = [], []
+    def of(jobs: list[RegularJob], runs: tuple[Run, Run, Run, Run]) -> Delays:
+        """Delays of the jobs that started in all runs: the two without us, the varied one, and ours."""
+        found = Delays([], [], [])
         for job in jobs:
-            waits = [
-                run.times[job.name].wait_s if job.name in run.times else None
-                for run in (harvested, base, again)
-            ]
-            with_us, first, second = waits
-            if with_us is None or first is None or second is None:
+            waits = [run.times[job.name].wait_s if job.name in run.times else None for run in runs]
+            first, second, varied, with_us = waits
+            if first is None or second is None or varied is None or with_us is None:
                 continue
-            each_s.append(with_us - (first + second) / 2)
-            noise_s.append(second - first)
-        return Delays(each_s, noise_s)
+            usual_s = (first + second) / 2
+            found.each_s.append(with_us - usual_s)
+            found.noise_s.append(second - first)
+            found.varied_s.append(varied - usual_s)
+        return found
 
 
 def pooled(delays: list[Delays]) -> dict[str, float | int]:
     """The figures over all seeds."""
     each_s = [one for each in delays for one in each.each_s]
     noise_s = [one for each in delays for one in each.noise_s]
+    varied_s = [one for each in delays for one in each.varied_s]
     return {
         "jobs": len(each_s),
         "mean_delay_s": round(statistics.fmean(each_s), 2) if each_s else 0.0,
@@ -120,4 +127,7 @@ def pooled(delays: list[Delays]) -> dict[str, float | int]:
         "worst_delay_s": round(max(each_s, default=0.0), 1),
         "baseline_mean_s": round(statistics.fmean(noise_s), 2) if noise_s else 0.0,
         "baseline_worst_s": round(max((abs(one) for one in noise_s), default=0.0), 1),
+        "varied_mean_s": round(statistics.fmean(varied_s), 2) if varied_s else 0.0,
+        "varied_over_30s": sum(one > 30.0 for one in varied_s),
+        "varied_worst_s": round(max(varied_s, default=0.0), 1),
     }

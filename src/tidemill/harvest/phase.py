@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 
 MARGIN_S = 1.0
+#: Cycles are known to the second and looks take a moment: a pause that is longer by as much is still one, not two.
+LATE = 1.1
 
 
 def lead(death_s: float) -> float:
@@ -18,15 +20,16 @@ def lead(death_s: float) -> float:
 
 
 def pause(poll_s: float, *, plan_age_s: float | None, cycle_s: float, lead_s: float) -> float:
-    """Seconds from a look to the next one: about `poll_s`, and `lead_s` before a cycle.
+    """Seconds from a look to the next one: the last time up to `poll_s` that is `lead_s` before a cycle.
 
-    `plan_age_s`: age of the scheduler's last cycle at this look, None = not known, then `poll_s`. Never less than half
-    of `poll_s`, and at most one cycle more than `poll_s`.
+    `plan_age_s`: age of the scheduler's last cycle at this look, None = not known, then `poll_s`. Where no such time
+    lies in the second half of `poll_s` the way to the next one is gone in two steps, so that nobody waits longer for a
+    look than `poll_s` says. Never less than half of `poll_s`, at most LATE longer.
     """
     if plan_age_s is None or cycle_s <= 0:
         return poll_s
-    least_s = poll_s / 2
-    cycles = math.ceil((least_s + lead_s + plan_age_s) / cycle_s)
-    first_s = cycles * cycle_s - lead_s - plan_age_s
-    further = max(0, round((poll_s - first_s) / cycle_s))
-    return first_s + further * cycle_s
+    latest_s = poll_s * LATE
+    aligned_s = math.floor((latest_s + lead_s + plan_age_s) / cycle_s) * cycle_s - lead_s - plan_age_s
+    if aligned_s >= poll_s / 2:
+        return aligned_s
+    return min(poll_s, max(poll_s / 2, (aligned_s + cycle_s) / 2))
