@@ -99,8 +99,11 @@ class World:
         self.wait_for(lambda: (self.home / "up.json").exists(), "`tidemill up` answers")
 
     def stop(self) -> None:
-        """End everything: the end of the namespace's first process kills all the others."""
+        """End everything: the end of the namespace's first process kills all the others. It is killed by hand: a
+        process that changes its user loses what `unshare --kill-child` has set."""
         if self._process is not None:
+            for first in self._firsts():
+                send(first, signal.SIGKILL)
             self._process.kill()
             self._process.wait()
             self._process = None
@@ -202,9 +205,13 @@ class World:
     def inside(self, command: list[str]) -> list[str]:
         """A command that runs in the home's PID namespace."""
         assert self._process is not None
-        children = [p for p in snapshot().values() if p.parent == self._process.pid]
         user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-        return ["nsenter", f"--target={children[0].pid}", "--pid", "--mount", *user, "--", *command]
+        return ["nsenter", f"--target={self._firsts()[0].pid}", "--pid", "--mount", *user, "--", *command]
+
+    def _firsts(self) -> list[Process]:
+        """The first process of the home's PID namespace, while it lives."""
+        assert self._process is not None
+        return [p for p in snapshot().values() if p.parent == self._process.pid]
 
     def inner_pid(self, process: Process) -> int:
         """A process's number in the home's PID namespace."""
