@@ -1,4 +1,4 @@
-"""A whole site on PBS: the agent with its default policy there, and regular jobs, on complete fake commands that run jobs."""
+"""A whole site on PBS, with the policy that is the default there, beside a regular job; on complete fake commands."""
 
 from __future__ import annotations
 
