@@ -50,7 +50,7 @@ def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWo
     wants = ["-l", f"select=1:ncpus={CORES}", "-l", "walltime=0:02:00"]
     theirs = ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
     with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
-        command = JobSpec(command=("sleep", "0.1"), events=80, resources=Resources(cores=1, event_s=0.1))
+        command = JobSpec(command=["sleep", "0.1"], events=80, resources=Resources(cores=1, event_s=0.1))
         (job,) = it.submit("pbs", command)
         it.wait_campaign("pbs")
         detail = it.client.job(job)
