@@ -7,7 +7,7 @@ import msgspec
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.harvest.placement import Preferred
 from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.situation import Cancel, Decision, Holding, Limits
+from tidemill.harvest.situation import Cancel, Decision, Holding, Limits, Shorten
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
@@ -22,6 +22,7 @@ from tidemill.site.planning import (
     anything,
     backlog_of,
     causes_of,
+    ends_of,
     for_others,
     given_back,
     group_by_start,
@@ -192,3 +193,20 @@ def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
     assert going("b", "c", "d", needed=("b", "c", "d")) == ["b", "c", "d"]
     decision = Decision()
     assert (going("d"), going("d", needed=("d",))) == ([], ["d"])
+
+
+def test_who_goes_instead_of_being_shortened_leaves_as_many_the_less_to_be_shortened() -> None:
+    def group(key: int, names: str, ends_s: float) -> Group:
+        return Group(
+            holding=Holding(key=key, width=1, count=len(names), waiting=False, started_s=0, ends_s=ends_s),
+            names=list(names),
+        )
+
+    groups = [group(0, "ab", 400.0), group(1, "xy", 900.0)]
+    decision = Decision(cancel=[Cancel(0, 1)], shorten=[Shorten(1, 1, 500.0)])  # one of two may outlast 500
+
+    assert ends_of(decision, groups, ["a"]) == {"y": 500.0}
+    assert ends_of(decision, groups, ["x"]) == {}  # y is the one that may
+    assert ends_of(decision, groups, ["x", "y"]) == {}
+    late = [group(0, "ab", 600.0), group(1, "xy", 900.0)]
+    assert ends_of(decision, late, ["x"]) == {"a": 500.0}  # what stays for it is in the way as well

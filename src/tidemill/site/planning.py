@@ -298,20 +298,48 @@ def given_back(
     )
 
 
+def ends_of(decision: Decision, groups: Sequence[Group], cancel: Sequence[str]) -> dict[str, float]:
+    """Who is shortened, to which end: what goes is not shortened, too.
+
+    Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
+    shortened: one too many, and the scheduler plans anew, on nodes that the job which starts now was to have. Those
+    that stay for them are shortened where they would end later.
+    """
+    counts = {order.key: order.count for order in decision.cancel}
+    gone = set(cancel)
+    left = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
+    spared = [
+        (group.holding.ends_s, name)
+        for group in groups
+        for name in group.names[: counts.get(group.holding.key, 0)]
+        if name not in gone
+    ]
+    more = {
+        group.holding.key: sum(name in gone for name in group.names) - counts.get(group.holding.key, 0)
+        for group in groups
+    }
+    ends_s: dict[str, float] = {}
+    for each in decision.shorten:
+        instead = max(0, min(each.count, more[each.key]))
+        more[each.key] -= instead
+        for _ in range(min(each.count - instead, len(left[each.key]))):
+            ends_s[left[each.key].pop()] = each.ends_s
+        for end_s, name in spared[:instead]:
+            if end_s > each.ends_s:
+                ends_s[name] = each.ends_s
+        del spared[:instead]
+    return ends_s
+
+
 def with_names(
     shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
 ) -> Named:
-    """Who it is that goes or ends earlier. What was canceled is not shortened, too."""
+    """Who it is that goes or ends earlier."""
     favored = choice.favored
     more = [job for job in favored.jobs if job not in choice.decision.yields_to]
     decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
     cancel = given_back(decision, groups, favored, event_s=situation.backlog.event_s)
-    gone = set(cancel)
-    names = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
-    ends_s: dict[str, float] = {}
-    for each in decision.shorten:
-        for _ in range(min(each.count, len(names[each.key]))):
-            ends_s[names[each.key].pop()] = each.ends_s
+    ends_s = ends_of(decision, groups, cancel)
     is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == "starts"
     return Named(
         shape=shape,
