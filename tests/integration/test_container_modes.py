@@ -19,8 +19,10 @@ from tests.integration.container_world import (
 )
 from tests.integration.pilot_fleet import binary, grants, job, program
 from tests.integration.test_container_podman import GLOBAL, before
+from tests.integration.test_pilot_traces import noted, profiles
 
 from tidemill.model.application import Runtime
+from tidemill.wire.node import Failed
 
 RANGES = """
 test -e /etc/inside || exit 9
@@ -43,8 +45,40 @@ def tree() -> Iterator[Path]:
         yield make_tree(top / "image")
 
 
-@pytest.mark.parametrize(("runtime", "name"), [(Runtime.CHARLIECLOUD, "ch-run"), PODMAN])
-def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runtime, name: str) -> None:
+RUNTIMES = pytest.mark.parametrize(("runtime", "name"), [(Runtime.CHARLIECLOUD, "ch-run"), PODMAN])
+
+
+@RUNTIMES
+def test_the_first_payload_in_a_container_is_traced_and_ends_as_ever(
+    tree: Path, runtime: Runtime, name: str
+) -> None:
+    options = GLOBAL if runtime is Runtime.PODMAN else []
+    wrap, env = contained(runtime, found(name), str(tree), global_options=options)
+    with users_fleet() as it:
+        script = "cat /etc/inside || exit 9; test -e /no/such/place; echo words >&2; exit {event}"
+        work = job(1, script, events=2)
+        of = program(wrap=wrap, env=env, scratch_mb=200, trace_first=True, chunk_max=1)
+        it.fleet.write_work(programs=[of], jobs=[work], grants=grants(work))
+        give_away(it)
+        it.lead()
+        assert it.ended(it.pilot("--cores", "1", before=before()), 60) == 0, it.tails()
+        assert str(it.done(1)) == "0", it.tails()
+        [failed] = [record for record in it.of(Failed) if isinstance(record, Failed)]
+        assert (failed.exit_status, failed.first) == (1, 1)
+        assert "words" in failed.stderr_tail
+        assert [(record.mode, record.message) for record in noted(it)] == [("ptrace", "")], it.tails()
+        [(entry, profile)] = profiles(it)
+        assert (entry.first, profile.exit) == (0, 0)
+        used = {use.path: use for use in profile.paths}
+        assert used["/etc/inside"].ok
+        assert used["/no/such/place"].failed == 1
+
+
+@RUNTIMES
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_payload_in_a_container_asks_for_its_events(
+    tree: Path, runtime: Runtime, name: str, traced: bool
+) -> None:
     path = found(name)
     options = GLOBAL if runtime is Runtime.PODMAN else []
     wrap, env = contained(runtime, path, str(tree), range_mode=True, global_options=options)
@@ -53,7 +87,14 @@ def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runti
         it.fleet.write_work(
             programs=[
                 program(
-                    wrap=wrap, env=env, mode="range", chunk_max=20, range_s=0.1, scratch_mb=200, event_s=0.001
+                    wrap=wrap,
+                    env=env,
+                    mode="range",
+                    chunk_max=20,
+                    range_s=0.1,
+                    scratch_mb=200,
+                    event_s=0.001,
+                    trace_first=traced,
                 )
             ],
             jobs=[work],
@@ -63,6 +104,7 @@ def test_a_payload_in_a_container_asks_for_its_events(tree: Path, runtime: Runti
         it.lead()
         assert it.ended(it.pilot("--cores", "1", before=before())) == 0, it.tails()
         assert str(it.done(1)) == "0-199", it.tails()
+        assert [record.mode for record in noted(it)] == ["ptrace"] * traced, it.tails()
 
 
 def test_a_rootless_container_is_traced_with_the_paths_inside_of_it(tree: Path, tmp_path: Path) -> None:

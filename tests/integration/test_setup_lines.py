@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,12 +94,31 @@ def test_a_stored_difference_is_read_and_no_shell_is_started(place: Path) -> Non
 
 def test_a_line_that_fails_fails_the_work_with_the_shells_words(place: Path) -> None:
     with users_fleet() as it:
-        run(it, definition(it, "export A=1", f"source {place}/gone.sh"), events=2)
+        run(it, definition(it, "export A=1", f"source {place}/gone.sh", timeout_s=0.7), events=2)
         failed = [each for each in it.of(Failed) if isinstance(each, Failed)]
         assert {each.failure for each in failed} == {"payload_setup"}
         assert f"source {place}/gone.sh" in failed[0].message
         assert "No such file" in failed[0].message
+        assert failed[0].message.endswith("(tried 4 times)"), failed[0].message
+        assert [(each.mode, re.sub(r".*\((.*)\)$", r"\1", each.message)) for each in noted(it)] == [
+            ("failed", "tried again in 0.7 s, 1 of 3 times"),
+            ("failed", "tried again in 0.7 s, 2 of 3 times"),
+            ("failed", "tried again in 0.7 s, 3 of 3 times"),
+            ("failed", "tried 4 times"),
+        ]
         assert not list((it.fleet.directory.parent / "setup").iterdir())  # neither result nor claim
+
+
+def test_lines_that_failed_for_a_moment_are_run_again_by_the_same_pilot(place: Path) -> None:
+    with users_fleet() as it:
+        counter = place / "runs"
+        counter.touch()
+        counter.chmod(0o666)
+        moment = f"echo x >>{counter}; test $(wc -l <{counter}) = 2"
+        run(it, definition(it, moment, "export TMTEST_ROOT=/a", timeout_s=0.7), events=2)
+        assert str(it.done(1)) == "0-1", it.tails()
+        assert [each.mode for each in noted(it)] == ["failed", "run"]
+        assert not it.of(Failed)
 
 
 def test_lines_that_do_not_end_are_ended_with_all_that_they_started() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -161,19 +162,33 @@ def test_a_full_store_is_named_and_slots_read_the_file_themselves(tmp_path: Path
         assert (told.mode, "in the 2 MB" in told.message) == ("direct", True), told
 
 
-def test_a_killed_stage_costs_no_work(tmp_path: Path) -> None:
+def test_a_killed_stage_is_started_again_and_keeps_what_was_whole(tmp_path: Path) -> None:
     path = shared_file(tmp_path, 2 * MIB)
-    with field(tmp_path, idle_s=2.0) as it:
+    with field(tmp_path, idle_s=4.0, queue_s=1.0) as it:
         start(it, with_input(job(1, check(path, 1), events=4), path))
-        pilot = it.pilot("--cores", "1")
+        first = it.pilot("--cores", "1")
         it.until(lambda: bool(noted(it)), "it is staged")
-        pids = [int(entry.parent.name) for entry in Path("/proc").glob("[0-9]*/cmdline") if is_stage(entry)]
-        [stage] = [pid for pid in pids if is_below(pid, pilot.pid)]
-        os.kill(stage, signal.SIGKILL)
-        second = with_input(job(2, check(path, 0), events=2), path)
-        it.fleet.write_work(programs=[], jobs=[second], grants=grants(second))
-        assert it.ended(pilot) == 0, it.tails()
-        assert (str(it.done(1)), str(it.done(2))) == ("0-3", "0-1"), it.tails()
+        for _ in range(2):
+            killed = stage_of(it, first)
+            os.kill(killed, signal.SIGKILL)
+            it.until(lambda killed=killed: stage_of(it, first) != killed, "the next one lives")  # type: ignore[misc]
+        more = Path(tmp_path / "more")
+        more.mkdir()
+        new = shared_file(more, 3 * MIB)
+        second, third = (
+            with_input(job(2, check(path, 1), events=6), path),
+            with_input(job(3, check(new, 0), events=2), new),
+        )
+        it.fleet.write_work(programs=[], jobs=[second, third], grants=grants(second, third))
+        other = it.pilot("--cores", "1", allocation="tm-here-e1-2")
+        assert [it.ended(pilot) for pilot in (first, other)] == [0, 0], it.tails()
+        assert [str(it.done(k)) for k in (1, 2, 3)] == ["0-3", "0-5", "0-1"], it.tails()
+        # what the first node holds is read by nobody again, and given to the other node
+        shared = sum(record.numbers.get("shared_bytes", 0) for record in noted(it))
+        assert shared == 5 * MIB, it.tails()
+        again = [record.message for record in noted(it) if record.mode == "again"]
+        assert ["SIGKILL" in text for text in again] == [True, True], again
+        assert again[1].endswith("(tried again in 4 s, 2 of 3 times)"), again
 
 
 def test_large_inputs_go_to_the_fast_tier_and_nothing_stays_there(tmp_path: Path) -> None:
@@ -186,6 +201,19 @@ def test_large_inputs_go_to_the_fast_tier_and_nothing_stays_there(tmp_path: Path
         assert it.ended(it.pilot("--cores", "1", env={"BB": str(fast)})) == 0, it.tails()
         assert str(it.done(1)) == "0-1", it.tails()
         assert list((fast / "in").iterdir()) == []
+
+
+def stage_of(it: Field, pilot: subprocess.Popen[bytes]) -> int:
+    """The process that brings files to this pilot's node, once there is one."""
+    found: list[int] = []
+
+    def lives() -> bool:
+        pids = [int(entry.parent.name) for entry in Path("/proc").glob("[0-9]*/cmdline") if is_stage(entry)]
+        found[:] = [pid for pid in pids if is_below(pid, pilot.pid)]
+        return len(found) == 1
+
+    it.until(lives, "there is a stage")
+    return found[0]
 
 
 def is_stage(cmdline: Path) -> bool:

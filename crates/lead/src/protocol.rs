@@ -58,6 +58,9 @@ impl Lead {
                         Ok(())
                     }
                     PilotMessage::Holds(holds) => {
+                        if holds.serves.is_some() {
+                            self.sources.serves(key, holds.serves);
+                        }
                         let answers = self.sources.holds(key, &holds.sha256, holds.held, now);
                         self.tell_sources(answers, Some((key, connection)), now);
                         Ok(())

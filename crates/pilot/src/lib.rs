@@ -4,6 +4,7 @@
 //! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
 //! the fleet directory and the lead are all it sees.
 
+mod again;
 mod binding;
 mod bundle;
 mod counters;
@@ -26,6 +27,7 @@ mod results;
 pub mod setup;
 mod slots;
 mod source;
+mod stage_life;
 mod stage_process;
 mod stager;
 mod staging;

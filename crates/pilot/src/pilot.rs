@@ -254,6 +254,7 @@ impl Pilot {
                 .then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
             self.idle_due_us(),
             self.staging.stager.due_us().filter(|_| !self.source.has_lead()),
+            self.staging.rests_until_us(),
             self.permits.due_us(),
             self.forget_due_us(),
         ];

@@ -1,7 +1,8 @@
 //! `setup` lines of applications: work waits here until their environment is known, then goes on with it.
 //!
 //! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it has a child of its own
-//! (`child`) run them; others wait for its result. Nobody else starts a shell.
+//! (`child`) run them; others wait for its result. Nobody else starts a shell. What failed is tried again a few times,
+//! since the shared file system that lines read may have had a bad moment.
 
 pub mod child;
 mod nodetype;
@@ -18,6 +19,8 @@ use tidemill_wire::{Grant, SetupDef, Work};
 pub use child::run;
 pub use nodetype::node_type;
 use stored::{Claim, Stored};
+
+use crate::again;
 
 /// How often a child's end, or another pilot's result, is looked for.
 const LOOK_US: u64 = 50_000;
@@ -39,20 +42,32 @@ enum State {
         until_us: u64,
         look_us: u64,
     },
+    /// it failed, and is tried again then
+    Rests {
+        until_us: u64,
+    },
     Ready(Variables),
     Failed(String),
+}
+
+impl State {
+    /// Whether work waits for what comes next.
+    fn is_open(&self) -> bool {
+        !matches!(self, State::Ready(_) | State::Failed(_))
+    }
 }
 
 struct Known {
     def: SetupDef,
     state: State,
+    failures: usize,
 }
 
 /// What there is to record of a set-up that is known now.
 #[derive(Debug)]
 pub struct News {
     pub key: String,
-    /// `run`, `stored`, or `failed`
+    /// `run`, `stored`, or `failed`; a message of the last says whether it is tried again
     pub mode: &'static str,
     pub message: String,
     pub variables: u64,
@@ -116,7 +131,14 @@ impl Setups {
                 Some(def) => {
                     self.programs.insert(program.program, def.key.clone());
                     if !self.by_key.contains_key(&def.key) {
-                        let known = self.begin(def.clone(), now_us, &mut admitted.news);
+                        let state = self.begin(def, now_us, &mut admitted.news);
+                        let mut failures = 0;
+                        let state = settle((def, state), (&mut failures, now_us), &mut admitted.news);
+                        let known = Known {
+                            def: def.clone(),
+                            state,
+                            failures,
+                        };
                         self.by_key.insert(def.key.clone(), known);
                     }
                 }
@@ -143,32 +165,34 @@ impl Setups {
         }
         let keys: Vec<String> = self.by_key.keys().cloned().collect();
         for key in keys {
-            if let Some(Known { def, state }) = self.by_key.remove(&key) {
-                let state = self.advance(&def, state, now_us, &mut admitted.news);
-                self.by_key.insert(key, Known { def, state });
+            if let Some(mut known) = self.by_key.remove(&key) {
+                if known.state.is_open() {
+                    let state = self.advance(&known.def, known.state, now_us, &mut admitted.news);
+                    let told = (&mut known.failures, now_us);
+                    known.state = settle((&known.def, state), told, &mut admitted.news);
+                }
+                self.by_key.insert(key, known);
             }
         }
         self.release(&mut admitted);
         admitted
     }
 
-    fn begin(&mut self, def: SetupDef, now_us: u64, news: &mut Vec<News>) -> Known {
-        let path = self.path(&def);
+    fn begin(&mut self, def: &SetupDef, now_us: u64, news: &mut Vec<News>) -> State {
+        let path = self.path(def);
         if let Some(known) = stored::read(&path) {
-            news.push(told(&def, "stored", &path, known.len()));
-            let state = State::Ready(known);
-            return Known { def, state };
+            news.push(told(def, "stored", &path, known.len()));
+            return State::Ready(known);
         }
-        let state = match Claim::take(&path) {
+        match Claim::take(&path) {
             // a directory that cannot be written to: everybody for himself
-            Err(_) => self.start(&def, None, now_us),
-            Ok(Some(claim)) => self.start(&def, Some(claim), now_us),
+            Err(_) => self.start(def, None, now_us),
+            Ok(Some(claim)) => self.start(def, Some(claim), now_us),
             Ok(None) => State::Awaited {
                 until_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S),
                 look_us: now_us + LOOK_OTHERS_US,
             },
-        };
-        Known { def, state }
+        }
     }
 
     fn path(&mut self, def: &SetupDef) -> PathBuf {
@@ -216,12 +240,12 @@ impl Setups {
                 Ok(None) => {
                     let _ = signal::kill(child.id() as i32, signal::KILL);
                     let _ = child.wait();
-                    let message = format!("the set-up did not end within {} s", def.timeout_s);
-                    failed(def, message, news)
+                    State::Failed(format!("the set-up did not end within {} s", def.timeout_s))
                 }
                 Ok(Some(_)) => self.finish(def, &mut child, news),
-                Err(error) => failed(def, format!("failed to wait for the set-up: {error}"), news),
+                Err(error) => State::Failed(format!("failed to wait for the set-up: {error}")),
             },
+            State::Rests { until_us } if now_us >= until_us => self.begin(def, now_us, news),
             State::Awaited { until_us, look_us } if now_us >= look_us => {
                 let path = self.path(def);
                 if let Some(known) = stored::read(&path) {
@@ -273,7 +297,7 @@ impl Setups {
                 news.push(one);
                 State::Ready(found.variables)
             }
-            Err(message) => failed(def, message, news),
+            Err(message) => State::Failed(message),
         }
     }
 
@@ -300,17 +324,12 @@ impl Setups {
                     .get(&grant.job)
                     .and_then(|program| self.state_of(*program));
                 match state {
-                    Some(State::Running { .. } | State::Awaited { .. }) => later.push(grant),
                     Some(State::Failed(why)) => admitted.failed.push((grant, why.clone())),
-                    Some(State::Ready(_)) | None => now.push(grant),
+                    Some(state) if state.is_open() => later.push(grant),
+                    _ => now.push(grant),
                 }
             }
-            let waits = |program: u64| {
-                matches!(
-                    self.state_of(program),
-                    Some(State::Running { .. } | State::Awaited { .. })
-                )
-            };
+            let waits = |program: u64| self.state_of(program).is_some_and(State::is_open);
             let (wait, go): (Vec<_>, Vec<_>) =
                 work.programs.into_iter().partition(|each| waits(each.program));
             let (jobs_wait, jobs_go): (Vec<_>, Vec<_>) =
@@ -358,14 +377,31 @@ fn told(def: &SetupDef, mode: &'static str, path: &Path, variables: usize) -> Ne
     }
 }
 
-fn failed(def: &SetupDef, message: String, news: &mut Vec<News>) -> State {
+/// A try that failed is told, and followed by a pause, or by nothing after too many.
+fn settle(
+    (def, state): (&SetupDef, State),
+    (failures, now_us): (&mut usize, u64),
+    news: &mut Vec<News>,
+) -> State {
+    let State::Failed(why) = state else {
+        return state;
+    };
+    *failures += 1;
+    // nobody waits longer than the lines themselves may take
+    let (pause_us, next) = again::after(*failures, micros(def.timeout_s));
+    let message = format!("{why} ({next})");
     news.push(News {
         key: def.key.clone(),
         mode: "failed",
         message: message.clone(),
         variables: 0,
     });
-    State::Failed(message)
+    match pause_us {
+        Some(pause_us) => State::Rests {
+            until_us: now_us + pause_us,
+        },
+        None => State::Failed(message),
+    }
 }
 
 fn micros(seconds: f64) -> u64 {

@@ -96,7 +96,7 @@ pub struct Stager {
     wants: BTreeMap<String, Want>,
     /// There is somebody to ask.
     has_lead: bool,
-    /// The stage has said where it listens: the lead is not asked before, since others may be sent to us at once.
+    /// The stage has said where it listens: nothing is sought before, since others may be sent to us at once.
     listens: bool,
     /// Where other nodes get files from us.
     pub serves: Option<String>,
@@ -140,15 +140,15 @@ impl Stager {
     }
 
     fn seek(&mut self, sha256: &str, now_us: u64) -> Vec<Step> {
-        if !self.has_lead {
-            return self.fetch(sha256, Vec::new());
-        }
         let Some(want) = self.wants.get_mut(sha256) else {
             return Vec::new();
         };
         want.state = State::Asks { since_us: now_us };
         if !self.listens {
             return Vec::new();
+        }
+        if !self.has_lead {
+            return self.fetch(sha256, Vec::new());
         }
         vec![Step::Tell(PilotMessage::Seek(Seek {
             sha256: sha256.to_owned(),
@@ -175,13 +175,16 @@ impl Stager {
     /// The lead's answer.
     pub fn told(&mut self, source: Source) -> Vec<Step> {
         match self.wants.get(&source.sha256).map(|want| &want.state) {
-            Some(State::Asks { .. }) => self.fetch(&source.sha256, source.peers),
-            _ => Vec::new(), // of an earlier connection
+            Some(State::Asks { .. }) if self.listens => self.fetch(&source.sha256, source.peers),
+            _ => Vec::new(), // of an earlier connection or stage
         }
     }
 
     /// A new connection to the lead, which knows nothing of us: say what we have and what we seek.
     pub fn connected(&mut self, now_us: u64) -> Vec<Step> {
+        if !self.listens {
+            return Vec::new();
+        }
         let state = |want: &Want| want.state.clone();
         let known: Vec<(String, State)> = self
             .wants
@@ -189,7 +192,7 @@ impl Stager {
             .map(|(sha, want)| (sha.clone(), state(want)))
             .collect();
         let say = |(sha256, state): (String, State)| match state {
-            State::Held(_) => vec![holds(&sha256, true)],
+            State::Held(_) => vec![self.holds(&sha256)],
             State::Asks { .. } => self.seek(&sha256, now_us),
             _ => Vec::new(),
         };
@@ -200,7 +203,8 @@ impl Stager {
     pub fn tick(&mut self, up: bool, now_us: u64) -> Vec<Step> {
         let late =
             |want: &Want| matches!(want.state, State::Asks { since_us } if now_us >= since_us + ALONE_US);
-        let wants = self.wants.iter().filter(|(_, want)| !up && late(want));
+        let alone = self.listens && !up;
+        let wants = self.wants.iter().filter(|(_, want)| alone && late(want));
         let alone: Vec<String> = wants.map(|(sha256, _)| sha256.clone()).collect();
         alone
             .iter()
@@ -213,7 +217,9 @@ impl Stager {
         match report {
             Report::Listens { address, .. } => {
                 (self.serves, self.listens) = (address, true);
-                self.connected(now_us)
+                let mut steps = self.adopt();
+                steps.extend(self.connected(now_us));
+                steps
             }
             Report::Held {
                 sha256,
@@ -229,11 +235,15 @@ impl Stager {
                     shared_bytes,
                     from,
                 };
+                let holds = self.holds(&sha256);
                 let Some(want) = self.wants.get_mut(&sha256) else {
-                    return vec![Step::Order(Order::Drop { sha256 })];
+                    return vec![drop_order(&sha256)];
                 };
-                want.state = State::Held(PathBuf::from(path));
-                vec![holds(&sha256, true), ready(want, came)]
+                let before = std::mem::replace(&mut want.state, State::Held(PathBuf::from(path)));
+                if matches!(before, State::Held(_)) {
+                    return Vec::new(); // a new stage has found it as it was
+                }
+                vec![holds, ready(want, came)]
             }
             Report::Failed {
                 sha256,
@@ -254,6 +264,9 @@ impl Stager {
         let Some(want) = self.wants.get_mut(sha256) else {
             return Vec::new();
         };
+        if matches!(want.state, State::Held(_)) {
+            (want.reads, want.tries) = (0, 0); // it was here, and has to come anew
+        }
         want.avoid.extend(avoid);
         want.avoid.sort();
         want.avoid.dedup();
@@ -263,7 +276,7 @@ impl Stager {
         if kind == FailureKind::Full {
             want.state = State::Direct;
             let message = want.said.join("; ");
-            return vec![holds(sha256, false), direct(want, &message)];
+            return vec![not_held(sha256), direct(want, &message)];
         }
         if want.reads >= READS_MAX || want.tries >= TRIES_MAX {
             want.state = State::Failed;
@@ -272,20 +285,56 @@ impl Stager {
                 users: want.users.iter().cloned().collect(),
                 message: want.said.join("; "),
             };
-            return vec![holds(sha256, false), drop_order(sha256), failed];
+            return vec![not_held(sha256), drop_order(sha256), failed];
         }
         self.seek(sha256, now_us)
     }
 
-    /// The stage is gone: what it was at is read directly, what is held stays where it is.
-    pub fn lost_stage(&mut self, cause: &str) -> Vec<Step> {
-        self.serves = None;
-        self.has_lead = false;
+    /// The stage is gone and another one follows: nobody is sent to us until then, what is held stays where it is, and
+    /// the rest is sought anew.
+    pub fn lost_stage(&mut self, now_us: u64) -> Vec<Step> {
+        (self.serves, self.listens) = (None, false);
+        let mut steps = Vec::new();
+        for (sha256, want) in &mut self.wants {
+            match want.state {
+                State::Asks { .. } | State::Comes => want.state = State::Asks { since_us: now_us },
+                State::Held(_) => {}
+                State::Direct | State::Failed => continue,
+            }
+            steps.push(not_held(sha256));
+        }
+        steps
+    }
+
+    /// Orders for a new stage: what an earlier one has left here.
+    fn adopt(&self) -> Vec<Step> {
+        let held = self
+            .wants
+            .iter()
+            .filter(|(_, want)| matches!(want.state, State::Held(_)));
+        held.map(|(sha256, want)| {
+            Step::Order(Order::Adopt {
+                sha256: sha256.clone(),
+                bytes: want.file.bytes,
+                fast: want.fast,
+            })
+        })
+        .collect()
+    }
+
+    /// Whether this file is whole here, as far as we know.
+    pub fn is_held(&self, sha256: &str) -> bool {
+        let want = self.wants.get(sha256);
+        want.is_some_and(|want| matches!(want.state, State::Held(_)))
+    }
+
+    /// There is no stage any more: what it was at is read directly.
+    pub fn without_stage(&mut self, cause: &str) -> Vec<Step> {
         let mut steps = Vec::new();
         for (sha256, want) in &mut self.wants {
             if matches!(want.state, State::Asks { .. } | State::Comes) {
                 want.state = State::Direct;
-                steps.extend([holds(sha256, false), direct(want, cause)]);
+                steps.extend([not_held(sha256), direct(want, cause)]);
             }
         }
         steps
@@ -297,7 +346,7 @@ impl Stager {
         for (sha256, want) in &mut self.wants {
             want.users.retain(|user| !gone(sha256, user));
             if want.users.is_empty() && matches!(want.state, State::Held(_)) {
-                steps.extend([holds(sha256, false), drop_order(sha256)]);
+                steps.extend([not_held(sha256), drop_order(sha256)]);
             }
         }
         let unused =
@@ -337,6 +386,14 @@ impl Stager {
         job
     }
 
+    fn holds(&self, sha256: &str) -> Step {
+        Step::Tell(PilotMessage::Holds(Holds {
+            sha256: sha256.to_owned(),
+            held: true,
+            serves: self.serves.clone(),
+        }))
+    }
+
     /// When `tick` is due.
     pub fn due_us(&self) -> Option<u64> {
         let asks = |want: &Want| match want.state {
@@ -347,10 +404,11 @@ impl Stager {
     }
 }
 
-fn holds(sha256: &str, held: bool) -> Step {
+fn not_held(sha256: &str) -> Step {
     Step::Tell(PilotMessage::Holds(Holds {
         sha256: sha256.to_owned(),
-        held,
+        held: false,
+        serves: None,
     }))
 }
 

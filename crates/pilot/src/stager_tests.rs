@@ -55,13 +55,24 @@ fn held() -> Report {
     }
 }
 
-fn listening() -> Stager {
-    let mut stager = Stager::new(true);
-    let listens = Report::Listens {
-        address: None,
+fn holds(sha256: &str) -> Step {
+    Stager::default().holds(sha256)
+}
+
+fn listens(address: Option<&str>) -> Report {
+    Report::Listens {
+        address: address.map(Into::into),
         message: String::new(),
-    };
-    assert_eq!(stager.heard(listens, 0), []);
+    }
+}
+
+fn listening() -> Stager {
+    listening_with(true)
+}
+
+fn listening_with(lead: bool) -> Stager {
+    let mut stager = Stager::new(lead);
+    assert_eq!(stager.heard(listens(None), 0), []);
     stager
 }
 
@@ -69,11 +80,7 @@ fn listening() -> Stager {
 fn the_lead_is_asked_when_others_can_be_sent_to_us() {
     let mut stager = Stager::new(true);
     assert_eq!(stager.want(&file(), false, JOB, 0), []);
-    let listens = Report::Listens {
-        address: Some("me:1".into()),
-        message: String::new(),
-    };
-    let [Step::Tell(PilotMessage::Seek(seek))] = &stager.heard(listens, 1)[..] else {
+    let [Step::Tell(PilotMessage::Seek(seek))] = &stager.heard(listens(Some("me:1")), 1)[..] else {
         panic!("it does not ask");
     };
     assert_eq!(seek.serves.as_deref(), Some("me:1"));
@@ -88,7 +95,7 @@ fn a_file_is_sought_fetched_and_told_and_work_waits_for_it() {
     assert_eq!(stager.told(source(&["a:1"])), [ordered(&["a:1"])]);
     assert_eq!(stager.told(source(&["b:1"])), [], "answered already");
     let steps = stager.heard(held(), 1);
-    assert_eq!(steps[0], holds(SHA, true));
+    assert_eq!(steps[0], holds(SHA));
     assert!(matches!(&steps[1], Step::Ready { users, .. } if users.len() == 2));
     assert_eq!(stager.waiting().count(), 0);
     let mut job = JobDef::default();
@@ -117,7 +124,7 @@ fn a_peer_that_fails_is_avoided_and_reading_is_tried_twice() {
     );
     stager.told(source(&[]));
     let steps = stager.heard(failure(FailureKind::Shared, &[]), 1);
-    assert_eq!(steps[..2], [holds(SHA, false), drop_order(SHA)]);
+    assert_eq!(steps[..2], [not_held(SHA), drop_order(SHA)]);
     assert!(matches!(&steps[2], Step::Failed { message, .. } if message == "no; no; no"));
     assert_eq!(
         stager.want(&file(), false, JOB, 2),
@@ -128,7 +135,8 @@ fn a_peer_that_fails_is_avoided_and_reading_is_tried_twice() {
 
 #[test]
 fn without_a_lead_and_when_it_is_away_for_long_we_read_ourselves() {
-    assert_eq!(Stager::new(false).want(&file(), false, JOB, 0), [ordered(&[])]);
+    let mut alone = listening_with(false);
+    assert_eq!(alone.want(&file(), false, JOB, 0), [ordered(&[])]);
     let mut stager = listening();
     stager.want(&file(), false, JOB, 0);
     assert_eq!(stager.tick(true, ALONE_US), [], "it may be our turn later");
@@ -146,8 +154,46 @@ fn a_full_store_and_a_lost_stage_mean_that_slots_read_directly() {
     assert_eq!(stager.waiting().count(), 0);
     let mut stager = listening();
     stager.want(&file(), false, JOB, 0);
-    assert!(matches!(&stager.lost_stage("dead")[1], Step::Direct { .. }));
+    assert!(matches!(&stager.without_stage("dead")[1], Step::Direct { .. }));
     assert_eq!(stager.waiting().count(), 0);
+}
+
+#[test]
+fn a_new_stage_gets_what_the_last_one_held_and_seeks_what_it_was_at() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&["a:1"]));
+    assert_eq!(stager.lost_stage(1), [not_held(SHA)]);
+    assert_eq!(stager.told(source(&["b:1"])), [], "nobody is there to fetch it");
+    assert_eq!(stager.connected(2), []);
+    assert_eq!(stager.tick(false, ALONE_US + 9), []);
+    assert_eq!(stager.heard(listens(None), 3), [asked(&[])]);
+    stager.told(source(&[]));
+    stager.heard(held(), 4);
+    assert_eq!(stager.lost_stage(5), [not_held(SHA)]);
+    assert!(stager.is_held(SHA) && stager.waiting().count() == 0);
+    let adopt = Step::Order(Order::Adopt {
+        sha256: SHA.into(),
+        bytes: 5,
+        fast: false,
+    });
+    let Step::Tell(PilotMessage::Holds(told)) = holds(SHA) else {
+        panic!("it does not tell");
+    };
+    let told = Holds {
+        serves: Some("me:2".into()),
+        ..told
+    };
+    assert_eq!(
+        stager.heard(listens(Some("me:2")), 6),
+        [adopt, Step::Tell(PilotMessage::Holds(told))]
+    );
+    assert_eq!(stager.heard(held(), 7), [], "nobody was waiting for it");
+    assert_eq!(
+        stager.heard(failure(FailureKind::Shared, &[]), 8).len(),
+        1,
+        "what was spoilt is sought"
+    );
 }
 
 #[test]
@@ -157,7 +203,7 @@ fn a_new_lead_hears_what_is_held_and_sought() {
     assert_eq!(stager.connected(5), [asked(&[])]);
     stager.told(source(&[]));
     stager.heard(held(), 6);
-    assert_eq!(stager.connected(7), [holds(SHA, true)]);
+    assert_eq!(stager.connected(7), [holds(SHA)]);
 }
 
 #[test]
@@ -169,6 +215,6 @@ fn what_nobody_needs_any_more_is_dropped() {
     stager.told(source(&[]));
     stager.heard(held(), 1);
     assert_eq!(stager.release(&|_, user| *user != JOB), []);
-    assert_eq!(stager.release(&|_, _| true), [holds(SHA, false), drop_order(SHA)]);
+    assert_eq!(stager.release(&|_, _| true), [not_held(SHA), drop_order(SHA)]);
     assert_eq!(stager.want(&file(), false, JOB, 0), [asked(&[])]);
 }

@@ -1,18 +1,16 @@
 //! What the pilot does about files: has them brought by the stage, lets work wait for them, tells how they came.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tidemill_stage::Order;
-use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
-use tidemill_wire::{log, ImageUse, InputDef, Piece, StagedFile};
+use tidemill_wire::{ImageUse, InputDef, Piece, StagedFile};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
 use crate::slots::TOLD_MAX;
-use crate::stage_process::StageProcess;
+use crate::stage_life::Stage;
 use crate::stager::{Came, Stager, Step, User};
 
 /// Smaller inputs are read by each slot: asking for them costs as much as reading them.
@@ -22,13 +20,13 @@ pub const STAGED_BYTES_MIN: u64 = 1 << 20;
 #[derive(Default)]
 pub struct Staging {
     pub stager: Stager,
-    process: Option<StageProcess>,
+    pub stage: Stage,
+    /// Stages that died in a row.
+    pub failures: usize,
     /// Memory that staged inputs take, by digest.
     held_mb: BTreeMap<String, u64>,
     /// Where files are held: in memory, and in the fast tier where there is one.
     pub directories: Vec<PathBuf>,
-    /// It could not be started, or has died: slots read inputs by themselves.
-    refused: bool,
 }
 
 impl Staging {
@@ -37,13 +35,6 @@ impl Staging {
             stager: Stager::new(has_lead),
             ..Staging::default()
         }
-    }
-
-    /// What to wait for.
-    pub fn poll(&self) -> Option<Poll> {
-        let stage = self.process.as_ref()?;
-        let writes = if stage.wants_write() { WRITABLE } else { 0 };
-        Some(Poll::new(stage.fd(), READABLE | writes))
     }
 }
 
@@ -138,27 +129,22 @@ impl Pilot {
 
     /// Read what the stage tells; do what is due.
     pub(crate) fn hear_stage(&mut self, now_us: u64) -> Result<(), PilotError> {
-        let Some(stage) = &mut self.staging.process else {
+        self.revive_stage(now_us)?;
+        let Some(stage) = self.staging.stage.process() else {
             return Ok(());
         };
-        let steps = match stage.hear() {
+        match stage.hear() {
             Ok(reports) => {
-                let heard = reports
-                    .into_iter()
-                    .flat_map(|report| self.staging.stager.heard(report, now_us));
-                heard.collect()
+                for report in reports {
+                    let steps = self.staging.stager.heard(report, now_us);
+                    self.act_stage(steps, now_us)?;
+                }
             }
-            Err(cause) => {
-                LOG.warning("stage.lost", &[("cause", &cause)]);
-                self.staging.process = None;
-                self.staging.refused = true;
-                self.staging.stager.lost_stage(&cause)
-            }
-        };
+            Err(cause) => self.lose_stage(&cause, now_us)?,
+        }
         if let Some(link) = self.source.link() {
             link.serves.clone_from(&self.staging.stager.serves);
         }
-        self.act_stage(steps, now_us)?;
         let steps = self.staging.stager.tick(self.source.has_lead(), now_us);
         self.act_stage(steps, now_us)
     }
@@ -174,12 +160,7 @@ impl Pilot {
                     if let Order::Drop { sha256 } = &order {
                         self.free_room(sha256);
                     }
-                    if let Some(stage) = &mut self.staging.process {
-                        if let Err(error) = stage.order(&order) {
-                            LOG.warning("stage.deaf", &[("cause", &log::cause(&error))]);
-                            // its end is heard next
-                        }
-                    }
+                    self.staging.order(&order);
                 }
                 Step::Ready { sha256, users, came } => {
                     self.tell_ready(&sha256, &came, now_us)?;
@@ -271,80 +252,6 @@ impl Pilot {
         }
         Ok(())
     }
-
-    /// Whether there is a stage, started where it was not; what cannot be is told once.
-    fn has_stage(&mut self, now_us: u64) -> Result<bool, PilotError> {
-        if self.staging.process.is_some() || self.staging.refused {
-            return Ok(self.staging.process.is_some());
-        }
-        match self.start_stage() {
-            Ok(stage) => {
-                LOG.info("stage.started", &[]);
-                self.staging.process = Some(stage);
-            }
-            Err(cause) => {
-                self.staging.refused = true;
-                let message = format!("slots read inputs by themselves: {cause}");
-                self.note(("stage", "direct", message), None, BTreeMap::new(), now_us)?;
-            }
-        }
-        Ok(self.staging.process.is_some())
-    }
-
-    fn start_stage(&mut self) -> Result<StageProcess, String> {
-        let store_mb = self.binding.store_mb();
-        let home = self.node.enter(store_mb)?.join("files");
-        let fast = self.fast_directory();
-        self.staging.directories = std::iter::once(home.clone()).chain(fast.clone()).collect();
-        let peers = self.post.settings().peers;
-        let (name, secret, host) = match self.source.link() {
-            Some(link) => {
-                let (identity, address) = link.identity();
-                let host = address.filter(|_| peers).map(|address| address.to_string());
-                (identity.pilot.clone(), identity.secret.clone(), host)
-            }
-            None => (String::new(), String::new(), None),
-        };
-        let order = Order::Start {
-            secret,
-            name,
-            directory: home.display().to_string(),
-            bytes_max: store_mb << 20,
-            fast: fast.map(|path| path.display().to_string()),
-            host,
-        };
-        StageProcess::start(&order).map_err(|error| log::cause(&error))
-    }
-
-    /// A directory of ours in the fast tier; None where there is none, or it cannot be used (said in the log).
-    fn fast_directory(&self) -> Option<PathBuf> {
-        let wanted = self.post.settings().fast_dir.as_deref()?;
-        let name = self.records.pilot().to_owned();
-        let made = expand(wanted, &|variable| std::env::var(variable).ok()).and_then(|base| {
-            let path = Path::new(&base).join(format!(".tidemill-{name}"));
-            let made = std::fs::DirBuilder::new()
-                .mode(0o700)
-                .recursive(true)
-                .create(&path);
-            made.map_err(|error| format!("failed to make `{}`: {error}", path.display()))?;
-            Ok(path)
-        });
-        match made {
-            Ok(path) => Some(path),
-            Err(cause) => {
-                LOG.warning("stage.no_fast_dir", &[("cause", &cause)]);
-                None
-            }
-        }
-    }
-
-    /// End the stage, and all that it held.
-    pub(crate) fn leave_stage(&mut self) {
-        self.staging.process = None;
-        for directory in self.staging.directories.iter().skip(1) {
-            let _ = std::fs::remove_dir_all(directory); // the stage may have been quicker
-        }
-    }
 }
 
 /// A shared input that is worth being brought once for all slots.
@@ -365,51 +272,9 @@ fn short(sha256: &str) -> &str {
     sha256.get(..12).unwrap_or(sha256)
 }
 
-/// `$NAME` and `${NAME}` replaced; an error names what is not set.
-fn expand(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
-    let mut expanded = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        expanded.push_str(&rest[..at]);
-        let tail = &rest[at + 1..];
-        let (name, after) = match tail.strip_prefix('{').and_then(|tail| tail.split_once('}')) {
-            Some((name, after)) => (name, after),
-            None => {
-                let end = tail
-                    .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-                    .unwrap_or(tail.len());
-                tail.split_at(end)
-            }
-        };
-        let found = value(name).filter(|value| !value.is_empty());
-        expanded.push_str(
-            &found.ok_or_else(|| format!("`{text}`: the variable `{name}` is not set on this node"))?,
-        );
-        rest = after;
-    }
-    expanded.push_str(rest);
-    if expanded.starts_with('/') {
-        Ok(expanded)
-    } else {
-        Err(format!("`{text}` is no absolute path on this node: `{expanded}`"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn variables_of_the_node_stand_in_the_fast_directory() {
-        let value = |name: &str| (name == "BB_DIR").then(|| String::from("/bb/7"));
-        assert_eq!(expand("$BB_DIR", &value).unwrap(), "/bb/7");
-        assert_eq!(expand("${BB_DIR}x/in", &value).unwrap(), "/bb/7x/in");
-        assert_eq!(expand("/local", &value).unwrap(), "/local");
-        assert!(expand("/x/$NONE/y", &value)
-            .unwrap_err()
-            .contains("`NONE` is not set"));
-        assert!(expand("local", &value).is_err());
-    }
 
     #[test]
     fn large_shared_files_with_a_digest_are_staged() {

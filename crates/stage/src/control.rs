@@ -19,7 +19,7 @@ pub enum Order {
         secret: String,
         /// the pilot's
         name: String,
-        /// where files are held: exists, is empty, is ours alone
+        /// where files are held: exists, is ours alone
         directory: String,
         /// all files together take so much at most
         bytes_max: u64,
@@ -35,6 +35,9 @@ pub enum Order {
         peers: Vec<String>,
         fast: bool,
     },
+    /// A stage before this one held this file, and slots use it: hold it too, after another look at all of it. Answered
+    /// as Fetch is.
+    Adopt { sha256: String, bytes: u64, fast: bool },
     /// Nobody here needs it any more.
     Drop { sha256: String },
 }

@@ -60,6 +60,8 @@ pub struct Entry {
     state: Mutex<State>,
     changed: Condvar,
     writer: Mutex<Writer>,
+    /// It is where it shall be, and is only read.
+    adopted: bool,
 }
 
 /// What only the one who fetches uses.
@@ -89,7 +91,26 @@ impl Entry {
                 path: temporary.clone(),
                 source,
             })?;
+        Ok(Entry::new((directory, temporary, file), sha256, bytes))
+    }
+
+    /// A whole file below `directory`; `read_again` says whether it is right.
+    pub fn adopt(directory: &Path, sha256: &str, bytes: u64) -> Result<Self, FetchError> {
+        let path = directory.join(sha256);
+        let wrong = |source| FetchError::Store {
+            path: path.clone(),
+            source,
+        };
+        let file = File::open(&path).map_err(wrong)?;
+        let temporary = directory.join(format!(".{sha256}.part"));
         Ok(Entry {
+            adopted: true,
+            ..Entry::new((directory, temporary, file), sha256, bytes)
+        })
+    }
+
+    fn new((directory, temporary, file): (&Path, PathBuf, File), sha256: &str, bytes: u64) -> Self {
+        Entry {
             sha256: sha256.to_owned(),
             bytes,
             path: directory.join(sha256),
@@ -102,7 +123,32 @@ impl Entry {
             }),
             changed: Condvar::new(),
             writer: Mutex::default(),
-        })
+            adopted: false,
+        }
+    }
+
+    /// Look at all blocks of an adopted file; others get them meanwhile.
+    pub fn read_again(&self) -> Result<(), FetchError> {
+        let mut content = Vec::new();
+        while self.here() < self.blocks() {
+            let block = self.here();
+            content.resize(self.length(block) as usize, 0);
+            let read = self.file.read_exact_at(&mut content, block * BLOCK_BYTES);
+            read.map_err(|source| FetchError::Store {
+                path: self.path.clone(),
+                source,
+            })?;
+            let checksum = crc32fast::hash(&content);
+            self.show_block(checksum);
+            let mut writer = locked(&self.writer);
+            content = writer.digest.get_or_insert_with(Digest::start).add(content);
+        }
+        Ok(())
+    }
+
+    fn show_block(&self, checksum: u32) {
+        locked(&self.state).checksums.push(checksum);
+        self.changed.notify_all();
     }
 
     pub fn blocks(&self) -> u64 {
@@ -166,8 +212,7 @@ impl Entry {
                 path: self.temporary.clone(),
                 source,
             })?;
-        locked(&self.state).checksums.push(checksum);
-        self.changed.notify_all();
+        self.show_block(checksum);
         let mut writer = locked(&self.writer);
         match from {
             Some(peer) if writer.from.iter().any(|known| known == peer) => {}
@@ -188,6 +233,7 @@ impl Entry {
         if found != self.sha256 {
             self.spoil(&writer.from);
             let from = match writer.from.as_slice() {
+                [] if self.adopted => String::from("an earlier stage of this node"),
                 [] => String::from("the shared file system"),
                 peers => format!("`{}`", peers.join("`, `")),
             };
@@ -201,9 +247,11 @@ impl Entry {
             path: self.path.clone(),
             source,
         };
-        // as inputs always were: read-only, and a script may be one
-        std::fs::set_permissions(&self.temporary, Permissions::from_mode(0o555)).map_err(wrong)?;
-        std::fs::rename(&self.temporary, &self.path).map_err(wrong)?;
+        if !self.adopted {
+            // as inputs always were: read-only, and a script may be one
+            std::fs::set_permissions(&self.temporary, Permissions::from_mode(0o555)).map_err(wrong)?;
+            std::fs::rename(&self.temporary, &self.path).map_err(wrong)?;
+        }
         locked(&self.state).phase = Phase::Held;
         self.changed.notify_all();
         Ok((writer.from, writer.shared_bytes))

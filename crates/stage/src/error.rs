@@ -51,7 +51,7 @@ pub enum FetchError {
         found: String,
         expected: String,
     },
-    #[error("failed to write it to the node's store `{}`", path.display())]
+    #[error("failed to keep it in the node's store `{}`", path.display())]
     Store {
         path: PathBuf,
         #[source]

@@ -57,6 +57,39 @@ pub fn start(node: &Arc<Node>, (file, fast): (StagedFile, bool), peers: Vec<Stri
     });
 }
 
+/// Begin to hold what an earlier stage held; the pilot hears of it. Others may ask for it at once.
+pub fn adopt(node: &Arc<Node>, sha256: String, bytes: u64, fast: bool) {
+    let known = node.store.adopt(&sha256, bytes, fast);
+    let node = Arc::clone(node);
+    std::thread::spawn(move || {
+        let since = Instant::now();
+        node.fetches.enter(&sha256); // nobody fetches what is held
+        let result = known.and_then(|entry| {
+            entry.read_again()?;
+            let came = entry.finish()?;
+            Ok((entry, came))
+        });
+        let report = match result {
+            Ok((entry, came)) => held(&entry, since, came),
+            Err(error) => {
+                LOG.warning(
+                    "file.not_adopted",
+                    &[("sha256", &sha256), ("cause", &cause(&error))],
+                );
+                node.store.remove(&sha256);
+                Report::Failed {
+                    sha256: sha256.clone(),
+                    kind: FailureKind::Shared,
+                    message: cause(&error),
+                    avoid: Vec::new(),
+                }
+            }
+        };
+        node.fetches.leave(&sha256);
+        node.pilot.tell(&report);
+    });
+}
+
 fn fetch(node: &Node, (file, fast): (&StagedFile, bool), peers: &[String]) -> Report {
     let since = Instant::now();
     let failed = |kind, message: String, avoid| Report::Failed {

@@ -125,6 +125,7 @@ pub(crate) fn serve(socket: UnixStream) -> Result<(), StageError> {
     while let Some(order) = orders.next()? {
         match order {
             Order::Fetch { file, peers, fast } => fetch::start(&node, (file, fast), peers),
+            Order::Adopt { sha256, bytes, fast } => fetch::adopt(&node, sha256, bytes, fast),
             Order::Drop { sha256 } => node.store.remove(&sha256),
             Order::Start { .. } => return Err(wrong(String::from("it said `start` twice"))),
         }

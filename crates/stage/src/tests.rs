@@ -25,10 +25,14 @@ struct Stage {
 
 impl Stage {
     fn start(secret: &str, bytes_max: u64) -> Stage {
+        Stage::start_in(tempfile::tempdir().unwrap(), secret, bytes_max)
+    }
+
+    /// With what an earlier one left there.
+    fn start_in(store: tempfile::TempDir, secret: &str, bytes_max: u64) -> Stage {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::spawn(move || crate::serve(theirs));
         ours.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let store = tempfile::tempdir().unwrap();
         let mut stage = Stage {
             reports: BufReader::new(ours.try_clone().unwrap()),
             orders: ours,
@@ -313,4 +317,42 @@ fn a_closed_port_fails_soon_and_names_it() {
         "{report:?}"
     );
     is_held(&node.fetched(&file, &[]), b"abc");
+}
+
+#[test]
+fn what_an_earlier_stage_held_is_held_again_and_served_and_what_is_spoilt_is_not() {
+    let shared = tempfile::tempdir().unwrap();
+    let content = content(2, 77);
+    let file = packed(shared.path(), &content);
+    let left = |content: &[u8]| {
+        let store = tempfile::tempdir().unwrap();
+        std::fs::write(store.path().join(&file.sha256), content).unwrap();
+        let mut stage = Stage::start_in(store, SECRET, 1 << 30);
+        stage.order(&Order::Adopt {
+            sha256: file.sha256.clone(),
+            bytes: file.bytes,
+            fast: false,
+        });
+        stage
+    };
+    let mut node = left(&content);
+    assert_eq!(is_held(&node.report(), &content), (0, vec![]));
+    let mut other = Stage::start(SECRET, 1 << 30);
+    let address = node.address.clone();
+    let came = is_held(&other.fetched(&file, &[&address]), &content);
+    assert_eq!(came, (0, vec![address]));
+    let mut spoilt = content.clone();
+    spoilt[BLOCK_BYTES as usize] ^= 1;
+    for (found, said) in [
+        (&spoilt[..], "an earlier stage of this node has digest"),
+        (&content[..9], "store"),
+    ] {
+        let mut node = left(found);
+        let Report::Failed { message, .. } = node.report() else {
+            panic!("it holds {} bytes", found.len());
+        };
+        assert!(message.contains(said), "{message}");
+        assert!(!node.store.path().join(&file.sha256).exists());
+        assert_eq!(is_held(&node.fetched(&file, &[]), &content).0, file.bytes);
+    }
 }

@@ -504,6 +504,8 @@ pub struct Source {
 pub struct Holds {
     pub sha256: String,
     pub held: bool,
+    /// as in Seek
+    pub serves: Option<String>,
 }
 
 /// The pilot would start so many payloads of a program whose starts cost operations on shared file systems. Stands

@@ -461,6 +461,7 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="holds
 
     sha256: str
     held: bool
+    serves: str | None  #: as in Seek
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="want"):
