@@ -1,17 +1,21 @@
 """What do starts of real software cost a shared file system, directly and out of an image? Prints one JSON object.
 
-    bench/image.py --json [--starts 1,4,16] [--only direct|image]
+    bench/image.py --json [--starts 1,4,16] [--only direct|image|pilots]
 
 The software is a Python with a scientific stack (uproot, awkward, hist, Pythia: the libraries of the examples), in an
 environment as releases make them: ten more packages that it never uses stand before it in LD_LIBRARY_PATH and
 PYTHONPATH. It lies on a slow shared file system (bench/slowfs: 1 ms for each metadata request, names that do not exist
 are asked for each time) and is started so many times at once by an ordinary user, on a node that has never seen it.
-`direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (first start
-to last end), `shared_bytes`; `image` also `prepare_s`, once per node: get the image into memory and show it. The
-image is built from two traces of the payload for all of that file system, and lies there too; `tidemill-node image
-run`, started by the ordinary user, shows it and starts the payloads in it.
+`direct` and `image`, per number of starts: `shared_ops` (metadata requests that arrived there), `wall_s` (from nothing
+to the last end), `shared_bytes`; `image` also `prepare_s`, once per node and part of `wall_s`: get the image into
+memory and show it. The image is built from two traces of the payload for all of that file system, and lies there too;
+`tidemill-node image run`, started by the ordinary user, shows it and starts the payloads in it.
 `local_wall_s`: the same from the local disk, side by side. `untraced_works`: a module that no trace has seen can be
 imported out of the image; `missing_fails`: names that do not exist fail as they do directly.
+`pilots`: as many starts by a whole Tidemill of the ordinary user's, whose one node has as many cores: `direct`, `image`
+and `local_wall_s`, `wall_s` from submitting a campaign to its end, allocation, pilot and preparation included. Agent
+and node are one machine here, but what the agent has checked of the image beforehand spares the node nothing: it is
+forgotten before the campaign is submitted (names after 3 s, as NFS does). What the agent asks meanwhile counts.
 """
 
 from __future__ import annotations
@@ -28,15 +32,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.pilots import SITE, application, forget, run_starts
 from bench.slowfs import mount
-from bench.slowfs.mount import slowfs
+from bench.slowfs.mount import Reading, slowfs
 from bench.software import PYTHON, copy_interpreter, make_dead_entries
+from tests.fault.world import Options, world
 
 from tidemill.node.binary import find_binary
 
@@ -44,6 +51,11 @@ PACKAGES = ("uproot", "awkward", "hist", "pythia8mc")
 DEAD_ENTRIES = 10
 NOBODY = 65534
 START_S = 300.0
+FORGET_S = 3.0
+"""acregmin of nfs(5)."""
+
+MEMORY_MB = 400
+"""Of a payload: 0.2 GB resident."""
 PAYLOAD = """
 import awkward, hist, numpy, pythia8mc, uproot
 pythia = pythia8mc.Pythia("", False)
@@ -56,7 +68,6 @@ count=$1; shift; pids=
 date +@%s%N
 while [ $count -gt 0 ]; do "$@" & pids="$pids $!"; count=$((count - 1)); done
 for pid in $pids; do wait $pid || exit 1; done
-date +@%s%N
 """
 MISSING = """
 import importlib, os, sys
@@ -184,13 +195,17 @@ def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float
             before = shared.reading()
             wall_s = start_all(count, command, environment(top))
             used = shared.reading() - before
-        found[str(count)] = {
-            "shared_ops": used.ops,
-            "shared_absent": used.absent,
-            "shared_bytes": used.read_bytes,
-            "wall_s": round(wall_s, 2),
-        }
+        found[str(count)] = figures(used, wall_s)
     return found
+
+
+def figures(used: Reading, wall_s: float) -> dict[str, float]:
+    return {
+        "shared_ops": used.ops,
+        "shared_absent": used.absent,
+        "shared_bytes": used.read_bytes,
+        "wall_s": round(wall_s, 2),
+    }
 
 
 def build_image(place: Place) -> dict[str, Any]:
@@ -241,7 +256,7 @@ def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]
     for count in starts:
         command = ["/bin/sh", "-c", ALL_AT_ONCE, "sh", str(count), *python_of(top, str(top / "payload.py"))]
         with slowfs(place.disk, place.shared) as shared:
-            before, began = shared.reading(), time.time()
+            before, began_s = shared.reading(), time.time()
             done = subprocess.run(
                 in_image(place, command),
                 env=NODE_ENVIRONMENT,
@@ -250,17 +265,11 @@ def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]
                 text=True,
                 check=False,
             )
-            used = shared.reading() - before
+            wall_s, used = time.time() - began_s, shared.reading() - before
         if done.returncode != 0:
             raise SystemExit(f"payloads in the image failed with {done.returncode}: {done.stderr[-2000:]}")
-        first_s, last_s = (int(line[1:]) / 1e9 for line in done.stdout.splitlines() if line.startswith("@"))
-        found[str(count)] = {
-            "shared_ops": used.ops,
-            "shared_absent": used.absent,
-            "shared_bytes": used.read_bytes,
-            "prepare_s": round(first_s - began, 2),
-            "wall_s": round(last_s - first_s, 2),
-        }
+        (first_s,) = (int(line[1:]) / 1e9 for line in done.stdout.splitlines() if line.startswith("@"))
+        found[str(count)] = figures(used, wall_s) | {"prepare_s": round(first_s - began_s, 2)}
     return found
 
 
@@ -279,6 +288,32 @@ def check_truth(place: Place) -> dict[str, bool]:
     }
 
 
+def measure_pilots(place: Place, starts: list[int]) -> dict[str, dict[str, Any]]:
+    """By the site agent and pilots of an ordinary user, who have not seen the software."""
+    recipe = f'images = ["{place.shared}/store/sw.json"]'
+    ways = {"direct": (place.shared, ""), "image": (place.shared, recipe), "local_wall_s": (place.disk, "")}
+    found: dict[str, dict[str, Any]] = {way: {} for way in ways}
+    user = NOBODY if os.geteuid() == 0 else None
+    for way, (where, more) in ways.items():
+        top = where / "sw"
+        command, env = python_of(top, str(top / "payload.py")), environment(top)
+        text = application(command, env, memory_mb=MEMORY_MB, more=more)
+        for count in starts:
+            variables = {"TIDEMILL_NODE": str(place.binary)}
+            options = Options(nodes=1, cores=count, extra=SITE, user=user, environment=variables)
+            with (
+                slowfs(place.disk, place.shared, mount.Options(entry_s=FORGET_S)) as shared,
+                world(options=options) as it,
+            ):
+                packs = sorted((place.shared / "store").rglob("*.pack")) if more else []
+                wait_s = FORGET_S if more else 0.0
+                ran = run_starts(it, shared, text, count, ready=partial(forget, packs, wait_s))
+            found[way][str(count)] = (
+                round(ran.wall_s, 2) if where == place.disk else figures(ran.used, ran.wall_s)
+            )
+    return found
+
+
 def measure(arguments: argparse.Namespace, top: Path) -> dict[str, Any]:
     starts = [int(each) for each in arguments.starts.split(",")]
     place = Place(disk=top / "disk", shared=top / "shared", binary=top / "tidemill-node")
@@ -288,8 +323,11 @@ def measure(arguments: argparse.Namespace, top: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"starts": starts, "delay_us": 1000, "local_wall_s": measure_local(place, starts)}
     if arguments.only in (None, "direct"):
         found["direct"] = measure_direct(place, starts)
-    if arguments.only in (None, "image"):
+    if arguments.only != "direct":
         found["built"] = build_image(place)
+    if arguments.only in (None, "pilots"):
+        found["pilots"] = measure_pilots(place, starts)
+    if arguments.only in (None, "image"):
         found["image"] = measure_image(place, starts)
         found |= check_truth(place)
     return found
@@ -312,7 +350,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--json", action="store_true", help="print JSON (the only way)")
     parser.add_argument("--starts", default="1,4,16", help="starts at once, separated by commas")
-    parser.add_argument("--only", choices=("direct", "image"), help="leave the other one out")
+    parser.add_argument("--only", choices=("direct", "image", "pilots"), help="leave the others out")
     arguments = parser.parse_args()
     if why := mount.missing():
         raise SystemExit(f"cannot measure: {why}")

@@ -18,46 +18,32 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.pilots import SITE, application, run_starts
 from bench.slowfs import mount
 from bench.slowfs.mount import SlowFs, slowfs
 from bench.software import PYTHON, copy_interpreter, make_dead_entries
-from tests.fault.world import World, world
-
-from tidemill.model.job import JobSpec
+from tests.fault.world import world
 
 AREA = Path("/mnt")
 """Where the software is shown, in our own mount namespace: payloads do not see our /tmp."""
 
 DEAD_ENTRIES = 10
 WINDOW_S = 10.0
-PATIENCE_S = 900.0
 PAYLOAD = """
 import argparse, csv, decimal, email.message, http.client, json, logging, statistics, sqlite3, unittest, xml.dom.minidom
 print(json.dumps(str(decimal.Decimal(1) / 7)))
 """
 
-SITE = """affinity = "none"
-{io}"""
 IO = """[[io]]
 name = "sw"
 prefixes = ["{area}"]
 ops_per_s = {budget}
-"""
-APP = """name = "start"
-executable = "{top}/bin/{python}"
-arguments = ["{top}/payload.py"]
-trace_every = 0
-start_ops = {{ sw = {cost} }}
-resources = {{ cores = 1, memory_mb = 200, event_s = 1.0 }}
-[environment]
-{environment}
 """
 
 
@@ -88,41 +74,26 @@ def cost_of_a_start(shared: SlowFs, starts: int = 4) -> int:
     return (shared.reading() - before).ops // starts
 
 
-def install(it: World, top: Path, cost: int) -> None:
-    lines = "\n".join(f'{name} = "{value}"' for name, value in environment(top).items())
-    text = APP.format(top=top, python=PYTHON, cost=cost, environment=lines)
-    (it.home / "site" / "apps" / "start.toml").write_text(text)
-
-
 def campaign(arguments: argparse.Namespace, source: Path, *, budget: float | None) -> dict[str, Any]:
     """One campaign on a file system that was mounted for it."""
     area = AREA / "sw"
     area.mkdir(exist_ok=True)
-    io = "" if budget is None else IO.format(area=area, budget=budget)
+    extra = SITE if budget is None else SITE + IO.format(area=area, budget=budget)
     with slowfs(source, area) as shared:
         cost = cost_of_a_start(shared)
-        with world(nodes=arguments.nodes, cores=arguments.cores, extra=SITE.format(io=io)) as it:
-            install(it, area, cost)
-            offered = lambda: any(each.app.name == "start" for each in it.client.applications())  # noqa: E731
-            it.wait_for(offered, "the application is offered")
-            before, skipped = shared.reading(), len(shared.bins()[1])
-            began = time.monotonic()
-            it.submit("c", JobSpec(app="start", events=arguments.starts))
-            row = it.wait_campaign("c", PATIENCE_S)
-            wall_s = time.monotonic() - began
-            used = shared.reading() - before
-        bin_s, bins = shared.bins()
-    if row.events_done != arguments.starts:
-        raise SystemExit(f"{row.events_done} of {arguments.starts} events are done:\n{it.tails()}")
-    busy = bins[skipped:]
+        command = [str(area / "bin" / PYTHON), str(area / "payload.py")]
+        text = application(command, environment(area), more=f"start_ops = {{ sw = {cost} }}")
+        with world(nodes=arguments.nodes, cores=arguments.cores, extra=extra) as it:
+            ran = run_starts(it, shared, text, arguments.starts)
+    busy, bin_s = ran.bins, ran.bin_s
     active = [at for at, count in enumerate(busy) if count]
     span = busy[active[0] : active[-1] + 1] if active else []
     worst = mount.worst_per_s(busy, bin_s=bin_s, window_s=WINDOW_S)
     return {
         "start_ops": cost,
-        "ops": used.ops,
-        "ops_per_start": round(used.ops / arguments.starts, 1),
-        "wall_s": round(wall_s, 1),
+        "ops": ran.used.ops,
+        "ops_per_start": round(ran.used.ops / arguments.starts, 1),
+        "wall_s": round(ran.wall_s, 1),
         "worst_10s": round(worst / arguments.budget, 3),
         "worst_1s": round(mount.worst_per_s(busy, bin_s=bin_s, window_s=1.0) / arguments.budget, 3),
         "mean_use": round(sum(span) / max(bin_s, len(span) * bin_s) / arguments.budget, 3),

@@ -42,6 +42,16 @@ pub(crate) struct Content {
     blocks: Vec<u32>,
 }
 
+/// Neighbouring blocks of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// where the first one is in the image
+    place: u64,
+    /// and in the file
+    offset: u64,
+    blocks: std::ops::Range<usize>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub mode: u32,
@@ -90,11 +100,43 @@ impl Content {
         most.min(self.bytes).div_ceil(PAGE_BYTES) * PAGE_BYTES
     }
 
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Hands over the file's bytes, block by block: offset and content. Holes are left out.
     pub fn read(&self, image: &mut Squashfs, take: Taker<'_>) -> Result<(), ImageError> {
+        let parts = self.parts(image.head.block_bytes, usize::MAX);
+        parts
+            .iter()
+            .try_for_each(|part| self.read_part(image, part, take))
+    }
+
+    /// The file in parts of at most so many blocks; an empty file has one, too.
+    pub fn parts(&self, block_bytes: u32, blocks_max: usize) -> Vec<Part> {
+        let (mut place, mut first) = (self.start, 0);
+        let mut parts = Vec::new();
+        while first == 0 || first < self.blocks.len() {
+            let end = first.saturating_add(blocks_max).min(self.blocks.len());
+            parts.push(Part {
+                place,
+                offset: first as u64 * u64::from(block_bytes),
+                blocks: first..end,
+            });
+            let stored = self.blocks[first..end]
+                .iter()
+                .map(|&size| u64::from(stored_bytes(size)));
+            place = stored.fold(place, u64::saturating_add);
+            first = end.max(1);
+        }
+        parts
+    }
+
+    /// As `read`, of one part.
+    pub fn read_part(&self, image: &mut Squashfs, part: &Part, take: Taker<'_>) -> Result<(), ImageError> {
         let block_bytes = u64::from(image.head.block_bytes);
-        let (mut place, mut offset) = (self.start, 0_u64);
-        for &size in &self.blocks {
+        let (mut place, mut offset) = (part.place, part.offset);
+        for &size in &self.blocks[part.blocks.clone()] {
             let expected = (self.bytes - offset).min(block_bytes) as usize;
             if stored_bytes(size) != 0 {
                 let content = image.block(place, size, expected)?;
@@ -103,7 +145,7 @@ impl Content {
             }
             offset += expected as u64;
         }
-        if offset < self.bytes {
+        if part.blocks.end == self.blocks.len() && offset < self.bytes {
             let length = (self.bytes - offset) as usize; // less than a block, see `read_content`
             let content = image.tail(self.fragment, self.fragment_at as usize, length)?;
             take(offset, &content)?;

@@ -22,6 +22,7 @@ mod run;
 mod show;
 mod squashfs;
 mod unpack;
+mod write;
 
 pub use assemble::{assemble, digest};
 pub use choose::choose;

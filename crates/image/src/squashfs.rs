@@ -49,6 +49,8 @@ pub(crate) struct Squashfs {
     /// the fragment block read last
     fragment: Option<(u64, Vec<u8>)>,
     raw: Vec<u8>,
+    /// the data block read last; kept, since new memory for each costs as much as uncompressing it
+    content: Vec<u8>,
 }
 
 /// Where one reads in a chain of metadata blocks.
@@ -92,6 +94,7 @@ impl Squashfs {
             metadata: HashMap::new(),
             fragment: None,
             raw: Vec::new(),
+            content: Vec::with_capacity(head.block_bytes as usize),
         })
     }
 
@@ -118,12 +121,11 @@ impl Squashfs {
         read.map_err(ImageError::file("read", &self.path))
     }
 
-    /// `self.raw` uncompressed: at most `limit` bytes, at least one.
-    fn unpacked(&mut self, at: u64, limit: usize) -> Result<Vec<u8>, ImageError> {
-        let mut out = Vec::with_capacity(limit);
-        match self.zstd.decompress_to_buffer(&self.raw, &mut out) {
+    /// `self.raw` uncompressed: at most the room of `out`, at least one byte.
+    fn uncompress(&mut self, at: u64, out: &mut Vec<u8>) -> Result<(), ImageError> {
+        match self.zstd.decompress_to_buffer(&self.raw, out) {
             Ok(0) => Err(self.damaged(format!("the block at {at} is empty"))),
-            Ok(_) => Ok(out),
+            Ok(_) => Ok(()),
             Err(source) => Err(self.damaged(format!("the block at {at} cannot be uncompressed: {source}"))),
         }
     }
@@ -143,7 +145,9 @@ impl Squashfs {
         let content = if header & PLAIN_METADATA != 0 {
             self.raw.clone()
         } else {
-            self.unpacked(at, METADATA_BYTES)?
+            let mut content = Vec::with_capacity(METADATA_BYTES);
+            self.uncompress(at, &mut content)?;
+            content
         };
         if self.metadata.len() >= METADATA_KEPT {
             self.metadata.clear();
@@ -172,16 +176,20 @@ impl Squashfs {
     }
 
     /// A data block: its size in the block list, how many bytes it holds when uncompressed.
-    pub fn block(&mut self, at: u64, size: u32, expected: usize) -> Result<Vec<u8>, ImageError> {
+    pub fn block(&mut self, at: u64, size: u32, expected: usize) -> Result<&[u8], ImageError> {
         let length = stored_bytes(size) as usize;
         if length == 0 || length > self.head.block_bytes as usize {
             return Err(self.damaged(format!("the data block at {at} has {length} bytes")));
         }
         self.fetch(at, length)?;
         let content = if size & PLAIN_BLOCK != 0 {
-            self.raw.clone()
+            &self.raw
         } else {
-            self.unpacked(at, self.head.block_bytes as usize)?
+            let mut content = std::mem::take(&mut self.content);
+            let uncompressed = self.uncompress(at, &mut content);
+            self.content = content;
+            uncompressed?;
+            &self.content
         };
         if content.len() < expected {
             return Err(self.damaged(format!(
@@ -207,7 +215,7 @@ impl Squashfs {
         let entry = self.take(&mut cursor, 16)?;
         let (place, size) = (u64_at(&entry, 0), u32_at(&entry, 8));
         if self.fragment.as_ref().map(|(known, _)| *known) != Some(place) {
-            self.fragment = Some((place, self.block(place, size, 1)?));
+            self.fragment = Some((place, self.block(place, size, 1)?.to_vec()));
         }
         let content = self.fragment.as_ref().map_or(&[][..], |(_, content)| content);
         match at.checked_add(length).and_then(|end| content.get(at..end)) {

@@ -1,15 +1,16 @@
 //! An image's tree as files of one's own, usually in a tmpfs.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{symlink, DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{symlink, DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::attribute::set_modified;
 
-use crate::inode::{Content, Kind, Node, Survey};
+use crate::inode::{Kind, Node, Survey};
 use crate::squashfs::Squashfs;
+use crate::write::{write_files, NewFile};
 use crate::{ImageError, Limits, ALIAS};
 
 /// Where links lead that name a path from the root on.
@@ -23,7 +24,7 @@ pub enum Links {
 
 /// Unpacks an image into `to`, an existing empty directory; returns what it holds. Modes (without set-user-id bits),
 /// modification times, hard links, holes and empty directories come back; owners become us; devices, FIFOs and sockets are
-/// left out. Refuses, before it writes anything, what would take more memory than the limit.
+/// left out. Refuses, before it writes anything, what would take more memory than the limit. Some threads write files.
 pub fn unpack(image: &Path, to: &Path, links: Links, limits: &Limits) -> Result<Survey, ImageError> {
     let mut squashfs = Squashfs::open(image)?;
     let survey = squashfs.survey(limits.entries)?;
@@ -37,30 +38,44 @@ pub fn unpack(image: &Path, to: &Path, links: Links, limits: &Limits) -> Result<
         });
     }
     let mut unpacker = Unpacker {
+        image,
+        block_bytes: squashfs.head.block_bytes,
         to,
         directories: Vec::new(),
+        files: Vec::new(),
+        blocks: 0,
+        names: Vec::new(),
         links: Vec::new(),
-        names: HashMap::new(),
+        known: HashMap::new(),
     };
-    squashfs.walk(limits.entries, &mut |image, path, node| {
-        unpacker.make(image, path, node)
-    })?;
+    squashfs.walk(limits.entries, &mut |_, path, node| unpacker.make(path, node))?;
+    unpacker.write()?;
     unpacker.finish(links)?;
     Ok(survey)
 }
 
+/// Data blocks of files that wait to be written: 4 MiB of lists, 128 GiB of files with usual blocks.
+const BLOCKS_HELD: usize = 1 << 20;
+
 struct Unpacker<'a> {
+    image: &'a Path,
+    block_bytes: u32,
     to: &'a Path,
     /// get mode and time at the end, the innermost first
     directories: Vec<(PathBuf, u32, i64)>,
+    /// wait to be written
+    files: Vec<NewFile>,
+    blocks: usize,
+    /// further names of files: the first one, and the name
+    names: Vec<(PathBuf, PathBuf)>,
     /// are made at the end, so that nothing is ever written through one
     links: Vec<(PathBuf, Vec<u8>, i64)>,
     /// first path of each file, by inode number
-    names: HashMap<u32, PathBuf>,
+    known: HashMap<u32, PathBuf>,
 }
 
 impl Unpacker<'_> {
-    fn make(&mut self, image: &mut Squashfs, path: &Path, node: &Node) -> Result<(), ImageError> {
+    fn make(&mut self, path: &Path, node: &Node) -> Result<(), ImageError> {
         let at = self.to.join(path);
         let time = i64::from(node.modified_s);
         match &node.kind {
@@ -74,19 +89,35 @@ impl Unpacker<'_> {
             Kind::Link(target) => self.links.push((at, target.clone(), time)),
             Kind::Special => {}
             Kind::File(content) => {
-                if let Some(first) = self.names.get(&node.number) {
-                    return std::fs::hard_link(first, &at).map_err(ImageError::file("link", &at));
+                if let Some(first) = self.known.get(&node.number) {
+                    self.names.push((first.clone(), at));
+                    return Ok(());
                 }
-                write_file(image, content, &at)?;
-                set_mode(&at, node.mode & 0o777)?;
-                set_modified(&at, time)?;
-                self.names.insert(node.number, at);
+                self.known.insert(node.number, at.clone());
+                self.blocks += content.blocks();
+                self.files.push(NewFile {
+                    at,
+                    content: content.clone(),
+                    mode: node.mode & 0o777,
+                    modified_s: time,
+                });
+                if self.blocks > BLOCKS_HELD {
+                    self.write()?;
+                }
             }
         }
         Ok(())
     }
 
+    fn write(&mut self) -> Result<(), ImageError> {
+        self.blocks = 0;
+        write_files(self.image, self.block_bytes, &std::mem::take(&mut self.files))
+    }
+
     fn finish(self, links: Links) -> Result<(), ImageError> {
+        for (first, at) in &self.names {
+            std::fs::hard_link(first, at).map_err(ImageError::file("link", at))?;
+        }
         for (at, target, time) in &self.links {
             let target = Path::new(std::ffi::OsStr::from_bytes(target));
             let target = match links {
@@ -123,26 +154,6 @@ impl Unpacker<'_> {
 
 fn set_mode(at: &Path, mode: u32) -> Result<(), ImageError> {
     std::fs::set_permissions(at, Permissions::from_mode(mode)).map_err(ImageError::file("set mode of", at))
-}
-
-fn write_file(image: &mut Squashfs, content: &Content, at: &Path) -> Result<(), ImageError> {
-    let file: File = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(at)
-        .map_err(ImageError::file("create", at))?;
-    let mut end = 0;
-    content.read(image, &mut |offset, bytes| {
-        end = offset + bytes.len() as u64;
-        file.write_all_at(bytes, offset)
-            .map_err(ImageError::file("write", at))
-    })?;
-    if end < content.bytes {
-        file.set_len(content.bytes)
-            .map_err(ImageError::file("write", at))?;
-    }
-    Ok(())
 }
 
 /// Reads every byte of an image: what it holds, or what is wrong with it.

@@ -33,6 +33,11 @@ fn image(options: &[&str]) -> Option<Vec<u8>> {
     std::os::unix::fs::symlink("../small", tree.join("a/b/link")).unwrap();
     let hole = std::fs::File::create(tree.join("a/hole")).unwrap();
     hole.set_len(1 << 20).unwrap();
+    squashed(&tree, options)
+}
+
+fn squashed(tree: &Path, options: &[&str]) -> Option<Vec<u8>> {
+    let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("image");
     let made = Command::new("mksquashfs")
         .args([tree.as_os_str(), out.as_os_str()])
@@ -95,6 +100,44 @@ fn files_in_fragments_and_without_compression_are_read() {
             std::fs::read(tree.join("a/large")).unwrap()
         );
         assert_eq!(std::fs::metadata(tree.join("a/hole")).unwrap().len(), 1 << 20);
+    }
+}
+
+#[test]
+fn large_files_and_their_ends_come_back_with_mode_and_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let content: Vec<u8> = (0..9_000_001_u32).map(|n| (n >> 7) as u8).collect();
+    std::fs::write(tree.join("large"), &content).unwrap();
+    let tailed = std::fs::File::create(tree.join("tailed")).unwrap();
+    std::io::Write::write_all(&mut &tailed, &content[..5_000_000]).unwrap();
+    tailed.set_len(10_000_000).unwrap();
+    let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for name in ["large", "tailed"] {
+        let file = std::fs::File::options()
+            .write(true)
+            .open(tree.join(name))
+            .unwrap();
+        file.set_modified(then).unwrap();
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o555))
+            .unwrap();
+    }
+    for options in [&["-no-fragments"][..], &["-always-use-fragments"]] {
+        let Some(bytes) = squashed(&tree, options) else {
+            return;
+        };
+        let (unpacked, result) = try_unpack(&bytes, &Limits::memory(LIMITS_MB << 20));
+        result.unwrap();
+        let at = unpacked.path().join("tree");
+        assert!(std::fs::read(at.join("large")).unwrap() == content);
+        let tailed = std::fs::read(at.join("tailed")).unwrap();
+        assert!(tailed[..5_000_000] == content[..5_000_000] && tailed[5_000_000..] == [0; 5_000_000]);
+        for name in ["large", "tailed"] {
+            let status = std::fs::metadata(at.join(name)).unwrap();
+            assert_eq!(status.modified().unwrap(), then);
+            assert_eq!(std::os::unix::fs::MetadataExt::mode(&status) & 0o7777, 0o555);
+        }
     }
 }
 

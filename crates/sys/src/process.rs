@@ -51,12 +51,28 @@ pub enum Fork {
     Child,
 }
 
+/// A thread that was joined is listed for some microseconds: who waits is woken before the kernel has removed it (exit_mm
+/// comes before exit_notify in kernel/exit.c).
+const JOINED_LOOKS: usize = 100;
+const JOINED_LOOK_US: u64 = 500;
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count())
+}
+
 /// Forks, the child in new namespaces. Refused when the process has more than one thread: the child would inherit
 /// locks that nobody opens.
 pub fn fork(namespaces: Namespaces) -> Result<Fork> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count());
-    if threads > 1 {
-        let source = io::Error::other(format!("{threads} threads run"));
+    let mut threads_left = threads();
+    for _ in 0..JOINED_LOOKS {
+        if threads_left <= 1 {
+            break;
+        }
+        crate::fd::poll(&mut [], Some(JOINED_LOOK_US))?;
+        threads_left = threads();
+    }
+    if threads_left > 1 {
+        let source = io::Error::other(format!("{threads_left} threads run"));
         return Err(SysError::new("fork", "", source));
     }
     let flags = namespaces.flags() | libc::SIGCHLD;
