@@ -50,6 +50,7 @@ fn squashed(tree: &Path, options: &[&str]) -> Option<Vec<u8>> {
             "-b",
             "16384",
         ])
+        .args(["-Xcompression-level", "1"])
         .args(options)
         .stdout(Stdio::null())
         .status();
