@@ -56,7 +56,7 @@ def test_nothing_on_the_node_changes(node: Path) -> None:
 
 
 @as_root
-def test_as_an_ordinary_user_overlay_and_tracing_work_here_as_tried(node: Path) -> None:
+def test_an_ordinary_user_gets_the_ways_whose_means_were_tried(node: Path) -> None:
     found = ask(node, *NOBODY)
     assert found.uid == 65534
     assert found.can("user_namespace") == (found.ways.isolation.way == "namespaces")

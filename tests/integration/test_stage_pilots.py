@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.node_images import software
 from tests.integration.pilot_fleet import Field, field, grants, job, program
 
+from tidemill.node.bundle import read_member
 from tidemill.node.fleet import WorkOrder
 from tidemill.wire.node import Done, Failed, InputDef, JobDef, Noted, Share
 
@@ -93,7 +95,8 @@ def test_an_image_comes_from_another_node_too(tmp_path: Path) -> None:
 
 
 def test_where_nodes_cannot_reach_each_other_they_read_in_turns(tmp_path: Path) -> None:
-    path = shared_file(tmp_path, 3 * MIB)
+    size = 32 * MIB  # long enough to be read by two at once, were it not for turns
+    path = shared_file(tmp_path, size)
     with field(tmp_path, idle_s=2.0, queue_s=1.0, peers=False) as it:
         start(it, with_input(job(1, check(path, 1), events=8), path))
         pilots = [it.pilot("--cores", "1", allocation=f"tm-here-e1-{k}") for k in range(4)]
@@ -102,9 +105,10 @@ def test_where_nodes_cannot_reach_each_other_they_read_in_turns(tmp_path: Path) 
         assert str(it.done(1)) == "0-7"
         told = noted(it)
         assert {record.mode for record in told} == {"shared"}
-        assert {record.numbers["shared_bytes"] for record in told} == {3 * MIB}
-        ends = sorted(record.at_us for record in told)
-        assert len(set(ends)) == len(told)
+        assert {record.numbers["shared_bytes"] for record in told} == {size}
+        reads = sorted((record.at_us - 1000 * record.numbers["ms"], record.at_us) for record in told)
+        assert len(reads) == 4
+        assert all(ended <= begun for (_, ended), (begun, _) in pairwise(reads)), reads
 
 
 def test_without_a_lead_each_node_reads_for_itself(tmp_path: Path) -> None:
@@ -134,6 +138,13 @@ def test_slots_of_a_node_share_one_copy_and_other_work_goes_on(tmp_path: Path, u
         assert str(it.done(1)) == "0-3", it.tails()
         assert str(it.done(2)) == "0-19"
         assert len(noted(it)) == 1
+        done = [record for record in it.of(Done) if isinstance(record, Done) and record.job == 1]
+        told = [read_member(it.fleet.bundle, ref).decode() for record in done for ref in record.outputs]
+        assert told, it.tails()
+        for lines in "".join(told).splitlines():
+            assert lines == "cards" or lines.endswith(f" {8 * MIB}"), (
+                "one copy of its size, which nobody may write"
+            )
 
 
 def test_a_file_that_is_not_what_it_was_fails_as_stage_in_and_says_what_was_tried(tmp_path: Path) -> None:
