@@ -223,8 +223,6 @@ def image_node(folder: Path) -> Iterator[World]:
     """A world with software, image and recipes."""
     lacking = missing()
     if lacking is not None:
-        if os.environ.get("CI"):
-            pytest.fail(f"tests of images: {lacking}")
         pytest.skip(lacking)
     make_software(folder)
     make_recipes(folder)

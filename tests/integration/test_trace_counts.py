@@ -27,9 +27,7 @@ WAYS = [(), ("--plain",)]  #: with results by diversion, and with a second stop 
 #: the Python of the system: an ordinary user may not reach the one that runs the tests
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("strace") is None and not os.environ.get("CI"), reason="strace is not installed"
-)
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
 def prefix(user: str) -> tuple[str, ...]:
