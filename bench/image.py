@@ -12,10 +12,11 @@ memory and show it. The image is built from two traces of the payload for all of
 `tidemill-node image run`, started by the ordinary user, shows it and starts the payloads in it.
 `local_wall_s`: the same from the local disk, side by side. `untraced_works`: a module that no trace has seen can be
 imported out of the image; `missing_fails`: names that do not exist fail as they do directly.
-`pilots`: as many starts by a whole Tidemill of the ordinary user's, whose one node has as many cores: `direct`, `image`
-and `local_wall_s`, `wall_s` from submitting a campaign to its end, allocation, pilot and preparation included. Agent
-and node are one machine here, but what the agent has checked of the image beforehand spares the node nothing: it is
-forgotten before the campaign is submitted (names after 3 s, as NFS does). What the agent asks meanwhile counts.
+`pilots`: as many starts by a whole Tidemill of the ordinary user's, whose one node has a core for each, and two at
+least: `direct`, `image` and `local_wall_s`; `wall_s` is from submitting a campaign to its end, so allocation, pilot and
+preparation are in it. Agent and node are one machine here, but what the agent has checked of the image beforehand
+spares the node nothing: it is forgotten before the campaign is submitted (names after 3 s, as NFS does). What the agent
+asks for meanwhile counts.
 """
 
 from __future__ import annotations
@@ -300,7 +301,7 @@ def measure_pilots(place: Place, starts: list[int]) -> dict[str, dict[str, Any]]
         text = application(command, env, memory_mb=MEMORY_MB, more=more)
         for count in starts:
             variables = {"TIDEMILL_NODE": str(place.binary)}
-            options = Options(nodes=1, cores=count, extra=SITE, user=user, environment=variables)
+            options = Options(nodes=1, cores=max(2, count), extra=SITE, user=user, environment=variables)
             with (
                 slowfs(place.disk, place.shared, mount.Options(entry_s=FORGET_S)) as shared,
                 world(options=options) as it,

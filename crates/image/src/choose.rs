@@ -2,8 +2,8 @@
 
 use crate::Way;
 
-/// Unpacked at most so many bytes: at 400 to 500 MB/s that takes no longer than squashfuse adds to the first import of a
-/// scientific stack (0.1 to 0.3 s; docs/images-on-nodes.md).
+/// Unpacked at most so many bytes: at 500 MB/s and more (one thread, several) that takes no longer than squashfuse adds to
+/// the first import of a scientific stack (0.1 to 0.3 s; docs/images-on-nodes.md).
 const SMALL_BYTES: u64 = 128 << 20;
 /// Unpacking leaves this share of the memory that images may take to others.
 const SHARE: u64 = 4;

@@ -14,7 +14,7 @@ use crate::inode::{Content, Part};
 use crate::squashfs::Squashfs;
 use crate::ImageError;
 
-/// More gain little: a single one writes 0.6 GB/s, and memory takes a few of them (docs/images-on-nodes.md).
+/// One uncompresses and writes 0.6 GB/s (measured); eight are what a node's memory bears beside payloads (assumed).
 const THREADS_MAX: usize = 8;
 /// A thread writes so much of a file in one piece; larger files are shared.
 const PART_BYTES: u32 = 4 << 20;
