@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from page import cell, settle
+from remarks import remarks_of
 
 from tidemill.model import application, job
 
@@ -63,17 +64,20 @@ def as_toml(value: ast.expr) -> str:
 
 
 def rows(file: str, record: str) -> tuple[str, list[Row]]:
-    """The docstring of a record and its keys."""
+    """The docstring of a record and its keys. Raises LookupError where a key has no remark."""
     source = (MODEL / file).read_text(encoding="utf-8")
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and node.name == record:
+            remarks = remarks_of(node, lines)
             found = []
             for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     default = as_toml(each.value) if each.value is not None else None
-                    _, _, remark = lines[(each.end_lineno or each.lineno) - 1].partition("#:")
-                    found.append(Row(each.target.id, type_text(each.annotation), default, remark.strip()))
+                    key = each.target.id
+                    if key not in remarks:
+                        raise LookupError(f"`{record}.{key}` has no remark: say behind `#:` what it is for")
+                    found.append(Row(key, type_text(each.annotation), default, remarks[key]))
             return ast.get_docstring(node) or "", found
     raise LookupError(f"{file} holds no record `{record}`")
 

@@ -10,16 +10,18 @@ Types: `int` is u64 (`exit_status` and `signal`: i32), `float` f64, `X | None` O
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import inspect
-import re
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import inspect as wire_inspect
+from remarks import remarks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
@@ -33,7 +35,6 @@ PAYLOAD_COPY = ROOT / "crates/slot/src/tidemill_payload.py"
 
 MODULES = (node.__name__, "tidemill.wire.staged")
 SIGNED_32 = frozenset({"exit_status", "signal"})  # what the kernel reports: int in wait(2)
-FIELD_COMMENT = re.compile(r"^    (\w+): .*?  #: (.*)$", re.MULTILINE)
 
 RUST_HEAD = """\
 // Generated from src/tidemill/wire/node.py by scripts/gen_wire.py: do not edit, run `make gen`.
@@ -95,7 +96,10 @@ def rust_struct(cls: type[msgspec.Struct]) -> str:
     info = wire_inspect.type_info(cls)
     if not isinstance(info, wire_inspect.StructType):
         raise TypeError(f"`{cls.__name__}` is not a struct")
-    comments = dict(FIELD_COMMENT.findall(inspect.getsource(cls)))
+    source = textwrap.dedent(inspect.getsource(cls))
+    (record,) = ast.parse(source).body
+    assert isinstance(record, ast.ClassDef)
+    comments = remarks_of(record, source.splitlines())
     lines = [*doc_lines(inspect.cleandoc(cls.__doc__ or ""), indent="")]
     lines += [
         "#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]",

@@ -84,3 +84,31 @@ def test_a_default_or_a_type_that_the_wire_does_not_have_is_refused(generator: M
         generator.rust_struct(WithDefault)
     with pytest.raises(TypeError, match="`numbers`"):
         generator.rust_struct(WithSet)
+
+
+def test_remarks_of_fields_reach_rust_wherever_they_stand(generator: ModuleType) -> None:
+    class WithRemarks(msgspec.Struct):
+        beside: int  #: on its line
+        #: above it,
+        #: in two lines
+        above: int
+        plain: int
+        inside: (
+            str | None  #: where a formatter has put it
+        )
+
+    rust = generator.rust_struct(WithRemarks)
+    assert "/// on its line\n    pub beside" in rust
+    assert "/// above it,\n    /// in two lines\n    pub above" in rust
+    assert "/// where a formatter has put it\n    pub inside" in rust
+    assert "    pub above: u64,\n    pub plain: u64,\n" in rust
+
+
+def test_a_remark_that_is_no_fields_is_refused(generator: ModuleType) -> None:
+    class WithStray(msgspec.Struct):
+        #: of a field that was removed
+
+        number: int
+
+    with pytest.raises(LookupError, match="that was removed"):
+        generator.rust_struct(WithStray)

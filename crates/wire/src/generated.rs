@@ -64,11 +64,13 @@ pub struct Settings {
     pub queue_s: f64,
     /// a pilot without work for so long leaves
     pub idle_s: f64,
+    /// a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
     pub dead_after_s: f64,
     /// a draining pilot kills what still runs after so long, gives it back and leaves
     pub drain_s: f64,
     /// without a lead: work files are looked for so often
     pub top_up_s: f64,
+    /// paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
     pub stop_files: Vec<String>,
     /// the lead gives away the work of a pilot that has been disconnected for so long
     pub pilot_grace_s: f64,
@@ -86,14 +88,18 @@ pub struct Settings {
     pub store_mb: u64,
     /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     pub images: String,
+    /// pilots get files from each other; false = TCP between nodes is closed, each reads for itself
     pub peers: bool,
     /// pilots that read the same file from the shared file system at the same time
     pub stage_readers: u64,
+    /// inputs of `fast_bytes` and more are held here instead of in memory; may name variables
     pub fast_dir: Option<String>,
     pub fast_bytes: u64,
+    /// a fast directory of the node for work directories that do not fit into memory; None = they fail
     pub spill: Option<String>,
     /// what this fleet may do to shared file systems, until a work file says otherwise
     pub io: Vec<IoArea>,
+    /// payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
     pub scratch: Option<String>,
 }
 
@@ -183,6 +189,8 @@ pub struct Program {
     /// variables taken over from the pilot's environment; `NAME*` = all that start so
     pub pass_env: Vec<String>,
     pub images: Vec<ImageUse>,
+    /// words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
+    /// `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     pub wrap: Vec<String>,
     pub setup: Option<SetupDef>,
     /// nobody has traced this version: the slot's first payload is
@@ -374,7 +382,7 @@ pub struct Ended {
 pub struct Noted {
     pub p: String,
     pub s: u64,
-    /// `image`, `stage`, `setup`, `trace`, `io`, `spill`
+    /// `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`
     pub topic: String,
     pub program: Option<u64>,
     pub job: Option<u64>,

@@ -30,13 +30,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A typed parameter with limits. A string must match `pattern` whole (default: no white space, no control
     character, no leading dash, at most 255 characters) unless the site gives another."""
 
-    type: ParameterType = ParameterType.STRING
-    default: str | int | float | bool | None = None
-    min: float | None = None
-    max: float | None = None
-    choices: list[str] | None = None
-    pattern: str | None = None
-    help: str = ""
+    type: ParameterType = ParameterType.STRING  #: what a value must be
+    default: str | int | float | bool | None = None  #: where a job gives no value; none = it has to give one
+    min: float | None = None  #: of a number: the smallest that is legal
+    max: float | None = None  #: of a number: the largest that is legal
+    choices: list[str] | None = None  #: of a `choice`: the words that are legal
+    pattern: str | None = None  #: of a `string`: a regular expression
+    help: str = ""  #: what it is for, shown to submitters
 
 
 class Runtime(StrEnum):
@@ -63,44 +63,39 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What the site's staff approved. `arguments` are templates: `{event}` `{first_event}` `{last_event}` `{events}`
     `{seed}` `{line}` `{cores}` `{input.NAME}` and parameters `{NAME}`; each becomes exactly one argument."""
 
-    name: str
-    version: str = "1"
-    executable: str
+    name: str  #: what jobs call it
+    version: str = "1"  #: measured times and profiles are kept for each
+    executable: str  #: path of the program
     digest: str | None = None  #: `sha256:...` of the executable, checked at every fleet
     script: str | None = None  #: a file the executable interprets, digest-checked too; first argument
-    script_digest: str | None = None
-    mode: Mode = Mode.COMMAND
-    arguments: list[str] = []
-    parameters: dict[str, Parameter] = {}
-    environment: dict[str, str] = {}
+    script_digest: str | None = None  #: `sha256:...` of the script
+    mode: Mode = Mode.COMMAND  #: events are arguments, or asked for by the range protocol
+    arguments: list[str] = []  #: templates, see above
+    parameters: dict[str, Parameter] = {}  #: what jobs may choose, each within limits
+    environment: dict[str, str] = {}  #: variables of its payloads
     pass_environment: list[str] = []  #: names copied from the site agent's environment
-    images: list[
-        str
-    ] = []  #: what its payloads see out of memory: `NAME` in SITE/images or a recipe's path, `@sha256:...` pins it
-    start_ops: dict[
-        str, int
-    ] = {}  #: metadata operations that one start costs an `[[io]]` area of the site, until it was traced
-    resources: Resources = Resources()
-    outputs: list[Output] = []
-    events_per_range_max: int | None = None  #: None = 1 unless `{events}` is among the arguments
+    #: what its payloads see out of memory: `NAME` in SITE/images or a recipe's path, `@sha256:...` pins it
+    images: list[str] = []
+    #: metadata operations that one start costs an `[[io]]` area of the site, until it was traced
+    start_ops: dict[str, int] = {}
+    resources: Resources = Resources()  #: of a slot, where a job gives none
+    outputs: list[Output] = []  #: of a job that gives none
+    events_per_range_max: int | None = None  #: at most; None = 1 unless `{events}` is among the arguments
     range_s: float = 10.0  #: aimed length of one range in range mode and of one chunk in command mode
-    trace_every: int = (
-        1000  #: the first payload of a version, and of each slot every so many-th, is traced; 0 = none
-    )
+    #: the first payload of a version, and of each slot every so many-th, is traced; 0 = none
+    trace_every: int = 1000
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
     batch_commands: bool = False  #: may the payload reach the batch system?
     nodes_max: int = 1  #: a job may ask for a payload that spans so many nodes
-    ranks_max: int = (
-        0  #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
-    )
+    #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
+    ranks_max: int = 0
     container: Container | None = None  #: then `executable` and `script` are paths in the image
-    setup: list[
-        str
-    ] = []  #: shell lines such as `module load x`: run once per version and node type, kept as data
-    setup_timeout_s: int = 120
+    #: shell lines such as `module load x`: run once per version and node type, kept as data
+    setup: list[str] = []
+    setup_timeout_s: int = 120  #: the lines of `setup` are given up after so long
     ready_timeout_s: int = 600  #: range mode: a payload that is not `ready` by then failed its set-up
-    help: str = ""
+    help: str = ""  #: what it does, shown to submitters
 
 
 DEFAULT_CORES = 1

@@ -47,9 +47,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     are those of one rank and `devices` those of one node.
     """
 
-    cores: int | None = None
-    memory_mb: int | None = None
-    devices: dict[str, int] | None = None
+    cores: int | None = None  #: cores of a slot
+    memory_mb: int | None = None  #: memory of a slot
+    devices: dict[str, int] | None = None  #: devices of a slot by kind
     event_s: float | None = None  #: estimated seconds of one event on one slot; replaced by what is measured
     timeout_s: int | None = None  #: a payload (command mode) or range (range mode) is killed after this
     scratch_mb: int | None = None  #: size of the slot's /tmp, work directory included
@@ -73,10 +73,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `job:ID/OUTPUT` reads another job's output; it makes the job wait for that one.
     """
 
-    name: str
-    url: str
-    kind: InputKind = InputKind.SHARED
-    sha256: str | None = None
+    name: str  #: of the file in the work directory
+    url: str  #: where it is, or `job:ID/OUTPUT`
+    kind: InputKind = InputKind.SHARED  #: which events read it
+    sha256: str | None = None  #: 64 hex digits that the file must have; None = any
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,25 +85,25 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `url` None = the campaign's output directory. `merge` names the approved application that joins the parts.
     """
 
-    name: str
-    path: str
-    kind: OutputKind = OutputKind.EACH
-    url: str | None = None
-    merge: str | None = None
+    name: str  #: what it is called in deliveries
+    path: str  #: of the file in the work directory
+    kind: OutputKind = OutputKind.EACH  #: how parts of ranges become the job's
+    url: str | None = None  #: where it is delivered to
+    merge: str | None = None  #: for kind `merge`
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job. `command` instead of `app` is an ad-hoc command: legal only where a site allows it."""
 
-    app: str | None = None
-    command: list[str] | None = None
-    name: str | None = None
-    params: dict[str, str | int | float | bool] = {}
-    events: int = 1
-    inputs: list[Input] = []
+    app: str | None = None  #: name of the application
+    command: list[str] | None = None  #: program and arguments, instead of `app`
+    name: str | None = None  #: of the job, for people and for names of outputs
+    params: dict[str, str | int | float | bool] = {}  #: values of the application's parameters
+    events: int = 1  #: how many there are to do
+    inputs: list[Input] = []  #: files that payloads read
     outputs: list[Output] | None = None  #: None = the application's
     output_dir: str | None = None  #: where outputs without a URL go; None = the site's delivery directory
-    resources: Resources = Resources()
+    resources: Resources = Resources()  #: of a slot
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed
     failed_max: int = 0  #: so many failed events still make it PARTIAL, not FAILED
@@ -111,4 +111,4 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     priority: int = 0  #: within the campaign, higher first
     site: str | None = None  #: run only there
     keep_stdout: bool = False  #: stdout of every payload is an output named `stdout`, kind each
-    env: dict[str, str] = {}
+    env: dict[str, str] = {}  #: variables of its payloads: legal only where a site allows it

@@ -48,14 +48,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     output_flush_s: float  #: a pilot's bundle is fsynced at least so often when there is something
     queue_s: float  #: the lead keeps so many seconds of work queued at each core
     idle_s: float  #: a pilot without work for so long leaves
-    dead_after_s: (
-        float  #: a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
-    )
+    #: a pilot that hears nothing from its lead, a lead nothing from its agent, for so long: drain
+    dead_after_s: float
     drain_s: float  #: a draining pilot kills what still runs after so long, gives it back and leaves
     top_up_s: float  #: without a lead: work files are looked for so often
-    stop_files: list[
-        str
-    ]  #: paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
+    #: paths agreed with the centre's staff: where one exists, lead and pilots drain and leave
+    stop_files: list[str]
     pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
     isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
@@ -64,21 +62,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
     store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
     images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
-    peers: (
-        bool  #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
-    )
+    #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
+    peers: bool
     stage_readers: int  #: pilots that read the same file from the shared file system at the same time
-    fast_dir: (
-        str | None
-    )  #: inputs of `fast_bytes` and more are held here instead of in memory; may name variables
+    #: inputs of `fast_bytes` and more are held here instead of in memory; may name variables
+    fast_dir: str | None
     fast_bytes: int
-    spill: (
-        str | None
-    )  #: a fast directory of the node for work directories that do not fit into memory; None = they fail
+    #: a fast directory of the node for work directories that do not fit into memory; None = they fail
+    spill: str | None
     io: list[IoArea]  #: what this fleet may do to shared file systems, until a work file says otherwise
-    scratch: (
-        str | None
-    )  #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
+    #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
+    scratch: str | None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,7 +328,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="noted
 
     p: str
     s: int
-    topic: str  #: `image`, `stage`, `setup`, `trace`, `io`, `spill`
+    topic: str  #: `image`, `stage`, `setup`, `trace`, `io`, `spill`, `memory`
     program: int | None
     job: int | None
     mode: str  #: which way was taken, such as `fuse`, `unpack`, `relocate`; `peer`, `shared`
