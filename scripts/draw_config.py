@@ -23,6 +23,7 @@ HEAD = """# Configuration
 
 Drawn by `make gen` from the records named `...Config` in `src/tidemill`; edit those.
 An unknown key is an error that names the nearest one.
+`io[].name` is a key of each `[[io]]`, `containers.NAME.path` one of `[containers.NAME]`.
 Durations may be written `90`, `90m`, `HH:MM:SS` or `D-HH:MM:SS`, sizes `2GB` or `64KiB`.
 """
 
@@ -45,17 +46,17 @@ def drawn() -> str:
     parts = [HEAD]
     for record in records():
         title = TITLES.get(record.__name__, f"`{record.__name__}`")
-        about = inspect.getdoc(record) or ""
+        # Some of these records say no more than their title
+        about = (inspect.getdoc(record) or "").removeprefix(f"{title}.").strip()
         rows = [
             f"| `{key.key}` | {cell(key.type)} | {cell(key.unit)} "
             f"| {f'`{cell(key.default)}`' if key.default else 'required'} | {cell(key.doc)} |"
-            for key in config.describe(record)
+            for key in config.describe(record, inside=True)
         ]
         head = [
             f"## {title}",
             "",
-            about,
-            "",
+            *([about, ""] if about else []),
             "| key | type | unit | default | what for |",
             "|---|---|---|---|---|",
         ]

@@ -377,7 +377,7 @@ def test_every_named_query_is_used() -> None:
 
 def config_keys() -> list[str]:
     """Every key of every configuration file (all records named `...Config`, tables opened), application and job."""
-    keys = {key.key for record in draw_config.records() for key in config.describe(record)}
+    keys = {key.key for record in draw_config.records() for key in config.describe(record, inside=True)}
     return sorted(
         keys
         | {row.key for _, file, record in draw_files.SECTIONS for row in draw_files.rows(file, record)[1]}

@@ -286,7 +286,7 @@ def test_burst_buffer_lines_stand_before_every_command_as_they_are() -> None:
     script = script_text(submission(), "srun", burst_buffer=config.burst_buffer).decode()
     assert script.splitlines()[:3] == ["#!/bin/sh", *lines]
     for line in ("rm -rf /", "#DW x\nrm -rf /"):
-        with pytest.raises(ValueError, match="begin with `#BB` or `#DW`"):
+        with pytest.raises(ValueError, match="begin with `#`, such as `#BB"):
             Cluster(burst_buffer=[line])
 
 

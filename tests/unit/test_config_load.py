@@ -72,7 +72,15 @@ def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
 
 def test_every_key_is_documented() -> None:
     for record in (SiteConfig,):
-        keys = describe(record)
+        keys = describe(record, inside=True)
         assert len(keys) > 30
         assert [key.key for key in keys if not key.doc] == []
-        assert {key.unit for key in keys if key.key.endswith("_s")} == {"s"}
+        assert {key.unit for key in keys if key.key.endswith("_s") and "_per_" not in key.key} == {"s"}
+
+
+def test_keys_of_tables_in_lists_are_described_with_their_units() -> None:
+    units = {key.key: key.unit for key in describe(SiteConfig, inside=True)}
+    assert units["io[].bytes_per_s"] == "bytes/s"
+    assert units["io[].ops_per_s"] == "1/s"
+    assert {"accounts[].node_hours", "containers.NAME.path"} <= set(units)
+    assert not any("[]" in key.key or "NAME" in key.key for key in describe(SiteConfig))

@@ -217,15 +217,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     doc: str
 
 
-def describe(record: type[msgspec.Struct], prefix: str = "") -> list[Key]:
-    """Every key that a file of this record may hold, tables opened, in the order of the record."""
+def describe(record: type[msgspec.Struct], prefix: str = "", *, inside: bool = False) -> list[Key]:
+    """Every key that a file of this record may hold, tables opened, in the order of the record.
+
+    `inside`: also the keys of tables that a file may have several of, as `io[].name` and `containers.NAME.path`.
+    """
     keys: list[Key] = []
     info = inspect.type_info(record)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
         bare = _bare(field.type)
         if isinstance(bare, inspect.StructType):
-            keys += describe(bare.cls, f"{prefix}{field.encode_name}.")
+            keys += describe(bare.cls, f"{prefix}{field.encode_name}.", inside=inside)
             continue
         keys.append(
             Key(
@@ -236,7 +239,19 @@ def describe(record: type[msgspec.Struct], prefix: str = "") -> list[Key]:
                 doc=_description(field.type),
             )
         )
+        one, form = _one_of(bare)
+        if inside and isinstance(one, inspect.StructType):
+            keys += describe(one.cls, f"{prefix}{field.encode_name}{form}.", inside=True)
     return keys
+
+
+def _one_of(info: inspect.Type) -> tuple[inspect.Type | None, str]:
+    """What a list or table of alike things holds, and how one of them is written behind the key."""
+    if isinstance(info, inspect.ListType):
+        return _bare(info.item_type), "[]"
+    if isinstance(info, inspect.DictType):
+        return _bare(info.value_type), ".NAME"
+    return None, ""
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
@@ -274,6 +289,8 @@ _UNITS = {
     "_bytes_max": "bytes",
     "_core_s_max": "core-s",
     "_s_max": "s",
+    "_per_s": "1/s",
+    "bytes_per_s": "bytes/s",
 }
 
 

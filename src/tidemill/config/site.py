@@ -102,7 +102,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for line in self.burst_buffer:
             if not line.startswith("#") or "\n" in line or "\r" in line:
                 raise ValueError(
-                    f"`burst_buffer` holds `{line[:80]}`: expected lines that begin with `#BB` or `#DW`"
+                    f"`burst_buffer` holds `{line[:80]}`: expected lines that begin with `#`, such as `#BB ...`"
                 )
 
 
