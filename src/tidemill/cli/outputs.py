@@ -31,9 +31,9 @@ def define_get(parser: Parser) -> None:
         "--event",
         type=event_number,
         metavar="N",
-        help="only the file that holds this event, out of its bundle",
+        help="only the file that holds this event, out of its bundle (several jobs: as JOB-NAME)",
     )
-    parser.add_argument("--file", metavar="NAME", help="only the file of this name, out of its bundle")
+    parser.add_argument("--file", metavar="NAME", help="only the file of this name, likewise")
     parser.add_argument(
         "--to",
         type=Path,
@@ -108,9 +108,11 @@ def _ls_files(found: list[Any], *, as_json: bool) -> int:
 
 
 def get(args: Namespace) -> int:
-    """Copy outputs here; their checksums are verified on the way."""
-    from tidemill.client.outputs import copy_member, copy_output
+    """Copy outputs here. Checksums of whole outputs are verified on the way, those of files out of bundles are not."""
+    from tidemill.client.outputs import copy_members, copy_output
 
+    if args.event is not None and args.file is not None:
+        raise ConfigError("both --event and --file say which file is meant", hint="give one of them")
     _, found = _find(args)
     chosen = [each for each in found if args.output in (None, each.output.name)]
     if not chosen:
@@ -122,10 +124,7 @@ def get(args: Namespace) -> int:
     if args.event is None and args.file is None:
         copies = [copy_output(each.output, args.to) for each in chosen]
     else:
-        taken = [
-            copy_member(each.job, each.output, args.to, name=args.file, event=args.event) for each in chosen
-        ]
-        copies = [path for path in taken if path is not None]
+        copies = copy_members(chosen, args.to, name=args.file, event=args.event)
         if not copies:
             raise JobError("no bundle has such a file", hint="`tidemill outputs ls JOB --files` lists them")
     if args.json:

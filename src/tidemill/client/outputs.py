@@ -9,14 +9,16 @@ import hashlib
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError
-from tidemill.wire.api import OutputRow
+from tidemill.wire.api import JobOutput, OutputRow
 
 CHUNK_BYTES = 1 << 20
 _EVENTS = re.compile(r"-(\d{9,})(?:-(\d{9,}))?(?=\.|$)")  # as the site names members: at least nine digits
@@ -101,33 +103,60 @@ def listing(job: int, output: OutputRow) -> Iterator[Listed]:
         raise _unreadable(job, output, path, error) from error
 
 
-def copy_member(
-    job: int, output: OutputRow, target: Path, *, name: str | None, event: int | None
-) -> Path | None:
-    """Copy one file out of a bundle, by its name or an event that it holds, into a directory; its path there, None
-    where the output has no such file. Raises SiteError."""
-    path = local_path(output)
+def copy_members(
+    chosen: Sequence[JobOutput], target: Path, *, name: str | None = None, event: int | None = None
+) -> list[Path]:
+    """Copy one file out of each bundle, by its name or an event that it holds, into a directory; the copies' paths.
+
+    `JOB-` stands before their names where the outputs are of several jobs, `OUTPUT-` where two of a job would have the
+    same. They are not compared with a checksum. Raises SiteError.
+    """
+    several = len({each.job for each in chosen}) > 1
+    copies: list[Path] = []
+    for each in chosen:
+        path = local_path(each.output)
+        try:
+            if not _is_bundle(path):
+                continue
+            with tarfile.open(path, "r:") as bundle:
+                info = next((info for info in bundle if _is_meant(info, name, event)), None)
+                file = None if info is None else bundle.extractfile(info)
+                if info is None or file is None:
+                    continue
+                prefix, plain = f"{each.job}-" if several else "", Path(info.name).name
+                final = target / f"{prefix}{plain}"
+                if final in copies:
+                    final = target / f"{prefix}{each.output.name}-{plain}"
+                _copy(file, final, source=path)
+                copies.append(final)
+        except (OSError, tarfile.TarError) as error:
+            raise _unreadable(each.job, each.output, path, error) from error
+    return copies
+
+
+def _is_meant(info: tarfile.TarInfo, name: str | None, event: int | None) -> bool:
+    first, count = events_of(info.name)
+    holds = event is not None and first is not None and first <= event < first + (count or 1)
+    return info.isfile() and (holds or info.name == name)
+
+
+def _copy(file: IO[bytes], final: Path, *, source: Path) -> None:
+    """Write a file, which is seen under its name only when it is whole. Raises SiteError."""
+    partial = final.with_name(f".{final.name}.part")
     try:
-        if not _is_bundle(path):
-            return None
-        with tarfile.open(path, "r:") as bundle:
-            for info in bundle:
-                first, count = events_of(info.name)
-                holds = event is not None and first is not None and first <= event < first + (count or 1)
-                if not holds and info.name != name:
-                    continue
-                file = bundle.extractfile(info)
-                if file is None:
-                    continue
-                target.mkdir(parents=True, exist_ok=True)
-                final = target / Path(info.name).name
-                partial = target / f".{final.name}.part"
-                with partial.open("wb") as write:
-                    shutil.copyfileobj(file, write)
-                return partial.replace(final)
-    except (OSError, tarfile.TarError) as error:
-        raise _unreadable(job, output, path, error) from error
-    return None
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as write:
+            shutil.copyfileobj(file, write)
+        partial.replace(final)
+    except OSError as error:
+        raise _not_copied(source, final.parent, error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _not_copied(source: Path, target: Path, error: OSError) -> SiteError:
+    return SiteError(f"failed to copy `{source}` to `{target}`: {error.strerror}")
 
 
 def _unreadable(job: int, output: OutputRow, path: Path, error: Exception) -> SiteError:
@@ -172,7 +201,6 @@ def copy_output(output: OutputRow, target: Path) -> Path:
                 digest.update(piece)
                 write.write(piece)
         if digest.hexdigest() != output.sha256:
-            partial.unlink()
             raise SiteError(
                 f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {output.sha256}",
                 hint="somebody changed or damaged it",
@@ -181,6 +209,8 @@ def copy_output(output: OutputRow, target: Path) -> Path:
         shutil.copystat(source, partial)
         partial.rename(final)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SiteError(f"failed to copy `{source}` to `{target}`: {error.strerror}") from error
+        raise _not_copied(source, target, error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
     return final
