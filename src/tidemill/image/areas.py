@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError
 from tidemill.image.disk import shown
 from tidemill.image.profile import Profile
 from tidemill.image.workingset import is_below
-from tidemill.model.file_systems import NETWORK_TYPES
+from tidemill.model.file_systems import is_shared
 
 NEVER = {
     "/proc": "the kernel's view of processes",
@@ -51,17 +51,28 @@ def parse_tree(text: str) -> Tree:
 
 def trees_below_root(tree: Tree, *, asked: Sequence[str] = ()) -> list[Tree]:
     """A tree that is seen at `/` as its top directories: what belongs to the node is left out, unless it is among the
-    areas that were asked for; any other tree as it is."""
+    areas that were asked for; any other tree as it is. Raises ConfigError."""
     if tree.at != "/":
         return [tree]
     left = {each for each in NOT_OF_A_ROOT if f"/{each}" not in asked} | {each[1:] for each in NEVER}
-    names = sorted(entry.name for entry in os.scandir(tree.source) if entry.is_dir(follow_symlinks=False))
+    try:
+        with os.scandir(tree.source) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError as error:
+        raise ConfigError(f"failed to list tree `{tree.source}`: {error.strerror}") from error
     tops = [Tree(f"{tree.source.rstrip('/')}/{name}", f"/{name}") for name in names if name not in left]
     # Runtimes add directories to mount on: an empty one would hide the node's
-    found = [each for each in tops if any(files for _, _, files in os.walk(each.source))]
+    found = [each for each in tops if _may_hold_files(each.source)]
     if not found:
         raise ConfigError(f"`{tree.source}` has no directory that could be shown at `/`")
     return found
+
+
+def _may_hold_files(directory: str) -> bool:
+    """What cannot be listed counts: the build names it and refuses, instead of leaving it out unsaid."""
+    unlisted: list[OSError] = []
+    found = any(files or unlisted for _, _, files in os.walk(directory, onerror=unlisted.append))
+    return found or bool(unlisted)
 
 
 def real_area(path: str) -> str:
@@ -89,11 +100,6 @@ def shared_areas(profile: Profile) -> list[str]:
             hint="say what to pack: --area PREFIX",
         )
     return outermost(areas)
-
-
-def is_shared(kind: str) -> bool:
-    """Whether many nodes share file systems of this type."""
-    return kind in NETWORK_TYPES or kind == "fuse" or kind.startswith("fuse.")
 
 
 def _by_ops(item: tuple[str, int]) -> int:
