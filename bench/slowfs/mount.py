@@ -3,7 +3,8 @@
     with slowfs(Path("/tmp/x/source"), Path("/tmp/x/shared")) as shared:
         before = shared.reading()
         ...
-        print((shared.reading() - before).ops, shared.worst_per_s(window_s=10.0))
+        bin_s, bins = shared.bins()
+        print((shared.reading() - before).ops, worst_per_s(bins, bin_s=bin_s, window_s=10.0))
 
 A program that mounts starts with `private()`: it goes on in a mount and PID namespace of its own, where `/dev/fuse` is
 there for everybody, as distributions have it, and where nothing outlives it. Ordinary users get a user namespace too.
@@ -92,11 +93,6 @@ class SlowFs:
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         count = min((now_us - start_us) // bin_us + 1, bins)
         return bin_us / 1e6, list(struct.unpack_from(f"<{count}Q", self._map, BINS_AT))
-
-    def worst_per_s(self, *, window_s: float = 10.0) -> float:
-        """The highest rate of metadata requests over any window of that length."""
-        bin_s, bins = self.bins()
-        return worst_per_s(bins, bin_s=bin_s, window_s=window_s)
 
     def ready(self) -> bool:
         """Whether it serves; its end before that is an error."""

@@ -5,7 +5,7 @@
 // Each metadata request takes DELAY_US in the server, which works on CONCURRENCY of them at a time (0 = any number); others
 // wait. Names that exist are remembered by the kernel for ENTRY_S, names that do not for NEGATIVE_S (0 = never), as clients of
 // network file systems do. Reads and writes are counted and not delayed. SOURCE is opened before mounting, so MOUNT may be the
-// same directory. COUNTERS is mapped memory (layout below, read by slowfs.py), so that counting costs no request.
+// same directory. COUNTERS is mapped memory (layout below, read by mount.py), so that counting costs no request.
 // Closing a file is no metadata request here (NFSv4 has one; Lustre closes in the background).
 #define FUSE_USE_VERSION 35
 #define _GNU_SOURCE

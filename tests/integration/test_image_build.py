@@ -22,11 +22,12 @@ from tests.integration.image_world import (
 )
 
 from tidemill.errors import ConfigError, SiteError
-from tidemill.image.areas import Tree
+from tidemill.image.areas import Tree, trees_below_root
 from tidemill.image.build import Order, build
-from tidemill.image.catalogue import export, find_recipe
+from tidemill.image.catalogue import Kept, export, find_recipe
 from tidemill.image.disk import Changed, Content
 from tidemill.image.listing import read_listing
+from tidemill.image.removal import plan_removal, remove
 from tidemill.image.workingset import STUBS
 
 __all__ = ["place"]
@@ -206,6 +207,34 @@ def test_a_file_that_is_written_all_the_time_is_refused_by_name(
         build(order, tmp_path / "store", tell=told.append)
     assert len(told) == 2
     assert not list((tmp_path / "store").iterdir())
+
+
+def test_a_top_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(place: Path) -> None:
+    for name in ("usr", "opt/deep", "srv"):
+        (place / "root" / name).mkdir(parents=True)
+    (place / "root" / "usr" / "file").write_bytes(b"x")
+    (place / "root" / "opt" / "deep").chmod(0)
+    place.chmod(0o777)
+    with as_user(65534):
+        trees = trees_below_root(Tree(str(place / "root"), "/"))
+        assert [each.at for each in trees] == ["/opt", "/usr"]
+        order = Order(name="rel", areas=[each.at for each in trees], trees=trees)
+        with pytest.raises(ConfigError, match=r"failed to read 1 of the files to pack: `.*/opt/deep`"):
+            build(order, place / "store", tell=lambda _: None)
+        with pytest.raises(ConfigError, match=r"failed to list tree `.*/opt/deep`: Permission denied"):
+            trees_below_root(Tree(str(place / "root" / "opt" / "deep"), "/"))
+
+
+def test_a_store_that_cannot_be_written_is_told(place: Path) -> None:
+    source = write_release(place / "one", files=8)
+    build_tree(source, "/sw/rel", place / "store")
+    place.chmod(0o755)
+    with as_user(65534):
+        planned = plan_removal(place / "store", Kept(named=[], used=[], newest=0, young_us=2**62, left_us=0))
+        with pytest.raises(SiteError, match=r"failed to remove `.*/rel\.json`: Permission denied"):
+            remove(place / "store", planned)
+        with pytest.raises(SiteError, match=r"failed to write"):
+            build_tree(source, "/sw/rel", place / "store")
 
 
 @pytest.mark.parametrize("area", ["/proc", "/sys/kernel", "/dev", "/tmp/x", "/", "/run"])

@@ -15,7 +15,7 @@ from tests.integration.image_world import OLD_S, build_tree, build_used, needs, 
 
 from tidemill import clock
 from tidemill.cli.main import main
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, SiteError
 from tidemill.image.catalogue import Kept, find_recipe, own_bytes, read_store
 from tidemill.image.listing import read_listing
 from tidemill.image.recipe import Recipe, use_of
@@ -162,6 +162,34 @@ def test_what_a_killed_removal_had_set_aside_comes_back(store: Path) -> None:
     done = remove(store, planned)
     assert check_store(recipe, store) == []
     assert done.files == [".half.host.1.tmp"]
+
+
+def test_packs_come_back_when_one_of_them_cannot_be_set_aside(store: Path) -> None:
+    planned = plan_removal(store, kept())
+    before = sorted(path.name for path in (store / "packs").iterdir())
+    obstacle = store / (planned.files[-1] + DOOMED)
+    obstacle.mkdir()
+    with pytest.raises(SiteError, match="failed to rename") as caught:
+        remove(store, planned)
+    assert "try again" in str(caught.value.hint)
+    obstacle.rmdir()
+    assert sorted(path.name for path in (store / "packs").iterdir()) == before
+    remove(store, plan_removal(store, kept()))
+    assert [path.name for path in store.rglob("*") if path.is_file()] == []
+
+
+def test_gc_takes_no_wrong_or_unreadable_site_for_one_without_users(
+    tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["image", "gc", "--store", str(store), "--young", "1", "--keep", "1"]
+    (tmp_path / "site").mkdir()
+    assert main([*words, "--site", str(tmp_path / "site")]) == 2
+    assert "is no site" in capsys.readouterr().err
+    (tmp_path / "site" / "apps").mkdir()
+    (tmp_path / "site" / "fleets").write_bytes(b"what cannot be listed is not empty")
+    assert main([*words, "--site", str(tmp_path / "site")]) == 3
+    assert "failed to list" in capsys.readouterr().err
+    assert sorted(read_store(store).recipes) == ["rel1", "rel2"]
 
 
 def test_gc_reads_applications_and_fleets_of_the_site(tmp_path: Path, store: Path) -> None:

@@ -34,6 +34,7 @@ tidemill_harm_jobs_today 2
 tidemill_waits_for{cause="idle"} 1
 tidemill_waits_for{cause="failed_starts"} 1
 tidemill_waits_for{cause="new"} 1
+tidemill_noted_total{topic="memory",mode="no_fit"} 2
 tidemill_broken nothing
 other_metric 1
 """
@@ -52,6 +53,7 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
     assert lines["node-hours"].startswith("95.2")
     assert lines["no more for"] == "no node is idle; starts have failed, the next try is later; new"
+    assert lines["memory"].startswith("2 no_fit")
     assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
     assert read_metrics(tmp_path / "none") == {}
     assert metrics_lines({}) == []

@@ -53,7 +53,7 @@ def test_migrations_are_numbered_and_split_into_statements() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "lustre", "gpfs", "cifs", "fuse.sshfs"])
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "gpfs", "cifs", "fuse", "fuse.sshfs"])
 def test_a_database_on_a_network_file_system_is_refused(kind: str, tmp_path: Path) -> None:
     home = tmp_path / "a b"
     home.mkdir()

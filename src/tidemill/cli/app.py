@@ -172,7 +172,7 @@ def _show_pins(each: Approved) -> None:
     if app.script is not None:
         show(f'    script_digest = "{each.files[app.script]}"')
     if loose:
-        pins = [f'"{i.named.partition("@")[0]}{PINNED}{i.use.file.sha256}"' for i in each.images]
+        pins = [f'"{i.named.partition(PINNED)[0]}{PINNED}{i.use.file.sha256}"' for i in each.images]
         show(f"    images = [{', '.join(pins)}]")
 
 

@@ -48,9 +48,8 @@ def leftovers(home: Path) -> Iterator[Path]:
             yield path
     yield from home.glob("*.log.1")
     if not up_runs(home):
-        for name in ("up.json", ".up.json.tmp"):
-            if (home / name).exists():
-                yield home / name
+        yield from home.glob("up.json")
+        yield from home.glob(".up.json.*tmp")
 
 
 def _size(path: Path) -> int:

@@ -25,7 +25,6 @@ MODES = ("auto", "fuse", "unpack", "relocate")
 def define_store(parser: Parser) -> None:
     """The option that all verbs of images have."""
     parser.add_argument(
-        "-o",
         "--store",
         type=Path,
         metavar="DIR",
@@ -78,7 +77,8 @@ def define_build(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="GLOB",
-        help="leave out names, or whole paths if it has a slash: they stay on the shared file system; repeatable",
+        help="leave out names, or whole paths if it has a slash: they stay on the shared file system, "
+        "or are missing from a tree seen at AT; repeatable",
     )
     parser.add_argument(
         "--skip-unreadable", action="store_true", help="leave out what may not be read (default: refuse)"
@@ -324,13 +324,15 @@ def gc(args: Namespace) -> int:
 
     store = store_of(args)
     site = (args.site or store.parent).absolute()
-    if not (site / "apps").is_dir() and args.keep is None:
+    named = named_images(site / "apps", store)
+    if named is None and (args.site is not None or args.keep is None):
         raise ConfigError(
-            f"`{site}` is no site: nothing says which images of `{store}` are used",
-            hint="name the site by --site, or say by --keep how many images stay",
+            f"`{site}` is no site, it has no `apps`: nothing says which images of `{store}` are used",
+            hint="name the site by --site"
+            + (", or say by --keep how many images stay" if args.site is None else ""),
         )
     kept = Kept(
-        named=named_images(site / "apps", store),
+        named=named or set(),
         used=used_packs(site / "fleets"),
         newest=args.keep or 0,
         young_us=clock.now_us() - args.young * 1_000_000,
@@ -352,13 +354,7 @@ def gc(args: Namespace) -> int:
 
 def define_export(parser: Parser) -> None:
     """Options of `image export`."""
-    parser.add_argument("name", metavar="NAME", help="the image: its name, its digest, or its recipe's path")
-    parser.add_argument(
-        "--store",
-        type=Path,
-        metavar="DIR",
-        help="directory of images (default: `images` of the site in your Tidemill directory)",
-    )
+    define_name(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE.sqsh", help="where to write it"
     )

@@ -209,8 +209,7 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     for labels, value in samples.get("tidemill_noted_total", []):
         noted.setdefault(labels.get("topic", ""), []).append(f"{value:.0f} {labels.get('mode', '')}")
     lines += [
-        (f"{topic}s", f"{', '.join(modes)} (on nodes, since the agent's start)")
-        for topic, modes in noted.items()
+        (topic, f"{', '.join(modes)} (on nodes, since the agent's start)") for topic, modes in noted.items()
     ]
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:

@@ -252,10 +252,12 @@ def show_profiles(args: Namespace) -> int:
 def merge_profiles(args: Namespace) -> int:
     """Write several profiles as one."""
     from tidemill.image.profile import encode_profile
+    from tidemill.node.files import write_whole
     from tidemill.report.profile import headline, summary
 
+    _check_writable(args.output)
     merged = _merged(args.profiles)
-    _write(args.output, encode_profile(merged))
+    write_whole(args.output, encode_profile(merged), mode=0o666)
     if args.json:
         show_json(summary(merged))
     else:
@@ -308,14 +310,15 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     """Tables to stderr after a run and to stdout else; numbers to stdout; drawings to their files."""
     from tidemill import clock
     from tidemill.image.explain import explain
+    from tidemill.node.files import write_whole
     from tidemill.report import profile as report
 
     if args.svg is not None:
-        _write(args.svg, report.svg(profile).encode())
+        write_whole(args.svg, report.svg(profile).encode(), mode=0o666)
         say(f"wrote `{args.svg}`")
     if args.html is not None:
         page = report.page(profile, explain(profile), made_us=clock.now_us())
-        _write(args.html, page.encode())
+        write_whole(args.html, page.encode(), mode=0o666)
         say(f"wrote `{args.html}`")
     if args.json:
         show_json(report.summary(profile))
@@ -364,17 +367,6 @@ def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:
         show("\nno entry of a search path is dead: the environment can stay as it is")
     for line in found.advice:
         show(f"\nadvice: {line}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all. Raises ConfigError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
 
 
 COMMANDS = {

@@ -310,6 +310,7 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
     import msgspec
 
     from tidemill.client.home import UpFile
+    from tidemill.node.files import write_whole
 
     up = UpFile(
         version=__version__,
@@ -322,14 +323,11 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
         nodes=shape[0],
         cores=shape[1],
     )
-    partial = home / ".up.json.tmp"
     try:
-        partial.touch(mode=0o600)
-        partial.write_bytes(msgspec.json.encode(up))
-        partial.replace(home / "up.json")
-    except OSError as error:
+        write_whole(home / "up.json", msgspec.json.encode(up))
+    except SiteError as error:
         raise SiteError(
-            f"failed to write {home / 'up.json'}: {error.strerror}",
+            error.message,
             hint="was the directory removed while `tidemill up` ran? Its server and site are ended now",
             transient=False,
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -79,7 +80,8 @@ def build(order: Order, store: Path, *, tell: Callable[[str], None]) -> Built:
         settle_time(image)
         recipe, path = _publish(order, squashed, image, store)
     finally:
-        image.unlink(missing_ok=True)
+        with suppress(SiteError):
+            _clear(image)
     return Built(
         recipe=recipe,
         path=path,
@@ -135,7 +137,7 @@ def _refuse_empty(areas: Iterable[str], entries: Iterable[Entry]) -> None:
 
 def _pack(order: Order, image: Path, *, tell: Callable[[str], None]) -> tuple[WorkingSet, Squashed]:
     for left in reversed(range(TRIES_MAX)):
-        image.unlink(missing_ok=True)
+        _clear(image)
         try:
             found = plan(order)
             return found, squash(found.entries, image, block_bytes=order.block_bytes, level=order.level)
@@ -147,6 +149,16 @@ def _pack(order: Order, image: Path, *, tell: Callable[[str], None]) -> tuple[Wo
                 ) from change
             tell(f"{change}; beginning again")
     raise AssertionError("TRIES_MAX is at least 1")
+
+
+def _clear(image: Path) -> None:
+    """Make place for the next try. Raises SiteError."""
+    try:
+        image.unlink(missing_ok=True)
+    except OSError as error:
+        raise SiteError(
+            f"failed to write to store `{image.parent}`: {error.strerror}", hint="--store names another"
+        ) from error
 
 
 def _publish(order: Order, squashed: Squashed, image: Path, store: Path) -> tuple[Recipe, Path]:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +15,7 @@ import msgspec
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.image.packs import COPY_BYTES, FOLDER, temporary
 from tidemill.image.recipe import SUFFIX, Recipe, read_recipe
+from tidemill.node.files import names_in
 
 DIGEST_DIGITS_MIN = 6
 """So many digits of an image's digest at least stand for it."""
@@ -27,15 +29,12 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 def read_store(store: Path) -> Shelf:
-    """All recipes of a store. Raises ConfigError where there is no such directory."""
-    try:
-        names = sorted(os.listdir(store))  # noqa: PTH208 -- names only
-    except FileNotFoundError:
+    """All recipes of a store. Raises ConfigError where there is no such directory, SiteError."""
+    names = names_in(store)
+    if names is None:
         raise ConfigError(
             f"there is no store `{store}`", hint="`tidemill image build` makes one; --store names another"
-        ) from None
-    except OSError as error:
-        raise SiteError(f"failed to list `{store}`: {error.strerror}") from error
+        )
     recipes: dict[str, Recipe] = {}
     broken: dict[str, str] = {}
     for name in names:
@@ -120,7 +119,8 @@ def export(recipe: Recipe, store: Path, target: Path) -> None:
             f"failed to write `{target}`: {error.strerror}", hint="check its free space and quota"
         ) from error
     finally:
-        spare.unlink(missing_ok=True)
+        with suppress(OSError):
+            spare.unlink()
 
 
 def own_bytes(recipes: Mapping[str, Recipe]) -> dict[str, int]:

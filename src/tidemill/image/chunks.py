@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from tidemill.errors import ProtocolError
+from tidemill.errors import ProtocolError, SiteError
 
 _SUPER = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 _MAGIC = 0x73717368
@@ -40,7 +40,6 @@ class Head(msgspec.Struct, frozen=True):
     inodes: int
     block_bytes: int
     root: int
-    used_bytes: int
     inode_table: int
     directory_table: int
 
@@ -52,25 +51,34 @@ def read_head(file: BinaryIO) -> Head:
     fields = _SUPER.unpack(content) if len(content) == _SUPER.size else (0,) * 19
     if fields[0] != _MAGIC or fields[9:11] != (4, 0):
         raise ProtocolError(f"`{file.name}` is no squashfs of format 4.0")
-    return Head(fields[1], fields[3], fields[11], fields[12], fields[15], fields[16])
+    return Head(fields[1], fields[3], fields[11], fields[15], fields[16])
 
 
 def settle_time(image: Path) -> None:
-    """Set the root directory's time to 0: mksquashfs 4.5.1 takes the time of today whatever `-root-time` says."""
-    with image.open("r+b") as file:
-        head = read_head(file)
-        file.seek(head.inode_table + (head.root >> 16) + 2 + (head.root & 0xFFFF) + 8)
-        file.write(bytes(4))
+    """Set the root directory's time to 0: mksquashfs 4.5.1 takes the time of today whatever `-root-time` says.
+
+    Raises ProtocolError, SiteError.
+    """
+    try:
+        with image.open("r+b") as file:
+            head = read_head(file)
+            file.seek(head.inode_table + (head.root >> 16) + 2 + (head.root & 0xFFFF) + 8)
+            file.write(bytes(4))
+    except OSError as error:
+        raise _failed("change", image, error) from error
 
 
 def cuts(image: Path) -> list[tuple[int, int]]:
-    """Offset and length of all chunks of an image, in order and without gaps."""
-    size = image.stat().st_size
-    with image.open("rb") as file:
-        head = read_head(file)
-        table = _inode_table(file, head)
-        # Files with equal bytes share their blocks: each is cut once
-        data = sorted(set(_blocks(table, head)))
+    """Offset and length of all chunks of an image, in order and without gaps. Raises ProtocolError, SiteError."""
+    try:
+        size = image.stat().st_size
+        with image.open("rb") as file:
+            head = read_head(file)
+            table = _inode_table(file, head)
+    except OSError as error:
+        raise _failed("read", image, error) from error
+    # Files with equal bytes share their blocks: each is cut once
+    data = sorted(set(_blocks(table, head)))
     found: list[tuple[int, int]] = []
     at = 0
     for offset, length in data:
@@ -83,6 +91,13 @@ def cuts(image: Path) -> list[tuple[int, int]]:
     if any(length < 1 for _, length in found) or at > size:
         raise ProtocolError(f"the blocks of `{image}` overlap: it is no squashfs that Tidemill wrote")
     return found
+
+
+def _failed(verb: str, image: Path, error: OSError) -> SiteError:
+    return SiteError(
+        f"failed to {verb} squashfs `{image}`: {error.strerror}",
+        hint="check that the store is there and has space, and build again",
+    )
 
 
 def _inode_table(file: BinaryIO, head: Head) -> bytes:

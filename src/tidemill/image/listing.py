@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import ConfigError, ProtocolError
+from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.image.squash import Listed
 from tidemill.node.files import read_bounded, write_durable
 
@@ -29,7 +29,13 @@ def write_listing(store: Path, listed: Sequence[Listed]) -> str:
     content = gzip.compress(lines.encode("ascii"), compresslevel=6, mtime=0)
     digest = hashlib.sha256(content).hexdigest()
     path = path_of(store, digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SiteError(
+            f"failed to make `{path.parent}`: {error.strerror}",
+            hint="check the store's free space and rights",
+        ) from error
     write_durable(path, content, mode=0o644)
     return digest
 

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.node.files import sync_directory, write_durable
+from tidemill.node.files import names_in, sync_directory, write_durable
 from tidemill.wire.staged import Piece
 
 FOLDER = "packs"
@@ -70,14 +70,8 @@ def known_chunks(store: Path) -> dict[str, Place]:
 
 def pack_names(store: Path) -> list[str]:
     """The SHA-256 of all packs of a store, sorted. Raises SiteError."""
-    folder = store / FOLDER
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 -- names only
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SiteError(f"failed to list `{folder}`: {error.strerror}") from error
-    return sorted(name[:-5] for name in names if re.fullmatch(r"[0-9a-f]{64}\.pack", name))
+    names = names_in(store / FOLDER) or []
+    return [name[:-5] for name in names if re.fullmatch(r"[0-9a-f]{64}\.pack", name)]
 
 
 def _read_index(store: Path, pack: str) -> Iterator[tuple[str, int]]:

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.errors import ConfigError
+from tidemill.node.files import read_bounded
 
 FORMAT = 1
 
@@ -161,14 +162,10 @@ _decode = msgspec.json.Decoder(Profile).decode
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile, checked. Raises ConfigError that says what is wrong with the file."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(PROFILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"failed to read profile `{path}`: {error.strerror}") from error
-    if len(content) > PROFILE_BYTES_MAX:
-        raise ConfigError(f"`{path}` is larger than {PROFILE_BYTES_MAX} bytes: no profile is")
+    """A profile, checked. Raises ConfigError that says what is wrong with the file, SiteError."""
+    content = read_bounded(path, PROFILE_BYTES_MAX)
+    if content is None:
+        raise ConfigError(f"failed to read profile `{path}`: No such file")
     return parse_profile(content, source=str(path))
 
 

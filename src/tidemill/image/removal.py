@@ -6,20 +6,26 @@ builder that is later still finds it missing and writes its chunks again. What i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from tidemill.config import load
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.image import listing, packs
 from tidemill.image.catalogue import Kept, Shelf, read_store, spare_images
 from tidemill.image.recipe import SUFFIX, Recipe
 from tidemill.image.reference import parse_reference
 from tidemill.model.application import Application
+from tidemill.node.files import names_in
+from tidemill.node.fleet import work_files
+from tidemill.wire.staged import ImageUse
 
 DOOMED = ".doomed"
+AGAIN = "images that are left are whole: check that the store can be written, and try again"
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -30,35 +36,26 @@ class Removal(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class _Image(msgspec.Struct):
-    file: _File
-
-
-class _File(msgspec.Struct):
-    pieces: list[_Piece]
-
-
-class _Piece(msgspec.Struct):
-    path: str
-
-
 class _Program(msgspec.Struct):
-    images: list[_Image] = []
+    images: list[ImageUse] = []
 
 
 class _Work(msgspec.Struct):
+    """The part of a work file that tells which images its programs use."""
+
     programs: list[_Program] = []
 
 
-_decode_work = msgspec.json.Decoder(_Work).decode
-
-
-def named_images(applications: Path, store: Path) -> set[str]:
-    """The images of a store that a site's applications name. Raises ConfigError where one of these cannot be read: what
-    it needs is not known then."""
+def named_images(applications: Path, store: Path) -> set[str] | None:
+    """The images of a store that a site's applications name; None where there is no such directory. Raises ConfigError
+    where one of these cannot be read, SiteError where they cannot be listed: what they need is not known then."""
+    names = names_in(applications)
+    if names is None:
+        return None
     named: set[str] = set()
-    for path in sorted(applications.glob("*.toml")):
-        for text in load(path, Application).images:
+    for name in names:
+        path = applications / name
+        for text in load(path, Application).images if path.suffix == ".toml" else []:
             recipe, _ = parse_reference(text, store)
             if recipe.parent.resolve() == store.resolve():
                 named.add(recipe.name.removesuffix(SUFFIX))
@@ -66,23 +63,20 @@ def named_images(applications: Path, store: Path) -> set[str]:
 
 
 def used_packs(fleets: Path) -> set[str]:
-    """The packs that a site's fleets were told to read, as in recipes. Raises SiteError."""
-    used: set[str] = set()
-    for path in sorted(path for fleet in fleets.glob("*") for path in fleet.glob("work/*.json")):
-        try:
-            work = _decode_work(path.read_bytes())
-        except FileNotFoundError:
-            continue
-        except (OSError, msgspec.DecodeError) as error:
-            raise SiteError(f"failed to read what fleets use: `{path}`: {error}", hint="try again") from error
-        for program in work.programs:
-            for image in program.images:
-                used |= {f"{packs.FOLDER}/{Path(piece.path).name}" for piece in image.file.pieces}
-    return used
+    """The packs that a site's fleets were told to read, as in recipes. Raises SiteError, ProtocolError where that
+    cannot be known."""
+    images = [
+        image
+        for fleet in names_in(fleets) or []
+        for work in work_files(fleets / fleet, _Work)
+        for program in work.programs
+        for image in program.images
+    ]
+    return {f"{packs.FOLDER}/{Path(piece.path).name}" for image in images for piece in image.file.pieces}
 
 
 def plan_removal(store: Path, kept: Kept) -> Removal:
-    """What can go now."""
+    """What can go now. Raises ConfigError where a recipe cannot be read, SiteError."""
     shelf = read_store(store)
     _refuse_broken(store, shelf)
     spare = spare_images(shelf.recipes, kept)
@@ -94,22 +88,37 @@ def plan_removal(store: Path, kept: Kept) -> Removal:
 
 
 def remove(store: Path, planned: Removal) -> Removal:
-    """Remove what was planned and still can go; what did. Raises SiteError."""
+    """Remove what was planned and still can go; what did. Raises SiteError: what was set aside is back in place then,
+    as far as the store lets us, and the next removal does the rest."""
     _restore(store)
-    for name in planned.images:
-        (store / (name + SUFFIX)).unlink(missing_ok=True)
+    aside: dict[Path, Path] = {}
+    try:
+        for name in planned.images:
+            _unlink(store / (name + SUFFIX))
+        for each in planned.files:
+            path, doomed = store / each, store / (each + DOOMED)
+            if _rename(path, doomed):
+                aside[path] = doomed
+        return _drop(store, planned, aside)
+    except TidemillError:
+        for path, doomed in aside.items():
+            with suppress(SiteError):
+                _rename(doomed, path)
+        raise
+
+
+def _drop(store: Path, planned: Removal, aside: Mapping[Path, Path]) -> Removal:
+    """Remove what was set aside and no recipe needs, put back the rest; what is gone."""
     gone: list[str] = []
     size = 0
-    aside = [(store / each, store / (each + DOOMED)) for each in planned.files]
-    aside = [(path, doomed) for path, doomed in aside if _rename(path, doomed)]
     shelf = read_store(store)
     needed = _needed(shelf.recipes.values()) if not shelf.broken else set(planned.files)
-    for path, doomed in aside:
+    for path, doomed in aside.items():
         if _is_needed(path, store, needed):
             _rename(doomed, path)
             continue
         size += _size(doomed)
-        doomed.unlink(missing_ok=True)
+        _unlink(doomed)
         gone.append(str(path.relative_to(store)))
     return Removal(planned.images, gone, size)
 
@@ -118,9 +127,9 @@ def _restore(store: Path) -> None:
     """What a removal that was killed had set aside, and recipes need."""
     needed = _needed(read_store(store).recipes.values())
     for folder in (packs.FOLDER, listing.FOLDER):
-        for doomed in (store / folder).glob(f"*{DOOMED}"):
-            path = doomed.with_name(doomed.name.removesuffix(DOOMED))
-            if _is_needed(path, store, needed) and not path.exists():
+        for name in names_in(store / folder) or []:
+            doomed, path = store / folder / name, store / folder / name.removesuffix(DOOMED)
+            if name.endswith(DOOMED) and _is_needed(path, store, needed) and _status(path) is None:
                 _rename(doomed, path)
 
 
@@ -150,35 +159,52 @@ def _unneeded(store: Path, staying: Sequence[Recipe], kept: Kept) -> Iterator[Pa
     """Packs with their indices, and lists, that no image which stays needs."""
     needed = _needed(staying) | set(kept.used)
     for folder, suffix in ((packs.FOLDER, ".pack"), (listing.FOLDER, ".gz")):
-        for path in sorted((store / folder).glob(f"*{suffix}")):
+        names = dict.fromkeys(names_in(store / folder) or [])
+        for path in [store / folder / name for name in names if name.endswith(suffix)]:
             if f"{folder}/{path.name}" not in needed and _is_old(path, kept.young_us):
                 yield path
                 index = path.with_suffix(".index")
-                if suffix == ".pack" and index.exists():
+                if suffix == ".pack" and index.name in names:
                     yield index
 
 
 def _left_behind(store: Path, kept: Kept) -> Iterator[Path]:
     """What builds and removals that were killed have left: temporary files, indices without a pack."""
     for folder in (store, store / packs.FOLDER, store / listing.FOLDER):
-        lonely = [each for each in folder.glob("*.index") if not each.with_suffix(".pack").exists()]
-        for path in sorted([*folder.glob(f".*{packs.TEMPORARY}"), *folder.glob(f"*{DOOMED}"), *lonely]):
-            if _is_old(path, kept.left_us):
-                yield path
+        names = dict.fromkeys(names_in(folder) or [])
+        for name in names:
+            is_lonely = name.endswith(".index") and name.removesuffix(".index") + ".pack" not in names
+            is_half = name.startswith(".") and name.endswith(packs.TEMPORARY)
+            if (is_half or is_lonely or name.endswith(DOOMED)) and _is_old(folder / name, kept.left_us):
+                yield folder / name
 
 
 def _is_old(path: Path, before_us: int) -> bool:
-    try:
-        return path.stat().st_mtime_ns // 1000 < before_us
-    except FileNotFoundError:
-        return False
+    status = _status(path)
+    return status is not None and status.st_mtime_ns // 1000 < before_us
 
 
 def _size(path: Path) -> int:
+    status = _status(path)
+    return 0 if status is None else status.st_size
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None where there is nothing. Raises SiteError."""
     try:
-        return path.stat().st_size
+        return path.stat()
     except FileNotFoundError:
-        return 0
+        return None
+    except OSError as error:
+        raise SiteError(f"failed to look at `{path}`: {error.strerror}", hint=AGAIN) from error
+
+
+def _unlink(path: Path) -> None:
+    """Remove a file that may have gone already. Raises SiteError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise SiteError(f"failed to remove `{path}`: {error.strerror}", hint=AGAIN) from error
 
 
 def _rename(path: Path, new: Path) -> bool:
@@ -188,5 +214,5 @@ def _rename(path: Path, new: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise SiteError(f"failed to rename `{path}`: {error.strerror}") from error
+        raise SiteError(f"failed to rename `{path}`: {error.strerror}", hint=AGAIN) from error
     return True

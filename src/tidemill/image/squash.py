@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -71,7 +72,10 @@ def find_tool() -> tuple[str, str]:
     path = shutil.which(PROGRAM)
     if path is None:
         raise SiteError(f"there is no program `{PROGRAM}` on PATH", hint=PACKAGE_HINT, transient=False)
-    reply = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    try:
+        reply = subprocess.run([path, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SiteError(f"failed to ask `{path}` for its version: {error}", hint=PACKAGE_HINT) from error
     found = re.search(r"version (\d+)\.(\d+)\S*", reply.stdout)
     if found is None or (int(found[1]), int(found[2])) < VERSION_MIN:
         said = reply.stdout.partition("\n")[0]
@@ -114,10 +118,9 @@ def squash(entries: Sequence[Entry], image: Path, *, block_bytes: int, level: in
         assert process.stdin is not None
         writer = _Writer(process.stdin)
         try:
-            writer.write(entries)
-            process.stdin.close()
-            process.wait(CLOSE_S)
-        except BrokenPipeError:
+            with suppress(BrokenPipeError):  # it has left: its exit status and last words tell why
+                writer.write(entries)
+                process.stdin.close()
             process.wait(CLOSE_S)
         except subprocess.TimeoutExpired as error:
             raise SiteError(f"`{PROGRAM}` did not end within {CLOSE_S:g} s of its input's end") from error
@@ -125,8 +128,7 @@ def squash(entries: Sequence[Entry], image: Path, *, block_bytes: int, level: in
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            with_input = process.stdin
-            _close(with_input)
+            _close(process.stdin)
         if process.returncode != 0:
             errors.seek(0)
             said = errors.read(4096).decode(errors="replace").strip().splitlines()

@@ -221,9 +221,16 @@ class Collector:
 
     def _drop_unlistable(self) -> None:
         """A directory whose names are not known cannot be complete: it becomes a stub of its parent."""
-        lost = [path for path in self._held if self._held[path] == DIRECTORY and path not in self._names]
-        for path in [each for each in self._held if any(is_below(each, top) for top in lost)]:
+        lost = {path for path, kind in self._held.items() if kind == DIRECTORY and path not in self._names}
+        for path in [each for each in self._held if lost and _is_below_any(each, lost)]:
             del self._held[path]
+
+
+def _is_below_any(path: str, tops: set[str]) -> bool:
+    """As `is_below`, for many directories at once."""
+    while path and path not in tops:
+        path = path.rpartition("/")[0]
+    return bool(path)
 
 
 def mapped_tree(

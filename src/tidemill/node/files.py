@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.errors import SiteError
@@ -11,7 +13,8 @@ from tidemill.errors import SiteError
 def write_durable(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Put `content` at `path` whole or not at all; on return it survives a crash. Raises SiteError.
 
-    The temporary name starts with a dot and ends with `.tmp`; readers of a directory skip it.
+    The temporary name is nobody else's, on any host; it starts with a dot and ends with `.tmp`; readers of a directory
+    skip it.
     """
     _write(path, content, mode, durable=True)
 
@@ -25,9 +28,9 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             view = memoryview(content)
             while view:
@@ -40,7 +43,8 @@ def _write(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
         if durable:
             sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a file system that is read-only it cannot even be asked for
+            temporary.unlink()
         raise SiteError(
             f"failed to write `{path}`: {error.strerror}",
             hint="check free space, quota and rights of that directory",
@@ -54,6 +58,18 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def names_in(directory: Path) -> list[str] | None:
+    """The sorted names in a directory, None where there is none. Raises SiteError."""
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 -- names only, without a stat of each
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteError(
+            f"failed to list `{directory}`: {error.strerror}", hint="check that it may be read, and try again"
+        ) from error
 
 
 def read_bounded(path: Path, size_max: int) -> bytes | None:

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, ProtocolError, SiteError
-from tidemill.node.files import read_bounded, sync_directory, write_durable, write_whole
+from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable, write_whole
 from tidemill.wire.node import (
     FORMAT,
     Alive,
@@ -206,10 +207,9 @@ def open_fleet(directory: Path) -> Fleet:
 
 def _last_number(work: Path) -> int:
     """The highest number of the work files, 0 where there is none; they have no gaps."""
-    try:
-        names = os.listdir(work)  # noqa: PTH208 -- names only, without a stat of each
-    except OSError as error:
-        raise SiteError(f"failed to list `{work}`: {error.strerror}") from error
+    names = names_in(work)
+    if names is None:
+        raise SiteError(f"failed to list `{work}`: there is no such directory")
     numbers = sorted(int(match[1]) for match in map(_WORK_NAME.fullmatch, names) if match)
     for expected, number in enumerate(numbers, start=1):
         if number != expected:
@@ -218,6 +218,16 @@ def _last_number(work: Path) -> int:
                 hint="the lead waits for it for ever: close this fleet and start another",
             )
     return len(numbers)
+
+
+def work_files(fleet: Path, kind: type[_T]) -> Iterator[_T]:
+    """The work files of a fleet directory in their order, as far as `kind` tells them; none where there is no such
+    directory any more. Raises SiteError, ProtocolError."""
+    for name in sorted(filter(_WORK_NAME.fullmatch, names_in(fleet / "work") or []), key=len):
+        path = fleet / "work" / name
+        content = read_bounded(path, WORK_FILE_BYTES_MAX)
+        if content is not None:
+            yield _decode(path, content, kind)
 
 
 def _decode(path: Path, content: bytes, kind: type[_T]) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemill.errors import ConfigError
-from tidemill.model.file_systems import NETWORK_TYPES
+from tidemill.model.file_systems import is_shared
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
@@ -32,7 +32,7 @@ def file_system(path: Path, mountinfo: str | None = None) -> str:
 def refuse_network(path: Path, mountinfo: str | None = None) -> None:
     """Raise ConfigError if `path` lies on a network file system: SQLite's locks do not hold there."""
     kind = file_system(path, mountinfo)
-    if kind in NETWORK_TYPES or kind.startswith("fuse."):
+    if is_shared(kind):
         raise ConfigError(
             f"database directory `{path}` is on a network file system: `{kind}`",
             hint='use a local disk of the server\'s machine, or PostgreSQL (`database = "postgresql://..."`)',

@@ -30,6 +30,7 @@ from tidemill.image.profile import (
 from tidemill.log import Log
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
 from tidemill.node.files import read_bounded, write_durable
+from tidemill.node.fleet import work_files
 from tidemill.wire.api import AppOffer, StartCost
 from tidemill.wire.node import IndexEntry, Noted, Program, Record
 
@@ -287,7 +288,7 @@ class Profiles:
         if path.is_file():
             try:
                 profiles = [read_profile(path), *profiles]
-            except ConfigError as error:
+            except (ConfigError, SiteError) as error:
                 _log.warning("profile.damaged", app=version.app, reason=error.message)
         merged = bounded(merge(profiles), PATHS_MAX)
         self._make_directory()
@@ -310,7 +311,7 @@ class Profiles:
         path = self.directory / version.file_name
         try:
             return cost_of(read_profile(path), self.areas) if path.is_file() else None
-        except (ConfigError, OSError) as error:
+        except (ConfigError, SiteError, OSError) as error:
             _log.warning("profile.damaged", app=version.app, reason=str(error))
             return None
 
@@ -371,19 +372,14 @@ def is_other(known: StartCost, cost: StartCost) -> bool:
 
 
 def version_of(fleet: Path, job: int) -> Version | None:
-    """The application that a job of a fleet runs, from the fleet's work files. Raises SiteError."""
+    """The application that a job of a fleet runs, from the fleet's work files. Raises SiteError,
+    ProtocolError."""
     programs: dict[int, Version] = {}
-    decode = msgspec.json.Decoder(_WorkFile).decode
-    try:
-        files = sorted(path for path in (fleet / "work").iterdir() if path.suffix == ".json")
-        for path in files:
-            told = decode(path.read_bytes())
-            programs.update({each.program: Version(each.app, each.version) for each in told.programs})
-            for each in told.jobs:
-                if each.job == job:
-                    return programs.get(each.program)
-    except (OSError, msgspec.DecodeError) as error:
-        raise SiteError(f"failed to read the work files of `{fleet}`: {error}") from error
+    for told in work_files(fleet, _WorkFile):
+        programs.update({each.program: Version(each.app, each.version) for each in told.programs})
+        for each in told.jobs:
+            if each.job == job:
+                return programs.get(each.program)
     return None
 
 
