@@ -6,7 +6,7 @@ import pytest
 from tests.integration.pilot_fleet import program
 
 from tidemill.site.memory import IMAGE_SERVER_MB, SCRATCH_MB_MIN, has_room, images_mb, slot_memory
-from tidemill.site.results import note_text
+from tidemill.site.results import note_text, with_note
 from tidemill.wire.node import ImageUse, Noted, StagedFile
 
 
@@ -42,16 +42,26 @@ def test_images_and_work_directories_count() -> None:
     assert has_room(wanted, 738, spills=True)
 
 
+def remark(topic: str, mode: str, message: str = "", **numbers: int) -> Noted:
+    return Noted(
+        p="tm-1.r0.i1", s=2, topic=topic, program=None, job=None, mode=mode, message=message, numbers=numbers, at_us=1
+    )  # fmt: skip
+
+
 def test_a_remark_in_words() -> None:
-    record = Noted(
-        p="tm-1.r0.i1",
-        s=2,
-        topic="image",
-        program=None,
-        job=None,
-        mode="fuse",
-        message="image `sw`",
-        numbers={"show_ms": 12, "bytes": 5},
-        at_us=1,
-    )
-    assert note_text(record) == "image fuse: image `sw` (bytes 5, show_ms 12)"
+    told = note_text(remark("image", "fuse", "image `sw`", show_ms=12, bytes=5))
+    assert told == "image fuse: image `sw` (bytes 5, show_ms 12)"
+
+
+def test_remarks_that_come_again_take_the_place_of_the_earlier_ones() -> None:
+    notes: list[str] = []
+    for minute in range(30):
+        notes = with_note(notes, remark("io", "usage", ops=minute))
+        notes = with_note(notes, remark("io", "over", f"area `sw` is at {minute} %"))
+        notes = with_note(notes, remark("image", "fuse", "image `sw`", show_ms=minute))
+    notes = with_note(notes, remark("image", "fuse", "image `sw2`"))
+    assert notes == [
+        "io over: area `sw` is at 29 %",
+        "image fuse: image `sw` (show_ms 29)",
+        "image fuse: image `sw2`",
+    ]

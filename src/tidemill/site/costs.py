@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tidemill.node.journal import allocation_of
 from tidemill.site.state import Allocation
 from tidemill.wire.node import Done, Ended, Failed, Noted, Record, Returned, Started
 
@@ -54,7 +55,7 @@ class Costs:
                 self._worked(record, allocations)
             elif type(record) is Failed:
                 self._told(record.p, record.slot, record.at_us)
-                pilot = self._pilots.get(_allocation(record.p))
+                pilot = self._pilots.get(allocation_of(record.p))
                 if pilot is not None:
                     pilot.failed += 1
             else:
@@ -91,7 +92,7 @@ class Costs:
 
     def _worked(self, record: Done, allocations: dict[str, Allocation]) -> None:
         self._told(record.p, record.slot, record.ended_us)
-        name = _allocation(record.p)
+        name = allocation_of(record.p)
         pilot = self._pilots.get(name)
         if pilot is None:
             return
@@ -111,10 +112,6 @@ class Costs:
         self._is_measured = True
 
     def _told(self, pilot: str, slot: int, at_us: int) -> None:
-        known = self._pilots.get(_allocation(pilot))
+        known = self._pilots.get(allocation_of(pilot))
         if known is not None:
             known.slots[slot] = max(at_us, known.slots.get(slot, 0))
-
-
-def _allocation(pilot: str) -> str:
-    return pilot.rsplit(".", 2)[0]

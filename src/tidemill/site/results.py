@@ -12,6 +12,7 @@ from typing import Any
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
+from tidemill.node.journal import allocation_of
 from tidemill.site import state as s
 from tidemill.site.blame import explain
 from tidemill.site.retry import FRUITLESS_MAX, REPORTED_MAX, RETURNS_MAX, decide, failure_class
@@ -163,7 +164,7 @@ class BatchOfRecords:
 
     def _ended(self, record: node.Ended) -> None:
         self._fleet.ended[record.p] = record.s
-        allocation = self._tally.state.allocations.get(record.p.rsplit(".", 2)[0])
+        allocation = self._tally.state.allocations.get(allocation_of(record.p))
         if allocation is not None:
             allocation.pilots_ended += 1
             allocation.busy_us += record.busy_us
@@ -171,13 +172,9 @@ class BatchOfRecords:
 
     def _noted(self, record: node.Noted) -> None:
         """Counts for nothing: it is kept for people, beside what happened there."""
-        allocation = self._tally.state.allocations.get(record.p.rsplit(".", 2)[0])
-        if allocation is None:
-            return
-        text = note_text(record)
-        if text in allocation.notes:
-            allocation.notes.remove(text)
-        allocation.notes = [*allocation.notes, text][-NOTES_MAX:]
+        allocation = self._tally.state.allocations.get(allocation_of(record.p))
+        if allocation is not None:
+            allocation.notes = with_note(allocation.notes, record)
 
     # ---- steps they share ----
 
@@ -252,7 +249,7 @@ class BatchOfRecords:
         )
 
     def _notes(self, pilot: str) -> list[str]:
-        allocation = self._tally.state.allocations.get(pilot.rsplit(".", 2)[0])
+        allocation = self._tally.state.allocations.get(allocation_of(pilot))
         return [] if allocation is None else allocation.notes[-NOTES_SHOWN:]
 
     def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
@@ -263,7 +260,7 @@ class BatchOfRecords:
             signal=record.signal,
             stderr_tail=record.stderr_tail,
             node=record.p,
-            allocation=record.p.rsplit(".", 2)[0],
+            allocation=allocation_of(record.p),
             at_us=record.at_us,
             notes=self._notes(record.p),
         )
@@ -278,6 +275,16 @@ class BatchOfRecords:
         while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
             rate.events /= 2
             rate.wall_s /= 2
+
+
+def with_note(notes: list[str], record: node.Noted) -> list[str]:
+    """An allocation's remarks, the newest last, with one more. What comes again with other numbers takes the place of
+    what was there; what a node's counters saw each minute is for metrics alone."""
+    if (record.topic, record.mode) == ("io", "usage"):
+        return notes
+    text = note_text(record)
+    head = f"io {record.mode}" if record.topic == "io" else text.partition(" (")[0]
+    return [*(each for each in notes if not each.startswith(head)), text][-NOTES_MAX:]
 
 
 def note_text(record: node.Noted) -> str:
