@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -111,9 +112,51 @@ def test_where_nodes_cannot_reach_each_other_they_read_in_turns(tmp_path: Path) 
         assert all(ended <= begun for (_, ended), (begun, _) in pairwise(reads)), reads
 
 
-def test_without_a_lead_each_node_reads_for_itself(tmp_path: Path) -> None:
+def test_without_a_lead_an_allocation_takes_an_image_from_the_node_of_another(tmp_path: Path) -> None:
+    with software() as sw, field(tmp_path, lead="none", idle_s=20.0, top_up_s=0.2) as it:
+        image = sw.image(extra_bytes=3 * MIB)
+        made = program(executable=str(sw.area / "bin/hello"), images=[image])
+        pilots = []
+        for number in (1, 2):
+            name = f"tm-here-e1-{number}"
+            work = msgspec.structs.replace(job(number, "", events=2), argv=["x"])
+            order = WorkOrder(shares=[Share(allocation=name, grants=[0])])
+            it.fleet.write_work(programs=[made], jobs=[work], grants=grants(work), order=order)
+            pilots.append(it.pilot("--cores", "1", "--work-from", str(number), allocation=name))
+            it.until(lambda number=number: str(it.done(number)) == "0-1", "its work is done")  # type: ignore[misc]
+        told = [(record.p, record.mode, record.numbers["shared_bytes"]) for record in noted(it)]
+        assert told == [
+            ("tm-here-e1-1.r0.i1", "shared", image.file.bytes),
+            ("tm-here-e1-2.r0.i1", "peer", 0),
+        ], it.tails()
+        digest = image.file.sha256
+        peers = it.fleet.directory / "peers"
+        assert {path.name for path in peers.iterdir()} == {digest, f"{digest}.claim1"}
+        it.until(lambda: len(json.loads((peers / digest).read_text())["holders"]) == 2, "both are named")
+        for pilot in pilots:
+            it.signal(pilot, signal.SIGTERM)
+            assert it.ended(pilot) == 0, it.tails()
+
+
+def test_without_a_lead_the_node_of_an_allocation_that_is_gone_costs_a_read(tmp_path: Path) -> None:
     path = shared_file(tmp_path, 2 * MIB)
-    with field(tmp_path, lead="none", idle_s=1.0, top_up_s=0.2) as it:
+    with field(tmp_path, lead="none", idle_s=0.2, top_up_s=0.1) as it:
+        for number in (1, 2):
+            name = f"tm-here-e1-{number}"
+            work = with_input(job(number, check(path, 0), events=2), path)
+            order = WorkOrder(shares=[Share(allocation=name, grants=[0])])
+            it.fleet.write_work(programs=[program()], jobs=[work], grants=grants(work), order=order)
+            pilot = it.pilot("--cores", "1", "--work-from", str(number), allocation=name)
+            assert it.ended(pilot) == 0, it.tails()
+            assert str(it.done(number)) == "0-1", it.tails()
+        assert [record.mode for record in noted(it)] == ["shared", "shared"]
+        [peers] = [each for each in (it.fleet.directory / "peers").iterdir() if not each.suffix]
+        assert len(json.loads(peers.read_text())["holders"]) == 1
+
+
+def test_without_a_lead_where_nodes_cannot_reach_each_other_each_reads_for_itself(tmp_path: Path) -> None:
+    path = shared_file(tmp_path, 2 * MIB)
+    with field(tmp_path, lead="none", idle_s=1.0, top_up_s=0.2, peers=False) as it:
         work = with_input(job(1, check(path, 0), events=2), path)
         shares = [Share(allocation="tm-here-e1-1", grants=[0])]
         order = WorkOrder(shares=shares)
@@ -121,6 +164,7 @@ def test_without_a_lead_each_node_reads_for_itself(tmp_path: Path) -> None:
         assert it.ended(it.pilot("--cores", "1", "--work-from", "1")) == 0, it.tails()
         assert str(it.done(1)) == "0-1", it.tails()
         assert [record.mode for record in noted(it)] == ["shared"]
+        assert not (it.fleet.directory / "peers").exists()
 
 
 @pytest.mark.parametrize("user", [False, True])

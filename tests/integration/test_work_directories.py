@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.pilot_fleet import Field, field, grants, job, program
+from tests.integration.pilot_fleet import Field, field, grants, job, output, program
 from tests.integration.test_pilot_images import NOBODY, USER, as_root, place, processes
 
 from tidemill.node.bundle import read_member
@@ -128,6 +128,26 @@ def test_a_large_work_directory_goes_to_the_spill_directory(user: bool) -> None:
         assert list(spill.iterdir()) == []
 
 
+def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() -> None:
+    with place() as (sw, it):
+        burst = sw.base / "burst"
+        burst.mkdir(mode=0o700)
+        manifest = it.fleet.directory / "manifest.json"
+        told = msgspec.json.decode(manifest.read_bytes())
+        told["settings"]["spill"] = "${BB_DIR}"
+        manifest.write_bytes(msgspec.json.encode(told))
+        script = "head -c 30000000 /dev/zero > hits"
+        made = program(memory_mb=300, scratch_mb=1000, outputs=[output("hits", "hits")])
+        run(it, made, job(1, script, events=4), env={"BB_DIR": str(burst)})
+        assert str(it.done(1)) == "0-3", it.tails()
+        for record in it.read():
+            if isinstance(record, Done):
+                assert len(read_member(it.fleet.bundle, record.outputs[0])) == 30_000_000
+        [why] = noted(it, "spill")
+        assert str(burst) in why.message
+        assert list(burst.iterdir()) == []
+
+
 def test_an_overrun_in_the_spill_directory_is_killed_and_named() -> None:
     with place(spill="/var/tmp") as (_, it):
         script = "i=0; while [ $i -lt 100 ]; do head -c 30000000 /dev/zero > f$i; i=$((i+1)); sleep 0.1; done"
@@ -137,7 +157,7 @@ def test_an_overrun_in_the_spill_directory_is_killed_and_named() -> None:
         assert "resources.scratch_mb" in failure(it).message
 
 
-@pytest.mark.parametrize("spill", ["/nonexistent/fast", "/dev/shm"])
+@pytest.mark.parametrize("spill", ["/nonexistent/fast", "/dev/shm", "$NO_SUCH_BUFFER/x"])
 def test_a_useless_spill_directory_is_told(tmp_path: Path, spill: str) -> None:
     with field(tmp_path, spill=spill) as it:
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))

@@ -6,6 +6,7 @@
 
 mod again;
 mod binding;
+mod board;
 mod bundle;
 mod counters;
 mod error;
@@ -36,6 +37,7 @@ mod system;
 mod tar;
 mod traces;
 mod usage;
+mod variables;
 mod watch;
 
 use std::ffi::OsString;

@@ -134,7 +134,7 @@ impl Pilot {
             post,
             binding,
             node,
-            staging: Staging::new(!source.is_files()),
+            staging: Staging::new(source.tells_sources()),
             told: HashSet::new(),
             slots: BTreeMap::new(),
             records,
@@ -253,7 +253,7 @@ impl Pilot {
             (!self.records.all_safe() && !self.source.is_files())
                 .then_some((self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US)),
             self.idle_due_us(),
-            self.staging.stager.due_us().filter(|_| !self.source.has_lead()),
+            self.staging.stager.due_us().filter(|_| !self.source.answers()),
             self.staging.rests_until_us(),
             self.permits.due_us(),
             self.forget_due_us(),

@@ -10,6 +10,7 @@ use crate::error::PilotError;
 use crate::piece::Shape;
 use crate::pilot::{Pilot, LOG};
 use crate::place::Share;
+use crate::variables;
 
 /// Different remarks about slots in a pilot's records.
 pub(crate) const TOLD_MAX: usize = 100;
@@ -37,6 +38,7 @@ impl Pilot {
                 .spill
                 .as_ref()
                 .filter(|_| share.spill_mb > 0)
+                .and_then(|named| variables::expand(named).ok())
                 .map(Into::into),
             cpus: share.cpus,
             devices: share.devices,

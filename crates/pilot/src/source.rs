@@ -1,17 +1,19 @@
 //! Where work comes from and records go: a lead over TCP, or files alone.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use tidemill_wire::{Grant, PilotMessage};
+use tidemill_wire::{Grant, LeadMessage, PilotMessage};
 
+use crate::board::{self, Board};
 use crate::error::PilotError;
 use crate::link::{Link, LinkEvent};
 use crate::mailbox::Mailbox;
 
 pub enum Source {
     Lead(Link),
-    /// Records go to the pilot's own journal only.
-    Files(Mailbox),
+    /// Records go to the pilot's own journal only; other nodes are found by peers files, where nodes reach each other.
+    Files(Mailbox, Option<Board>),
 }
 
 impl Source {
@@ -20,27 +22,37 @@ impl Source {
         matches!(self, Source::Lead(link) if link.is_up())
     }
 
+    /// There is somebody to ask for files: a lead, connected or not, or peers files.
+    pub fn tells_sources(&self) -> bool {
+        !matches!(self, Source::Files(_, None))
+    }
+
+    /// It answers now, as far as we know.
+    pub fn answers(&self) -> bool {
+        self.has_lead() || matches!(self, Source::Files(_, Some(_)))
+    }
+
     /// Work could come: not while a lead that there should be is away.
     pub fn is_open(&self) -> bool {
         match self {
             Source::Lead(link) => link.is_up(),
-            Source::Files(_) => true,
+            Source::Files(..) => true,
         }
     }
 
     pub fn is_files(&self) -> bool {
-        matches!(self, Source::Files(_))
+        matches!(self, Source::Files(..))
     }
 
     /// Whether orders that are there have not been read yet.
     pub fn is_behind(&self, now_us: u64) -> bool {
-        matches!(self, Source::Files(mailbox) if mailbox.is_behind(now_us))
+        matches!(self, Source::Files(mailbox, _) if mailbox.is_behind(now_us))
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Source::Lead(link) => link.fd(),
-            Source::Files(_) => None,
+            Source::Files(..) => None,
         }
     }
 
@@ -52,7 +64,10 @@ impl Source {
     pub fn due_us(&self) -> Option<u64> {
         match self {
             Source::Lead(link) => link.due_us(),
-            Source::Files(mailbox) => Some(mailbox.due_us()),
+            Source::Files(mailbox, board) => {
+                let board_us = board.as_ref().and_then(Board::due_us);
+                Some(board_us.map_or(mailbox.due_us(), |at_us| at_us.min(mailbox.due_us())))
+            }
         }
     }
 
@@ -68,7 +83,7 @@ impl Source {
     pub fn dead_us(&self, dead_after_us: u64) -> Option<u64> {
         match self {
             Source::Lead(link) => Some(link.last_heard_us + dead_after_us),
-            Source::Files(_) => None,
+            Source::Files(..) => None,
         }
     }
 
@@ -76,29 +91,51 @@ impl Source {
     pub fn advance(&mut self, now_us: u64, held: &dyn Fn() -> Vec<Grant>) -> Vec<LinkEvent> {
         match self {
             Source::Lead(link) => link.advance(now_us, held),
-            Source::Files(mailbox) => mailbox.advance(now_us),
+            Source::Files(mailbox, board) => {
+                let mut events = mailbox.advance(now_us);
+                let told = board.iter_mut().flat_map(|board| board.advance(now_us));
+                events.extend(told.map(|source| LinkEvent::Message(LeadMessage::Source(source))));
+                events
+            }
         }
     }
 
-    /// Queue a message for the lead; dropped while there is none.
+    /// Queue a message for the lead; dropped while there is none. Peers files answer what is about files.
     pub fn send(&mut self, message: &PilotMessage, now_us: u64) -> Result<(), PilotError> {
         match self {
             Source::Lead(link) => link.send(message, now_us),
-            Source::Files(_) => Ok(()),
+            Source::Files(_, board) => {
+                if let Some(board) = board {
+                    board.hear(message, now_us);
+                }
+                Ok(())
+            }
         }
     }
 
     pub fn records_buffer(&mut self, now_us: u64) -> Option<&mut Vec<u8>> {
         match self {
             Source::Lead(link) => link.records_buffer(now_us),
-            Source::Files(_) => None,
+            Source::Files(..) => None,
         }
     }
 
     pub fn flush(&mut self, now_us: u64) -> Vec<LinkEvent> {
         match self {
             Source::Lead(link) => link.flush(now_us),
-            Source::Files(_) => Vec::new(),
+            Source::Files(..) => Vec::new(),
+        }
+    }
+
+    /// Who we are towards other nodes, and the address at which they reach this one.
+    pub fn as_peer(&self) -> Option<(&str, &str, Option<IpAddr>)> {
+        match self {
+            Source::Lead(link) => {
+                let (identity, address) = link.identity();
+                Some((&identity.pilot, &identity.secret, address))
+            }
+            Source::Files(_, Some(board)) => Some((&board.pilot, &board.secret, board::own_address())),
+            Source::Files(_, None) => None,
         }
     }
 
@@ -106,7 +143,7 @@ impl Source {
     pub fn link(&mut self) -> Option<&mut Link> {
         match self {
             Source::Lead(link) => Some(link),
-            Source::Files(_) => None,
+            Source::Files(..) => None,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::error::PilotError;
 use crate::pilot::{Pilot, LOG};
 use crate::stage_process::StageProcess;
 use crate::staging::Staging;
+use crate::variables;
 
 /// A stage that has lived for so long did not die of what its predecessors died of.
 const STEADY_US: u64 = 600_000_000;
@@ -167,11 +168,10 @@ impl Pilot {
         let fast = self.fast_directory();
         self.staging.directories = std::iter::once(home.clone()).chain(fast.clone()).collect();
         let peers = self.post.settings().peers;
-        let (name, secret, host) = match self.source.link() {
-            Some(link) => {
-                let (identity, address) = link.identity();
+        let (name, secret, host) = match self.source.as_peer() {
+            Some((pilot, secret, address)) => {
                 let host = address.filter(|_| peers).map(|address| address.to_string());
-                (identity.pilot.clone(), identity.secret.clone(), host)
+                (pilot.to_owned(), secret.to_owned(), host)
             }
             None => (String::new(), String::new(), None),
         };
@@ -190,7 +190,7 @@ impl Pilot {
     fn fast_directory(&self) -> Option<PathBuf> {
         let wanted = self.post.settings().fast_dir.as_deref()?;
         let name = self.records.pilot().to_owned();
-        let made = expand(wanted, &|variable| std::env::var(variable).ok()).and_then(|base| {
+        let made = variables::expand(wanted).and_then(|base| {
             let path = Path::new(&base).join(format!(".tidemill-{name}"));
             let made = std::fs::DirBuilder::new()
                 .mode(0o700)
@@ -214,52 +214,5 @@ impl Pilot {
         for directory in self.staging.directories.iter().skip(1) {
             let _ = std::fs::remove_dir_all(directory); // the stage may have been quicker
         }
-    }
-}
-
-/// `$NAME` and `${NAME}` replaced; an error names what is not set.
-fn expand(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
-    let mut expanded = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        expanded.push_str(&rest[..at]);
-        let tail = &rest[at + 1..];
-        let (name, after) = match tail.strip_prefix('{').and_then(|tail| tail.split_once('}')) {
-            Some((name, after)) => (name, after),
-            None => {
-                let end = tail
-                    .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-                    .unwrap_or(tail.len());
-                tail.split_at(end)
-            }
-        };
-        let found = value(name).filter(|value| !value.is_empty());
-        expanded.push_str(
-            &found.ok_or_else(|| format!("`{text}`: the variable `{name}` is not set on this node"))?,
-        );
-        rest = after;
-    }
-    expanded.push_str(rest);
-    if expanded.starts_with('/') {
-        Ok(expanded)
-    } else {
-        Err(format!("`{text}` is no absolute path on this node: `{expanded}`"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_of_the_node_stand_in_the_fast_directory() {
-        let value = |name: &str| (name == "BB_DIR").then(|| String::from("/bb/7"));
-        assert_eq!(expand("$BB_DIR", &value).unwrap(), "/bb/7");
-        assert_eq!(expand("${BB_DIR}x/in", &value).unwrap(), "/bb/7x/in");
-        assert_eq!(expand("/local", &value).unwrap(), "/local");
-        assert!(expand("/x/$NONE/y", &value)
-            .unwrap_err()
-            .contains("`NONE` is not set"));
-        assert!(expand("local", &value).is_err());
     }
 }

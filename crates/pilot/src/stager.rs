@@ -94,8 +94,8 @@ pub struct Came {
 #[derive(Debug, Default)]
 pub struct Stager {
     wants: BTreeMap<String, Want>,
-    /// There is somebody to ask.
-    has_lead: bool,
+    /// There is somebody to ask: a lead, or peers files.
+    asks: bool,
     /// The stage has said where it listens: nothing is sought before, since others may be sent to us at once.
     listens: bool,
     /// Where other nodes get files from us.
@@ -103,9 +103,9 @@ pub struct Stager {
 }
 
 impl Stager {
-    pub fn new(has_lead: bool) -> Self {
+    pub fn new(asks: bool) -> Self {
         Stager {
-            has_lead,
+            asks,
             ..Stager::default()
         }
     }
@@ -147,7 +147,7 @@ impl Stager {
         if !self.listens {
             return Vec::new();
         }
-        if !self.has_lead {
+        if !self.asks {
             return self.fetch(sha256, Vec::new());
         }
         vec![Step::Tell(PilotMessage::Seek(Seek {
@@ -199,7 +199,7 @@ impl Stager {
         known.into_iter().flat_map(say).collect()
     }
 
-    /// Time has passed; `up`: the lead is connected.
+    /// Time has passed; `up`: whom we ask is there.
     pub fn tick(&mut self, up: bool, now_us: u64) -> Vec<Step> {
         let late =
             |want: &Want| matches!(want.state, State::Asks { since_us } if now_us >= since_us + ALONE_US);

@@ -30,9 +30,9 @@ pub struct Staging {
 }
 
 impl Staging {
-    pub fn new(has_lead: bool) -> Self {
+    pub fn new(asks: bool) -> Self {
         Staging {
-            stager: Stager::new(has_lead),
+            stager: Stager::new(asks),
             ..Staging::default()
         }
     }
@@ -145,7 +145,7 @@ impl Pilot {
         if let Some(link) = self.source.link() {
             link.serves.clone_from(&self.staging.stager.serves);
         }
-        let steps = self.staging.stager.tick(self.source.has_lead(), now_us);
+        let steps = self.staging.stager.tick(self.source.answers(), now_us);
         self.act_stage(steps, now_us)
     }
 

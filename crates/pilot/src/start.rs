@@ -9,6 +9,7 @@ use tidemill_wire::log::cause;
 use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
 
 use crate::binding::Binding;
+use crate::board::Board;
 use crate::bundle::Bundle;
 use crate::error::PilotError;
 use crate::facts;
@@ -78,7 +79,10 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let source = if files {
         // a start that follows another of the same allocation: what that one was given is not ours
         let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
-        Source::Files(Mailbox::open(address(options, &settings), first, now_us)?)
+        let board = settings
+            .peers
+            .then(|| Board::new(&options.fleet, &pilot, &secret));
+        Source::Files(Mailbox::open(address(options, &settings), first, now_us)?, board)
     } else {
         let identity = Identity {
             pilot,

@@ -74,7 +74,7 @@ impl Pilot {
         {
             return self.drain(Reason::DeadLead, "the lead has been silent", now_us);
         }
-        if matches!(&self.source, Source::Files(mailbox) if !mailbox.agent_lives()) {
+        if matches!(&self.source, Source::Files(mailbox, _) if !mailbox.agent_lives()) {
             return self.drain(Reason::DeadAgent, "the agent has been silent", now_us);
         }
         if self.idle_due_us().is_some_and(|due_us| now_us >= due_us) {
@@ -96,8 +96,8 @@ impl Pilot {
         let idle = self.source.is_open() && !busy;
         let settings = self.post.settings();
         let patience_s = match &self.source {
-            Source::Files(mailbox) if mailbox.closed => 0.0,
-            Source::Files(_) => settings.idle_s.max(2.0 * settings.top_up_s),
+            Source::Files(mailbox, _) if mailbox.closed => 0.0,
+            Source::Files(..) => settings.idle_s.max(2.0 * settings.top_up_s),
             Source::Lead(_) => settings.idle_s,
         };
         (idle && matches!(self.phase, Phase::Working)).then_some(self.worked_us + seconds_us(patience_s))

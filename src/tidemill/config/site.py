@@ -382,8 +382,8 @@ class SiteConfig(
     spill_dir: Annotated[
         Path | None,
         doc(
-            "A fast directory of each node for work directories that do not fit into memory; none = jobs that need one "
-            "are refused"
+            "A fast directory of each node, or by a variable of the allocation (`$DW_JOB_STRIPED`) its burst buffer, "
+            "for work directories that do not fit into memory; none = jobs that need one are refused"
         ),
     ] = None
     output_flush_s: Annotated[

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use tidemill_slot::own;
 use tidemill_sys::file;
 
+use crate::variables;
+
 /// File systems that other machines serve, as /proc/self/mountinfo names them: a work directory there would be what
 /// memory was to spare.
 const REMOTE: [&str; 22] = [
@@ -36,19 +38,24 @@ const REMOTE: [&str; 22] = [
 const RESERVE: u64 = 20;
 
 /// MB that work directories may take below `base`, and what is to be said; 0 where it is of no use, with the reason.
-/// Removes what killed pilots of ours left there.
-pub fn look(base: Option<&str>) -> (u64, String) {
-    let Some(base) = base else {
+/// Removes what killed pilots of ours left there. A variable in `named` means a directory of this allocation, such as a
+/// burst buffer: that may be served over a network.
+pub fn look(named: Option<&str>) -> (u64, String) {
+    let Some(base) = named else {
         return (0, String::from("the site has no `spill_dir`"));
     };
     let no = |why: &str| (0, format!("`spill_dir` `{base}` {why}"));
-    let path = match Path::new(base).canonicalize() {
+    let expanded = match variables::expand(base) {
+        Ok(expanded) => expanded,
+        Err(why) => return no(&format!("cannot be used on this node: {why}")),
+    };
+    let path = match Path::new(&expanded).canonicalize() {
         Ok(path) => path,
         Err(error) => return no(&format!("cannot be used on this node: {error}")),
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     match kind_of(&mounts, &path) {
-        Some(kind) if REMOTE.contains(&kind.as_str()) => {
+        Some(kind) if REMOTE.contains(&kind.as_str()) && expanded == base => {
             return no(&format!("is on a network file system ({kind})"));
         }
         Some(kind) if kind == "tmpfs" || kind == "ramfs" => {
