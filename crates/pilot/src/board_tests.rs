@@ -34,7 +34,7 @@ fn names(fleet: &Path) -> Vec<String> {
 #[test]
 fn the_first_reads_the_others_come_to_it_and_to_each_other() {
     let fleet = tempfile::tempdir().unwrap();
-    let mut board = |name: &str| Board::new(fleet.path(), name, "s");
+    let board = |name: &str| Board::new(fleet.path(), name, "s");
     let (mut a, mut b, mut c) = (board("a"), board("b"), board("c"));
     assert_eq!(seek(&mut a, "a:1", &[], 0), Some(vec![]));
     assert_eq!(
@@ -53,7 +53,7 @@ fn the_first_reads_the_others_come_to_it_and_to_each_other() {
 #[test]
 fn when_all_that_are_named_are_gone_one_reads_and_the_others_wait_for_it() {
     let fleet = tempfile::tempdir().unwrap();
-    let mut board = |name: &str| Board::new(fleet.path(), name, "s");
+    let board = |name: &str| Board::new(fleet.path(), name, "s");
     let (mut a, mut b, mut c) = (board("a"), board("b"), board("c"));
     seek(&mut a, "a:1", &[], 0);
     let before = read(&fleet.path().join("peers/ab"));

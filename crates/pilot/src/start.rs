@@ -77,12 +77,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         return Ok(None);
     }
     let source = if files {
-        // a start that follows another of the same allocation: what that one was given is not ours
-        let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
-        let board = settings
-            .peers
-            .then(|| Board::new(&options.fleet, &pilot, &secret));
-        Source::Files(Mailbox::open(address(options, &settings), first, now_us)?, board)
+        by_files(options, &settings, (&pilot, &secret), (incarnation, now_us))?
     } else {
         let identity = Identity {
             pilot,
@@ -105,6 +100,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         lead_process,
         signals,
     })))
+}
+
+/// Work comes with files only, and so does what is known of other nodes.
+fn by_files(
+    options: &Options,
+    settings: &Settings,
+    (pilot, secret): (&str, &str),
+    (incarnation, now_us): (u64, u64),
+) -> Result<Source, PilotError> {
+    // a start that follows another of the same allocation: what that one was given is not ours
+    let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
+    let mailbox = Mailbox::open(address(options, settings), first, now_us)?;
+    let board = settings.peers.then(|| Board::new(&options.fleet, pilot, secret));
+    Ok(Source::Files(mailbox, board))
 }
 
 fn joined(first: String, more: Vec<String>) -> String {
