@@ -146,6 +146,12 @@ def test_app_check_tells_the_image(site: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert "image      rel1: /sw/rel1" in out
     assert f'images = ["rel1@sha256:{digest(site)}"]' in out
+    recipe = (site / "images" / "rel1.json").rename(site / "images" / "rel1@new.json")
+    write_application(site, f'"{recipe}"')
+    assert main(["app", "check", str(site / "apps" / "sim.toml")]) == 0
+    assert f'images = ["{recipe}@sha256:' in capsys.readouterr().out
+    recipe.rename(site / "images" / "rel1.json")
+    write_application(site, '"rel1"')
     elsewhere = site.parent / "sim.toml"
     elsewhere.write_bytes((site / "apps" / "sim.toml").read_bytes())
     assert main(["app", "check", str(elsewhere), "--store", str(site / "images"), "--json"]) == 0

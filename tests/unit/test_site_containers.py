@@ -8,6 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.config.site import ContainerRuntime
@@ -155,6 +156,8 @@ def test_a_setuid_runtime_needs_slots_without_namespaces_and_is_never_traced() -
     assert "no_new_privs" in check(asked, setuid, "auto")[0]
     assert check(asked, setuid, "off") == []
     assert check(asked, ContainerRuntime(path=Path("/x")), "auto") == []
+    shown = msgspec.structs.replace(asked, images=["rel1"])
+    assert "images: without namespaces" in check(shown, setuid, "off")[0]
     assert not may_trace(asked, setuid)
     assert may_trace(app(Runtime.PODMAN), None)
 

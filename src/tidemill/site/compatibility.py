@@ -11,8 +11,8 @@ from tidemill.config.site import ContainerRuntime
 from tidemill.model.application import Application, Mode, Runtime
 from tidemill.site.containers import parse_image
 
-ASPECTS = ("trace", "namespaces", "no namespaces", "image", "range mode", "several nodes")
-"""Rows: tracing payloads; slots with namespaces (`isolation = "auto"`) and without (`"off"`); a Tidemill image; the
+ASPECTS = ("trace", "namespaces", "no namespaces", "images", "range mode", "several nodes")
+"""Rows: tracing payloads; slots with namespaces (`isolation = "auto"`) and without (`"off"`); images of Tidemill; the
 range protocol's descriptors; payloads that a launcher starts on several nodes."""
 
 KINDS = (
@@ -72,34 +72,36 @@ _OF_CONTAINERS = {
     "no namespaces": Cell(
         "differently", "/tmp and /dev/shm are the node's; the slot's directories are bound"
     ),
-    "image": Cell("differently", "its areas must be among `bind`: a container has a root of its own"),
+    "images": Cell("differently", "its areas must be among `bind`: a container has a root of its own"),
     "several nodes": Cell("refused", "the launcher's ranks would need the slot's directories on every node"),
 }
 
 _CELLS = {
     ("no namespaces", "setuid apptainer"): WORKS,
     ("no namespaces", "shifter"): WORKS,
-    ("image", "shifter"): Cell("refused", "without namespaces there is nothing to show an image in"),
-    ("image", "setuid apptainer"): Cell("refused", "without namespaces there is nothing to show an image in"),
+    ("images", "shifter"): Cell("refused", "without namespaces nothing can be shown at its own path"),
+    ("images", "setuid apptainer"): Cell(
+        "refused", "without namespaces nothing can be shown at its own path"
+    ),
     ("namespaces", "podman"): Cell(
         "differently",
-        "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's",
+        "one user only: no entries of yours in /etc/subuid, files of others in the container are nobody's",
     ),
     ("namespaces", "podman-hpc"): Cell(
         "differently",
-        "one user only: no entries of yours in /etc/subuid, files of others in the image are nobody's",
+        "one user only: no entries of yours in /etc/subuid, files of others in the container are nobody's",
     ),
     ("range mode", "podman"): Cell("differently", "`--preserve-fds=2` hands the protocol's descriptors on"),
     ("range mode", "podman-hpc"): Cell(
         "differently", "`--preserve-fds=2` hands the protocol's descriptors on"
     ),
-    ("image", "cvmfs"): Cell(
-        "differently", "the image is laid over the repository's path; what it lacks is read there"
+    ("images", "cvmfs"): Cell(
+        "differently", "an image is laid over the repository's path; what it lacks is read there"
     ),
     ("trace", "modules"): Cell(
         "differently", "the shell and `module` are not in the profile: they ran before"
     ),
-    ("image", "modules"): Cell(
+    ("images", "modules"): Cell(
         "differently", "trace with the set-up: then what the modules name is in the image"
     ),
 }
@@ -128,6 +130,8 @@ def check(app: Application, configured: ContainerRuntime | None, isolation: str)
     aspects = ["no namespaces" if isolation == "off" else "namespaces"]
     if app.mode is Mode.RANGE:
         aspects.append("range mode")
+    if app.images:
+        aspects.append("images")
     if app.ranks_max:
         aspects.append("several nodes")
     verdicts = [(aspect, cell(aspect, kind)) for aspect in aspects]
