@@ -67,7 +67,7 @@ fn failed(what: &str, input: &InputDef, error: &SysError) -> InputError {
 }
 
 impl Inputs {
-    /// Copies what all payloads of the job share and reads the lines; done once.
+    /// Copies what all payloads of the job share and reads the lines; done once, and begun anew where it was broken off.
     pub fn copy_shared(&mut self, place: &Place, job: &JobDef, go_on: GoOn<'_>) -> Result<(), InputError> {
         if self.copied {
             return Ok(());
@@ -79,6 +79,7 @@ impl Inputs {
             file::make_dir_at(own, &directory(job.job), 0o755).map_err(wrong)?;
             let target = format!("{}/{}", directory(job.job), input.name);
             match (&input.path, input.kind.as_str()) {
+                _ if self.shown.contains(&target) => {}
                 (Some(path), "shared") if show(place, path, &target) => {
                     if place.isolated == Isolated::Namespaces {
                         self.shown.push(target.clone());

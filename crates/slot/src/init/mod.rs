@@ -476,6 +476,7 @@ impl Init {
         if self.busy && !working && self.queue.is_empty() {
             self.flush_joiner();
             self.control.put(FromSlot::Idle);
+            self.permits.forget();
             self.busy = false;
         }
     }

@@ -46,6 +46,11 @@ impl Permits {
         self.note = note;
     }
 
+    /// The pilot has been told that the slot is idle, and with that forgets that it waits.
+    pub fn forget(&mut self) {
+        self.asked = None;
+    }
+
     /// What the next payload's log says first.
     pub fn take_note(&mut self) -> String {
         std::mem::take(&mut self.note)
@@ -90,6 +95,14 @@ mod tests {
         assert_eq!(permits.look(1, 3), Verdict::Start);
         assert_eq!(permits.take_note(), "slow");
         assert_eq!(permits.look(1, 4), Verdict::Ask);
+    }
+
+    #[test]
+    fn a_slot_that_was_idle_asks_again() {
+        let mut permits = Permits::default();
+        permits.look(1, 0);
+        permits.forget();
+        assert_eq!(permits.look(1, 1), Verdict::Ask);
     }
 
     #[test]

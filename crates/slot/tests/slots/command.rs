@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
     ("inputs lie in the work directory and cannot be changed", inputs),
     ("an input that the node holds is shown and not copied", held_input),
     ("a missing input is a stage_in failure", missing_input),
+    (
+        "inputs whose copy failed are copied by the next payload",
+        input_missing_for_a_while,
+    ),
     ("what one payload leaves the next does not see", emptied),
     ("processes left over are killed", leftovers),
     ("an unknown template is a dispatch failure", unknown_template),
@@ -34,6 +38,7 @@ pub const TESTS: &[Test] = &[
         "a start that costs something waits for a permit, each for its own",
         paced,
     ),
+    ("a slot that was idle asks for a permit again", paced_again),
 ];
 
 fn failing_event() {
@@ -286,6 +291,33 @@ fn held_input() {
     }
 }
 
+fn input_missing_for_a_while() {
+    let store = tempfile::tempdir_in("/tmp").unwrap();
+    let stage = tempfile::tempdir().unwrap();
+    let (held, late) = (store.path().join("5ec2e7"), stage.path().join("late"));
+    std::fs::write(&held, "held\n").unwrap();
+    for base in [isolated(), plain()] {
+        let shown = u32::from(base.isolation == tidemill_slot::Isolation::Required);
+        let mut what = shell("cat a b; grep -c /in/5/a /proc/self/mountinfo; :");
+        what.1.inputs = vec![
+            input("a", "shared", held.to_str(), None),
+            input("b", "shared", late.to_str(), None),
+        ];
+        let spec = tidemill_slot::SlotSpec {
+            stores: vec![store.path().into()],
+            ..base
+        };
+        let mut rig = Rig::new(&spec);
+        rig.learn(&what).give(0, 1).all();
+        assert!(rig.failed[0].message.contains("`b`"), "{:?}", rig.failed);
+        std::fs::write(&late, "late\n").unwrap();
+        rig.give(1, 1).all();
+        assert_eq!(rig.stdout(), format!("held\nlate\n{shown}\n"), "{:?}", rig.failed);
+        rig.slot.kill();
+        std::fs::remove_file(&late).unwrap();
+    }
+}
+
 fn missing_input() {
     let mut what = shell("true");
     what.1.inputs = vec![input("cards", "shared", Some("/no/such/cards"), None)];
@@ -352,6 +384,16 @@ fn idle() {
         .until(|rig| rig.idle == 1);
     assert_eq!(rig.settled(), 10, "idle comes after everything else");
     rig.give(10, 1).until(|rig| rig.idle == 2);
+}
+
+fn paced_again() {
+    let mut what = shell("echo here");
+    what.0.start_ops = [("sw".to_owned(), 300)].into();
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&what).give(0, 1).until(|rig| rig.wants.len() == 1);
+    rig.tell(&ToSlot::CancelJob { job: 5 }).until(|rig| rig.idle == 1);
+    // the pilot has forgotten that we wait
+    rig.give(1, 1).until(|rig| rig.wants.len() == 2);
 }
 
 fn paced() {
