@@ -1,8 +1,8 @@
 //! Traces of payloads: which ones are traced, how they are started under `trace`, and what came of it.
 //!
 //! The traced payload's parent is this very program, opened before the slot hid it. It passes exit status and signals on,
-//! ends with its command, and is one process more in the payload's accounts. The profile comes by an anonymous file, so
-//! that a payload cannot write it.
+//! ends with its command, and is one process more in the payload's accounts. The profile comes by an anonymous file:
+//! what payloads leave behind does not meet it; one that is out to spoil its own profile can.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
