@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Fork, Namespaces, Waited};
 use tidemill_sys::{file, signal, socket, time, SysError};
 
 use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
 use crate::init::{self, Birth};
-use crate::own::{self, OwnDirectory};
 use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
 
 /// A slot that is not up by then is given up.

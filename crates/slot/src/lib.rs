@@ -16,10 +16,11 @@ mod fields;
 mod handle;
 mod init;
 mod message;
-pub mod own;
 mod protocol;
 mod queue;
 mod template;
+
+pub use tidemill_sys::own; // the pilot's directories are made likewise
 
 pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;

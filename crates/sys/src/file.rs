@@ -265,18 +265,6 @@ fn open_step_by_step(dir: BorrowedFd<'_>, relative: &str) -> Result<OwnedFd> {
     )
 }
 
-/// Locks an open file or directory for us (flock(2)) until the last copy of the descriptor is closed, by death too;
-/// false where somebody else holds it. Never waits.
-pub fn lock(fd: BorrowedFd<'_>) -> Result<bool> {
-    // SAFETY: plain call on a descriptor that lives during it.
-    let result = unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    match check(result, "lock", "") {
-        Ok(_) => Ok(true),
-        Err(error) if error.os_error() == libc::EWOULDBLOCK => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Makes a directory; one that exists is fine.
 pub fn make_dir_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<()> {
     let text = c_name(name)?;

@@ -8,6 +8,7 @@ pub mod fd;
 pub mod file;
 pub mod mount;
 pub mod overlay;
+pub mod own;
 pub mod process;
 pub mod ptrace;
 pub mod seccomp;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use tidemill_sys::{file, process, time, Result, SysError};
+use crate::{attribute, file, process, time, Result, SysError};
 
 /// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
 const NO_LOCKS: [i32; 3] = [38, 95, 37];
@@ -115,7 +115,7 @@ fn host() -> String {
 /// The lock of a directory; None where somebody else has it, or the directory is gone by now.
 fn lock(path: &Path) -> Result<Option<File>> {
     let dir = File::from(file::open_dir(path)?);
-    if !file::lock(dir.as_fd())? {
+    if !attribute::lock(dir.as_fd(), true)? {
         return Ok(None);
     }
     let same = dir.metadata().is_ok_and(|held| {
@@ -137,10 +137,15 @@ mod tests {
         std::fs::create_dir(dead.path().join("tmp")).unwrap();
         std::fs::write(dead.path().join("tmp/x"), "x").unwrap();
         std::fs::create_dir(base.path().join("mine")).unwrap();
+        std::fs::write(base.path().join("mine/x"), "x").unwrap();
+        // as somebody else might make it, so that we empty what is ours
+        let planted = format!("{}1-1-{}", prefix("slot"), host());
+        std::os::unix::fs::symlink("mine", base.path().join(&planted)).unwrap();
         let (dead_path, other_path) = (dead.path().to_owned(), other.path().to_owned());
         drop((dead, other));
         assert_eq!(clean(base.path(), "slot"), 1);
-        assert!(living.path().exists() && other_path.exists() && base.path().join("mine").exists());
+        assert!(living.path().exists() && other_path.exists());
+        assert!(base.path().join(planted).join("x").exists());
         assert!(!dead_path.exists());
         assert_eq!(clean(&base.path().join("none"), "slot"), 0);
     }

@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
+use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_wire::ImageUse;
 
 use crate::inode::Survey;
@@ -85,10 +86,11 @@ fn obey(options: Options) -> Result<i32, ImageError> {
             Ok(0)
         }
         (Verb::Check { file: None }, Some(image)) => {
-            let place = temporary(&image)?;
-            let result = assemble(&image.name, &image.file, &place, &mut || true)
-                .and_then(|()| check(&place, &limits));
-            let _ = std::fs::remove_file(&place);
+            let place = temporary()?;
+            let file = place.path().join("image");
+            let result =
+                assemble(&image.name, &image.file, &file, &mut || true).and_then(|()| check(&file, &limits));
+            own::remove(place.path());
             print(&result?, &image.file.sha256, image.file.bytes);
             Ok(0)
         }
@@ -113,20 +115,17 @@ fn unpack_beside(file: &Path, to: &Path, limits: &Limits) -> Result<Survey, Imag
     unpack(&open, to, Links::Keep, limits)
 }
 
-/// A place in memory, of this process only.
-fn temporary(image: &ImageUse) -> Result<std::path::PathBuf, ImageError> {
-    let name = format!(
-        "tidemill-image-check-{}-{}",
-        tidemill_sys::process::id(),
-        image.file.sha256
-    );
+/// A directory in memory, ours alone. Those that runs left which were killed together with their watchers are removed
+/// first.
+fn temporary() -> Result<OwnDirectory, ImageError> {
     let shm = Path::new("/dev/shm");
     let base = if shm.is_dir() {
         shm.to_owned()
     } else {
         std::env::temp_dir()
     };
-    Ok(base.join(name))
+    own::clean(&base, "image");
+    Ok(OwnDirectory::make(&base, "image")?)
 }
 
 fn print(survey: &Survey, sha256: &str, bytes: u64) {

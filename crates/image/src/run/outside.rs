@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
-use tidemill_sys::{security, signal, SysError};
+use tidemill_sys::{own, security, signal, SysError};
 
 use super::alias::Alias;
 use super::offspring::{self, watched_signals};
@@ -81,15 +81,15 @@ fn relocate(order: &Order, why: &str) -> Result<i32, ImageError> {
     say(&format!(
         "relocated ({why}): the image is unpacked elsewhere, and paths in command and environment are rewritten"
     ));
-    let place = relocated::Place::make()?;
+    let place = super::temporary()?;
     // should the process inside be killed, what it watched over becomes ours
     security::become_subreaper()?;
     let before = offspring::children();
     let result = try_once(Namespaces::NONE, |birth| {
-        relocated::run(order, &birth, &place);
+        relocated::run(order, &birth, place.path());
     });
     offspring::end_all(&before);
-    place.remove();
+    own::remove(place.path()); // what stays is removed by a later start
     match result? {
         Tried::Over(reports, exit) => Ok(conclude(&reports, exit)),
         Tried::Refused(why) => Err(ImageError::Fuse(why)),

@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
-use tidemill_sys::{attribute, file, process, security};
+use tidemill_sys::{file, own, security};
 
 use super::offspring::{self, Outcome, Start};
 use super::outside::Birth;
@@ -17,62 +17,8 @@ use super::Order;
 use crate::show::Shown;
 use crate::{assemble, relocate, show, ImageError, Limits};
 
-const SHM: &str = "/dev/shm";
-/// Left directories of others that are looked at in one start.
-const LEFT_MAX: usize = 1000;
-
-/// The directory below which everything lies; locked while somebody uses it.
-pub(super) struct Place {
-    path: PathBuf,
-    _lock: OwnedFd,
-}
-
-impl Place {
-    /// A new directory. Those that runs left which were killed together with their watchers are removed first.
-    pub fn make() -> Result<Place, ImageError> {
-        let (uid, _) = process::user_and_group();
-        let prefix = format!("tidemill-image-{uid}-");
-        sweep(&prefix);
-        let path = Path::new(SHM).join(format!("{prefix}{}", process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(ImageError::file("make directory", &path))?;
-        let lock = file::open_dir(&path)?;
-        attribute::lock(lock.as_fd(), false)?;
-        Ok(Place { path, _lock: lock })
-    }
-
-    pub fn remove(&self) {
-        remove(&self.path);
-    }
-}
-
-fn sweep(prefix: &str) {
-    let Ok(entries) = std::fs::read_dir(SHM) else {
-        return;
-    };
-    let left = entries.filter_map(Result::ok).take(LEFT_MAX);
-    for entry in left.filter(|entry| entry.file_name().as_bytes().starts_with(prefix.as_bytes())) {
-        let unused = file::open_dir(&entry.path())
-            .and_then(|directory| attribute::lock(directory.as_fd(), true))
-            .unwrap_or(false);
-        if unused {
-            remove(&entry.path());
-        }
-    }
-}
-
-fn remove(path: &Path) {
-    // directories of an image may forbid it; `empty` opens them up
-    if let Ok(directory) = file::open_dir(path) {
-        let _ = file::empty(directory.as_fd(), &[]);
-    }
-    let _ = std::fs::remove_dir(path); // what stays is swept by a later start
-}
-
 /// Unpacks the image, runs the command, reports.
-pub(super) fn run(order: &Order, birth: &Birth, place: &Place) {
+pub(super) fn run(order: &Order, birth: &Birth, place: &Path) {
     match prepare(order, birth, place) {
         Ok(shown) => run_command(order, birth, shown),
         Err(ImageError::Stopped(_)) => {}
@@ -81,16 +27,16 @@ pub(super) fn run(order: &Order, birth: &Birth, place: &Place) {
     offspring::end_all(&[]);
     let mut life = [Poll::new(birth.life.as_fd(), READABLE)];
     if fd::poll(&mut life, Some(0)).is_ok_and(|ready| ready > 0) {
-        place.remove(); // nobody else will
+        own::remove(place); // nobody else will
     }
 }
 
-fn prepare(order: &Order, birth: &Birth, place: &Place) -> Result<Shown, ImageError> {
+fn prepare(order: &Order, birth: &Birth, place: &Path) -> Result<Shown, ImageError> {
     security::become_subreaper()?;
-    let directory = file::open_dir(&place.path)?;
+    let directory = file::open_dir(place)?;
     let space = file::space(directory.as_fd())?;
     let room = order.memory_bytes.min(space.block_bytes * space.blocks_free);
-    let image = place.path.join("image");
+    let image = place.join("image");
     if order.image.file.bytes > room {
         return Err(ImageError::TooBig {
             path: image,
@@ -104,7 +50,7 @@ fn prepare(order: &Order, birth: &Birth, place: &Place) -> Result<Shown, ImageEr
         !fd::poll(&mut life, Some(0)).is_ok_and(|ready| ready > 0)
     };
     assemble(&order.image.name, &order.image.file, &image, &mut go_on)?;
-    let root = place.path.join("root");
+    let root = place.join("root");
     DirBuilder::new()
         .mode(0o700)
         .create(&root)
