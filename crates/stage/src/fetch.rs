@@ -1,7 +1,8 @@
 //! One file: sources in turn, the whole verified, the pilot told.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tidemill_wire::log::{cause, Log};
@@ -15,79 +16,139 @@ use crate::{shared, take, Node};
 const LOG: Log = Log::new("stage");
 /// Files that come at the same time; more wait.
 const FETCHES_MAX: usize = 4;
+/// Files that wait; a node holds fewer.
+const QUEUED_MAX: usize = 10_000;
 
-/// Fetches that run, and when the file was first asked for.
-#[derive(Debug, Default)]
-pub struct Fetches {
-    running: Mutex<HashMap<String, ()>>,
-    ended: Condvar,
+/// What is to be done for one file.
+#[derive(Debug)]
+enum Work {
+    Fetch {
+        file: StagedFile,
+        fast: bool,
+        peers: Vec<String>,
+    },
+    /// look again at all of what an earlier stage left
+    Adopt(Result<Arc<Entry>, FetchError>),
 }
 
-impl Fetches {
-    /// Wait for a place; false where this file is being fetched already.
-    fn enter(&self, sha256: &str) -> bool {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut running = self
-            .ended
-            .wait_while(running, |running| {
-                running.len() >= FETCHES_MAX && !running.contains_key(sha256)
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        running.insert(sha256.to_owned(), ()).is_none()
-    }
+/// Files that come or wait for it. Threads take what waits until nothing does.
+#[derive(Debug, Default)]
+pub struct Fetches(Mutex<Waiting>);
 
-    fn leave(&self, sha256: &str) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.remove(sha256);
-        drop(running);
-        self.ended.notify_all();
-    }
+#[derive(Debug, Default)]
+struct Waiting {
+    queue: VecDeque<(String, Work)>,
+    /// waiting or coming
+    known: HashSet<String>,
+    threads: usize,
 }
 
 /// Begin to fetch; the pilot hears of it.
 pub fn start(node: &Arc<Node>, (file, fast): (StagedFile, bool), peers: Vec<String>) {
-    let node = Arc::clone(node);
-    std::thread::spawn(move || {
-        if !node.fetches.enter(&file.sha256) {
-            return; // the answer to the first order is the answer to this one
-        }
-        let report = fetch(&node, (&file, fast), &peers);
-        node.fetches.leave(&file.sha256);
-        node.pilot.tell(&report);
-    });
+    begin(node, file.sha256.clone(), Work::Fetch { file, fast, peers });
 }
 
 /// Begin to hold what an earlier stage held; the pilot hears of it. Others may ask for it at once.
 pub fn adopt(node: &Arc<Node>, sha256: String, bytes: u64, fast: bool) {
     let known = node.store.adopt(&sha256, bytes, fast);
-    let node = Arc::clone(node);
-    std::thread::spawn(move || {
-        let since = Instant::now();
-        node.fetches.enter(&sha256); // nobody fetches what is held
-        let result = known.and_then(|entry| {
-            entry.read_again()?;
-            let came = entry.finish()?;
-            Ok((entry, came))
-        });
-        let report = match result {
-            Ok((entry, came)) => held(&entry, since, came),
-            Err(error) => {
-                LOG.warning(
-                    "file.not_adopted",
-                    &[("sha256", &sha256), ("cause", &cause(&error))],
-                );
-                node.store.remove(&sha256);
-                Report::Failed {
-                    sha256: sha256.clone(),
-                    kind: FailureKind::Shared,
-                    message: cause(&error),
-                    avoid: Vec::new(),
-                }
-            }
+    begin(node, sha256, Work::Adopt(known));
+}
+
+fn begin(node: &Arc<Node>, sha256: String, work: Work) {
+    let mut waiting = node.fetches.locked();
+    if !waiting.known.insert(sha256.clone()) {
+        return; // the answer to the first order is the answer to this one
+    }
+    if waiting.queue.len() >= QUEUED_MAX {
+        waiting.known.remove(&sha256);
+        drop(waiting);
+        let message = format!("{QUEUED_MAX} files wait already");
+        return node.pilot.tell(&not_now(&sha256, message));
+    }
+    waiting.queue.push_back((sha256, work));
+    if waiting.threads == FETCHES_MAX {
+        return;
+    }
+    waiting.threads += 1;
+    drop(waiting);
+    let worker = Arc::clone(node);
+    if let Err(error) = std::thread::Builder::new().spawn(move || work_off(&worker)) {
+        give_up(node, &error);
+    }
+}
+
+/// A thread's life.
+fn work_off(node: &Node) {
+    loop {
+        let mut waiting = node.fetches.locked();
+        let Some((sha256, work)) = waiting.queue.pop_front() else {
+            waiting.threads -= 1;
+            return;
         };
-        node.fetches.leave(&sha256);
+        drop(waiting);
+        let report = match work {
+            Work::Fetch { file, fast, peers } => fetch(node, (&file, fast), &peers),
+            Work::Adopt(entry) => read_again(node, &sha256, entry),
+        };
+        node.fetches.locked().known.remove(&sha256);
         node.pilot.tell(&report);
+    }
+}
+
+/// A thread could not be started: what waits is done by the others, or not at all.
+fn give_up(node: &Node, error: &io::Error) {
+    let mut waiting = node.fetches.locked();
+    waiting.threads -= 1;
+    if waiting.threads > 0 {
+        return;
+    }
+    let left = std::mem::take(&mut waiting.queue);
+    for (sha256, _) in &left {
+        waiting.known.remove(sha256);
+    }
+    drop(waiting);
+    for (sha256, work) in &left {
+        if matches!(work, Work::Adopt(_)) {
+            node.store.remove(sha256);
+        }
+        let message = format!("failed to start a thread: {error}");
+        node.pilot.tell(&not_now(sha256, message));
+    }
+}
+
+fn not_now(sha256: &str, message: String) -> Report {
+    Report::Failed {
+        sha256: sha256.to_owned(),
+        kind: FailureKind::Shared,
+        message,
+        avoid: Vec::new(),
+    }
+}
+
+impl Fetches {
+    fn locked(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read_again(node: &Node, sha256: &str, entry: Result<Arc<Entry>, FetchError>) -> Report {
+    let since = Instant::now();
+    let result = entry.and_then(|entry| {
+        entry.read_again()?;
+        let came = entry.finish()?;
+        Ok((entry, came))
     });
+    match result {
+        Ok((entry, came)) => held(&entry, since, came),
+        Err(error) => {
+            LOG.warning(
+                "file.not_adopted",
+                &[("sha256", &sha256), ("cause", &cause(&error))],
+            );
+            node.store.remove(sha256);
+            not_now(sha256, cause(&error))
+        }
+    }
 }
 
 fn fetch(node: &Node, (file, fast): (&StagedFile, bool), peers: &[String]) -> Report {

@@ -38,16 +38,22 @@ pub fn serve(node: &Arc<Node>, listener: &TcpListener) {
                     continue; // closed at once: the taker asks for another source
                 }
                 takers.fetch_add(1, Ordering::Relaxed);
-                let (node, takers) = (Arc::clone(node), Arc::clone(&takers));
-                std::thread::spawn(move || {
+                let node = Arc::clone(node);
+                let serves = Arc::clone(&takers);
+                let thread = std::thread::Builder::new().spawn(move || {
                     if let Err(error) = give(&node, stream) {
                         LOG.info(
                             "taker.left",
                             &[("peer", &address.to_string()), ("cause", &error.to_string())],
                         );
                     }
-                    takers.fetch_sub(1, Ordering::Relaxed);
+                    serves.fetch_sub(1, Ordering::Relaxed);
                 });
+                if let Err(error) = thread {
+                    // the stream is closed: the taker asks for another source
+                    takers.fetch_sub(1, Ordering::Relaxed);
+                    LOG.warning("stage.cannot_serve", &[("cause", &error.to_string())]);
+                }
             }
             Err(error) => {
                 LOG.warning("stage.cannot_accept", &[("cause", &error.to_string())]);

@@ -153,10 +153,16 @@ fn listen(node: &Arc<Node>, host: Option<&str>) -> Report {
     match bound {
         Ok((listener, address)) => {
             let node = Arc::clone(node);
-            std::thread::spawn(move || give::serve(&node, &listener));
-            Report::Listens {
-                address: Some(address),
-                message: String::new(),
+            let thread = std::thread::Builder::new().spawn(move || give::serve(&node, &listener));
+            match thread {
+                Ok(_) => Report::Listens {
+                    address: Some(address),
+                    message: String::new(),
+                },
+                Err(error) => Report::Listens {
+                    address: None,
+                    message: format!("failed to start a thread for other nodes: {error}"),
+                },
             }
         }
         Err(cause) => Report::Listens {

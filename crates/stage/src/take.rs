@@ -1,6 +1,6 @@
 //! Taking a file from another node.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,10 @@ use crate::Node;
 const CONNECT: Duration = Duration::from_secs(3);
 /// A giver says every second that it lives; one that is silent for so long is gone.
 const SILENT: Duration = Duration::from_secs(15);
-/// A giver that lives but brings nothing new for so long has a source that does not work: ask for another one.
+/// A giver that lives but does not bring the next block in so long has a source that does not work: ask for another one.
 const STUCK: Duration = Duration::from_secs(60);
+/// A giver whose sources spoil the file more often has none that is right.
+const SPOILED_MAX: u32 = 3;
 
 /// Get what is missing of `entry` from the node at `address`.
 pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError> {
@@ -32,10 +34,11 @@ pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError>
         message: message.to_owned(),
     };
     let mut content = Vec::new();
-    let mut moved = Instant::now();
+    let mut until = Instant::now() + STUCK;
+    let mut spoiled = 0;
     while entry.here() < entry.blocks() {
         let mut head = [0; FRAME_BYTES];
-        stream.read_exact(&mut head).map_err(failed("hear more from"))?;
+        read_before(&mut stream, &mut head, until).map_err(failed("hear more from"))?;
         match Frame::read(head) {
             Some(Frame::Block { length, checksum }) => {
                 let block = entry.here();
@@ -43,9 +46,7 @@ pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError>
                     return Err(refused(&format!("sent a block of {length} bytes")));
                 }
                 content.resize(length as usize, 0);
-                stream
-                    .read_exact(&mut content)
-                    .map_err(failed("receive a block from"))?;
+                read_before(&mut stream, &mut content, until).map_err(failed("receive a block from"))?;
                 let found = crc32fast::hash(&content);
                 if found != checksum {
                     return Err(FetchError::Damaged {
@@ -56,13 +57,16 @@ pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError>
                     });
                 }
                 content = entry.append(content, checksum, Some(address))?;
-                moved = Instant::now();
-            }
-            Some(Frame::Wait) if moved.elapsed() > STUCK => {
-                return Err(refused("waits for its own source"));
+                until = Instant::now() + STUCK;
             }
             Some(Frame::Wait) => {}
-            Some(Frame::Spoiled) => entry.start_again(),
+            Some(Frame::Spoiled) if spoiled == SPOILED_MAX => {
+                return Err(refused(&format!("got it spoilt more than {SPOILED_MAX} times")));
+            }
+            Some(Frame::Spoiled) => {
+                spoiled += 1;
+                entry.start_again();
+            }
             Some(Frame::Gone) => return Err(refused("will not have it")),
             None => return Err(refused("sent what is no frame")),
         }
@@ -70,7 +74,24 @@ pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError>
     Ok(())
 }
 
-fn greet(node: &Node, entry: &Entry, address: &str) -> Result<BufReader<TcpStream>, FetchError> {
+/// Fills the buffer; an error where it is not full before `until`, however the bytes come.
+fn read_before(from: &mut impl Read, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+    while !buffer.is_empty() {
+        if Instant::now() > until {
+            let what = format!("no whole block in {} s", STUCK.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+        match from.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => buffer = &mut buffer[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn greet(node: &Node, entry: &Entry, address: &str) -> Result<TcpStream, FetchError> {
     let failed = |operation: &'static str| {
         move |source: io::Error| FetchError::Peer {
             operation,
@@ -122,5 +143,32 @@ fn greet(node: &Node, entry: &Entry, address: &str) -> Result<BufReader<TcpStrea
     if !answer.refusal.is_empty() {
         return Err(refused(answer.refusal));
     }
-    Ok(BufReader::with_capacity(FRAME_BYTES, stream))
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_come_one_by_one_do_not_put_off_the_end() {
+        let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        std::thread::spawn(move || while theirs.write_all(b"x").is_ok() {});
+        let mut small = [0; 3];
+        let soon = Duration::from_millis(50);
+        read_before(&mut ours, &mut small, Instant::now() + STUCK).unwrap();
+        assert_eq!(&small, b"xxx");
+        let mut endless = Slow(ours);
+        let error = read_before(&mut endless, &mut [0; 1 << 20], Instant::now() + soon).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// A byte per read, whatever there is.
+    struct Slow<T>(T);
+
+    impl<T: Read> Read for Slow<T> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.read(&mut buffer[..1])
+        }
+    }
 }

@@ -12,6 +12,7 @@ use tidemill_wire::{Piece, StagedFile};
 
 use crate::control::{FailureKind, Order, Report};
 use crate::entry::{hex, BLOCK_BYTES};
+use crate::peer::{self, Answer, Frame, Greeting, Wish};
 
 const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
 
@@ -355,4 +356,75 @@ fn what_an_earlier_stage_held_is_held_again_and_served_and_what_is_spoilt_is_not
         assert!(!node.store.path().join(&file.sha256).exists());
         assert_eq!(is_held(&node.fetched(&file, &[]), &content).0, file.bytes);
     }
+}
+
+#[test]
+fn more_files_than_come_at_once_come_one_after_the_other_and_each_is_answered_once() {
+    let shared: Vec<_> = (0..20).map(|_| tempfile::tempdir().unwrap()).collect();
+    let content = |k: usize| format!("file {k}").into_bytes();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut node = Stage::start(SECRET, 1 << 30);
+    let mark = packed(shared[0].path(), b"mark");
+    is_held(&node.fetched(&mark, &[]), b"mark");
+    let file = |k: usize| packed(shared[k].path(), &content(k));
+    let files: Vec<StagedFile> = (0..20).map(file).collect();
+    for file in &files[..4] {
+        node.fetch(file, &[&silent.local_addr().unwrap().to_string()]);
+    }
+    for file in files[4..].iter().chain(&files[4..]) {
+        node.fetch(file, &[]); // twice, while all wait
+    }
+    let marked = node.store.path().join(&mark.sha256);
+    node.order(&Order::Drop { sha256: mark.sha256 });
+    while marked.exists() {
+        std::thread::yield_now(); // until all orders are read
+    }
+    let stuck: Vec<TcpStream> = (0..4).map(|_| silent.accept().unwrap().0).collect();
+    drop(stuck);
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        seen.push(match node.report() {
+            Report::Held { sha256, .. } | Report::Failed { sha256, .. } => sha256,
+            other @ Report::Listens { .. } => panic!("{other:?}"),
+        });
+    }
+    let mut expected: Vec<String> = files.iter().map(|file| file.sha256.clone()).collect();
+    expected.sort();
+    seen.sort();
+    assert_eq!(seen, expected);
+    // the next answer is to the next order
+    let last = packed(shared[0].path(), b"last");
+    is_held(&node.fetched(&last, &[]), b"last");
+}
+
+#[test]
+fn a_giver_that_spoils_the_file_again_and_again_is_left() {
+    let shared = tempfile::tempdir().unwrap();
+    let file = packed(shared.path(), b"abc");
+    let giver = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = giver.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut stream = giver.accept().unwrap().0;
+        let nonce = tidemill_wire::handshake::nonce().unwrap();
+        let greeting = Greeting {
+            nonce: nonce.clone(),
+            block_bytes: BLOCK_BYTES,
+        };
+        stream.write_all(&peer::line(&greeting).unwrap()).unwrap();
+        let soon = std::time::Instant::now() + Duration::from_secs(60);
+        let wish: Wish = peer::read_line(&mut stream, soon).unwrap();
+        let proof = tidemill_wire::handshake::giver_proof(SECRET, &nonce, &wish.nonce, &wish.sha256);
+        let refusal = String::new();
+        stream
+            .write_all(&peer::line(&Answer { proof, refusal }).unwrap())
+            .unwrap();
+        while stream.write_all(&Frame::Spoiled.bytes()).is_ok() {}
+    });
+    let mut node = Stage::start(SECRET, 1 << 30);
+    let report = node.fetched(&file, &[&address]);
+    assert!(
+        matches!(&report, Report::Failed { kind: FailureKind::Peer, message, .. } if message.contains("spoilt")),
+        "{report:?}"
+    );
+    is_held(&node.fetched(&file, &[]), b"abc");
 }
