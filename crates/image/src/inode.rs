@@ -316,6 +316,10 @@ impl Squashfs {
                         return Err(self.damaged("a path of more than 4096 bytes"));
                     }
                     let below = self.list(listing, entries_max)?;
+                    // what waits takes memory long before it is visited
+                    if entries + (waiting.len() + below.len()) as u64 > entries_max {
+                        return Err(self.damaged(format!("it has more than {entries_max} entries")));
+                    }
                     let below = below.into_iter().rev();
                     waiting.extend(below.map(|(name, at)| (path.join(OsStr::from_bytes(&name)), at)));
                 }
