@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
+use tidemill_image::PROGRAM_PLACES;
 use tidemill_sys::trial::{self, Resource};
 use tidemill_sys::{file, process};
 
@@ -39,19 +40,6 @@ const PROGRAMS: [&str; 17] = [
     "modulecmd",
     "lfs",
     "nvidia-container-cli",
-];
-
-/// Besides PATH; Apptainer and Singularity bring a squashfuse along (their libexec directories, 1.1 and later).
-const PROGRAM_DIRS: [&str; 9] = [
-    "/usr/local/bin",
-    "/usr/bin",
-    "/bin",
-    "/usr/sbin",
-    "/usr/libexec/apptainer/bin",
-    "/usr/local/libexec/apptainer/bin",
-    "/usr/libexec/singularity/bin",
-    "/usr/local/libexec/singularity/bin",
-    "/opt/apptainer/libexec/apptainer/bin",
 ];
 
 const PLACES: [&str; 5] = ["/dev/shm", "/tmp", "/local", "/scratch", "/localscratch"];
@@ -134,7 +122,7 @@ fn programs() -> BTreeMap<String, String> {
     let mut dirs: Vec<PathBuf> = std::env::split_paths(&path)
         .filter(|dir| dir.is_absolute())
         .collect();
-    dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
+    dirs.extend(PROGRAM_PLACES.iter().map(PathBuf::from));
     let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|path| may_run(path));
     PROGRAMS
         .iter()

@@ -135,19 +135,23 @@ fn images(facts: &Facts) -> Way {
     }
     let no_overlay = lack(facts, &[OVERLAY]);
     let program = facts.program(&["squashfuse_ll", "squashfuse"]);
-    // squashfuse runs in a user namespace inside ours, where files of user 0 in an image are the payloads' own
-    let no_fuse = match (lack(facts, &[FUSE_DEVICE, FUSE, NESTED]), program) {
+    let no_fuse = match (lack(facts, &[FUSE_DEVICE, FUSE]), program) {
         (None, None) => Some("no squashfuse on PATH or beside Apptainer".to_owned()),
         (why, _) => why,
     };
     let way = if no_fuse.is_some() { "unpack" } else { "fuse" };
-    let cost = match (&no_fuse, &no_overlay) {
+    // a user's squashfuse runs in a user namespace inside ours, where files of user 0 in an image are the payloads' own
+    let others = (no_fuse.is_none() && facts.uid != 0)
+        .then(|| lack(facts, &[NESTED]))
+        .flatten();
+    let no_writing = no_overlay.or(others);
+    let cost = match (&no_fuse, &no_writing) {
         (None, None) => "",
         (Some(_), None) => MEMORY,
         (None, Some(_)) => READ_ONLY,
         (Some(_), Some(_)) => BOTH,
     };
-    let reasons: Vec<String> = [no_fuse, no_overlay].into_iter().flatten().collect();
+    let reasons: Vec<String> = [no_fuse, no_writing].into_iter().flatten().collect();
     let why = match (reasons.is_empty(), program) {
         (true, Some(program)) => format!("/dev/fuse is open to us and {program} is there"),
         _ => reasons.join("; "),
@@ -287,7 +291,11 @@ mod tests {
         let read_only = ways(&without(&[OVERLAY], "Operation not permitted")).images;
         assert_eq!(read_only.way, "fuse");
         assert!(read_only.cost.contains("cannot write"));
-        assert_eq!(taken(&[NESTED])[0], "unpack");
+        let mut facts = without(&[NESTED], "Operation not permitted");
+        facts.uid = 1000;
+        let foreign = ways(&facts).images;
+        assert_eq!(foreign.way, "fuse");
+        assert!(foreign.cost.contains("cannot write") && foreign.why.contains("inside a slot's"));
         assert_eq!(taken(&[TRACE])[2], "none");
         assert_eq!(taken(&[TRACE])[..2], ["fuse", "namespaces"]);
     }

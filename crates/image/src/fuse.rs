@@ -16,20 +16,24 @@ use tidemill_sys::overlay::{self, FuseUser};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
 use tidemill_sys::spawn::{self, Strings};
 use tidemill_sys::{file, mount, security, signal, socket, time, SysError};
+use tidemill_wire::log::cause;
 
 use crate::{ImageError, Limits};
 
 const PROGRAMS: [&str; 2] = ["squashfuse_ll", "squashfuse"];
-/// Looked at before PATH, whose directories may be on the shared file system; the last ones are Apptainer's own.
-const PLACES: [&str; 8] = [
+/// Looked at before PATH, whose directories may be on the shared file system. Apptainer and Singularity bring a squashfuse
+/// along (their libexec directories, 1.1 and later).
+pub const PROGRAM_PLACES: [&str; 10] = [
     "/usr/bin",
     "/bin",
     "/usr/local/bin",
+    "/usr/sbin",
     "/usr/libexec/apptainer/bin",
     "/usr/local/libexec/apptainer/bin",
     "/usr/lib/apptainer/bin",
     "/opt/apptainer/libexec/apptainer/bin",
     "/usr/libexec/singularity/bin",
+    "/usr/local/libexec/singularity/bin",
 ];
 /// Between two looks whether it answers.
 const LOOK_US: u64 = 2_000;
@@ -56,7 +60,7 @@ pub(crate) struct Daemon {
 
 /// The first squashfuse of the usual places and PATH.
 fn find(path: &OsString) -> Option<PathBuf> {
-    let places = PLACES.iter().map(PathBuf::from);
+    let places = PROGRAM_PLACES.iter().map(PathBuf::from);
     let places: Vec<PathBuf> = places.chain(std::env::split_paths(path)).collect();
     PROGRAMS.iter().find_map(|program| {
         let paths = places.iter().map(|place| place.join(program));
@@ -82,7 +86,7 @@ impl Daemon {
         let program = find(&path).ok_or_else(|| {
             ImageError::Fuse(format!(
                 "no squashfuse_ll or squashfuse in {} or PATH",
-                PLACES.join(", ")
+                PROGRAM_PLACES.join(", ")
             ))
         })?;
         let (uid, _) = process::user_and_group();
@@ -90,9 +94,9 @@ impl Daemon {
             return Daemon::start_as(Identity::Same, (&program, image, at), limits);
         }
         match Daemon::start_as(Identity::Owner, (&program, image, at), limits) {
-            Err(ImageError::Fuse(why) | ImageError::Sys(SysError { subject: why, .. })) => {
+            Err(error @ (ImageError::Fuse(_) | ImageError::Sys(_))) => {
                 let mut daemon = Daemon::start_as(Identity::Same, (&program, image, at), limits)?;
-                daemon.note = format!("files belong to others and cannot be changed: {why}");
+                daemon.note = format!("files belong to others and cannot be changed: {}", cause(&error));
                 Ok(daemon)
             }
             started => started,
@@ -353,7 +357,7 @@ fn words_for(program: &Path, image: &Path) -> Result<(Strings, Strings, CString)
     argv.push(image.as_os_str().as_bytes())?;
     argv.push(format!("/dev/fd/{CONNECTION}"))?;
     env.push("LC_ALL=C")?;
-    let usual = PLACES
+    let usual = PROGRAM_PLACES
         .iter()
         .any(|place| program.parent() == Some(Path::new(place)));
     if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH").filter(|_| !usual) {

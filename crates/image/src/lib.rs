@@ -28,6 +28,7 @@ pub use assemble::{assemble, digest};
 pub use choose::choose;
 pub use cover::cover;
 pub use error::ImageError;
+pub use fuse::PROGRAM_PLACES;
 pub use inode::Survey;
 pub use relocate::relocate;
 pub use run::command;
