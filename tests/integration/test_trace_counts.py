@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,25 @@ def test_a_signal_reaches_the_command_and_the_profile_is_written(folder: Path) -
         running.terminate()
         assert running.wait(LIMIT_S) == 9
     assert json.loads(path.read_bytes())["exit"] == 9
+
+
+def test_a_signal_ends_the_wait_for_what_the_command_left(folder: Path) -> None:
+    path = folder / "out" / "left.json"
+    left = ["sh", "-c", "sleep 600 & echo ready"]
+    command = [str(folder / "tidemill-node"), "trace", "-o", str(path), "--", *left]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"ready\n"
+            deadline = time.monotonic() + LIMIT_S
+            while running.poll() is None and time.monotonic() < deadline:
+                running.terminate()  # the first may still be the command's
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    running.wait(0.05)
+            assert running.poll() == -signal.SIGTERM
+            assert running.stdout.read() == b"", "what was left has ended too"
+        finally:
+            running.kill()
 
 
 def test_where_tracing_is_refused_the_command_runs_only_if_that_was_asked_for(folder: Path) -> None:

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::error::{check, Result};
+use crate::error::{check, Result, SysError};
 use crate::fd::{high, owned};
 
 pub const CHILD: i32 = libc::SIGCHLD;
@@ -99,6 +99,17 @@ pub fn reset_handled() -> Result<()> {
     // SAFETY: the default action is always valid.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     block_only(&[])
+}
+
+/// These signals are at their defaults.
+pub fn reset(signals: &[i32]) -> Result<()> {
+    for &signal in signals {
+        // SAFETY: the default action is always valid.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(SysError::last("reset signal", signal.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Sends a signal to one process.

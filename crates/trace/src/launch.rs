@@ -17,6 +17,9 @@ use crate::error::TraceError;
 /// HUP INT QUIT USR1 USR2 ALRM TERM: what people and batch systems send.
 const FORWARDED: [i32; 7] = [1, 2, 3, 10, 12, 14, 15];
 
+/// INT QUIT TERM: who sends them wants the end.
+const ENDING: [i32; 3] = [2, 3, 15];
+
 /// A child that is to become the command.
 struct Launched {
     report: std::fs::File,
@@ -155,6 +158,12 @@ pub fn end_as(exit: Exit) -> i32 {
             128 + number
         }
     }
+}
+
+/// The command has ended and what it left is waited for: those who want that to end reach us, and with us all of it.
+pub fn forward_no_more() {
+    stop_forwarding();
+    let _ = signal::reset(&ENDING);
 }
 
 /// Signals that arrive from now on have nobody to go to.

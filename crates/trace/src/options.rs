@@ -82,7 +82,7 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Wanted, TraceError>
             Short('o') | Long("output") => output = Some(Output::File(parser.value().map_err(wrong)?.into())),
             Long("fd") => {
                 let number = parser.value().and_then(|v| v.parse()).map_err(wrong)?;
-                output = Some(Output::Descriptor(number));
+                output = Some(descriptor(number)?);
             }
             Long("area") => {
                 let prefix = parser.value().and_then(|v| v.string()).map_err(wrong)?;
@@ -122,6 +122,14 @@ fn check(options: &Options) -> Result<(), TraceError> {
         return Err(usage("`--paths-max` is too large"));
     }
     Ok(())
+}
+
+/// The first three are the command's.
+fn descriptor(number: i32) -> Result<Output, TraceError> {
+    if number < 3 {
+        return Err(usage(&format!("`--fd {number}` is not above 2")));
+    }
+    Ok(Output::Descriptor(number))
 }
 
 fn area(prefix: String) -> Result<String, TraceError> {
@@ -167,6 +175,7 @@ mod tests {
         assert!(message("true").contains("--fd N"));
         assert!(message("-o p --also stat true").contains("close, fstat, getcwd"));
         assert!(message("-o p --area sw true").contains("absolute"));
+        assert!(message("--fd 1 true").contains("not above 2"));
         assert_eq!(parse(["--help".into()].into_iter()).unwrap(), Wanted::Help);
     }
 }

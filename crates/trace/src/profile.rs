@@ -136,6 +136,7 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
     let finder = Finder::new(points.chain(run.prefixes.iter().cloned()).collect());
     let paths = final_paths(counts, &run, &finder);
     let areas = sum_areas(counts, &paths, &finder);
+    let mounts = places(&areas, &run);
     let (exit, signal) = match run.exit {
         Some(Exit::Status(status)) => (Some(status), None),
         Some(Exit::Signal(number)) => (None, Some(number)),
@@ -156,7 +157,7 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
         started_us: run.started_us,
         cwd: run.cwd,
         env: run.env,
-        mounts: places(&areas, &run.mounts, &run.prefixes),
+        mounts,
         ops: counts
             .by_call()
             .map(|(name, ok, errors)| {
@@ -299,8 +300,10 @@ fn add_groups(area: &mut Area, groups: &ByGroup) {
     }
 }
 
-/// Mount points that were touched, and all prefixes, with their stripes on Lustre.
-fn places(areas: &[Area], mounts: &[Mount], prefixes: &[String]) -> Vec<Place> {
+/// Mount points that were touched, and all prefixes. With their stripes on Lustre once the run is over: asking takes
+/// time, for which a run would stand still.
+fn places(areas: &[Area], run: &Run) -> Vec<Place> {
+    let (mounts, asks) = (&run.mounts, run.exit.is_some());
     let owners = Finder::new(mounts.iter().map(|mount| mount.point.clone()).collect());
     let kind_of = |point: &str| {
         let mount = mounts.iter().find(|mount| mount.point == point);
@@ -310,7 +313,9 @@ fn places(areas: &[Area], mounts: &[Mount], prefixes: &[String]) -> Vec<Place> {
         let point = owners.names()[owners.area_of(directory.as_bytes())].clone();
         let kind = kind_of(&point);
         Place {
-            stripe: (kind == "lustre").then(|| areas::stripe(directory)).flatten(),
+            stripe: (asks && kind == "lustre")
+                .then(|| areas::stripe(directory))
+                .flatten(),
             point,
             kind,
             prefix: prefix.cloned(),
@@ -320,7 +325,7 @@ fn places(areas: &[Area], mounts: &[Mount], prefixes: &[String]) -> Vec<Place> {
         .iter()
         .filter(|area| mounts.iter().any(|mount| mount.point == area.area));
     let mut places: Vec<Place> = touched.map(|area| place(&area.area, None)).collect();
-    let mut prefixes = prefixes.to_vec();
+    let mut prefixes = run.prefixes.clone();
     prefixes.sort();
     prefixes.dedup();
     places.extend(prefixes.iter().map(|prefix| place(prefix, Some(prefix))));

@@ -11,6 +11,7 @@ use tidemill_sys::{Result, SysError};
 
 use crate::calls::{CLONE, CLONE3, VFORK};
 use crate::counts::{Counts, Operation};
+use crate::launch;
 use crate::operation::{Reader, Table};
 use crate::task::{Diversion, Pending, Task, CLONE_VFORK, CLONE_VM};
 
@@ -89,6 +90,7 @@ impl Tracer {
                         if self.end_with_command {
                             break;
                         }
+                        launch::forward_no_more();
                     }
                 }
                 Event::Stopped(pid, stop) => gone_is_fine(self.stopped(pid, stop))?,
