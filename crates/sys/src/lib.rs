@@ -7,6 +7,7 @@ mod error;
 pub mod fd;
 pub mod file;
 pub mod mount;
+pub mod mountinfo;
 pub mod overlay;
 pub mod own;
 pub mod process;

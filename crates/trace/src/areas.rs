@@ -6,52 +6,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_sys::time;
 
-/// A mounted file system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    pub point: String,
-    pub kind: String,
-}
-
-/// The mounts of a text as in /proc/self/mountinfo (proc_pid_mountinfo(5)); of several at one point the last.
-pub fn mounts(mountinfo: &str) -> Vec<Mount> {
+/// The mounts of a text as in /proc/self/mountinfo; of several at one point the last.
+pub fn mounts(text: &str) -> Vec<Mount> {
     let mut found: Vec<Mount> = Vec::new();
-    for line in mountinfo.lines() {
-        let mut words = line.split(' ');
-        let (Some(point), Some(kind)) = (words.nth(4), words.skip_while(|word| *word != "-").nth(1)) else {
-            continue;
-        };
-        let point = unescape(point);
-        found.retain(|mount| mount.point != point);
-        found.push(Mount {
-            point,
-            kind: kind.to_owned(),
-        });
+    for mount in mountinfo::mounts(text) {
+        found.retain(|known| known.point != mount.point);
+        found.push(mount);
     }
     found
-}
-
-/// `\040` and its like.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let code = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match (first, code) {
-            (b'\\', Some(code)) => {
-                bytes.push(code);
-                rest = &after[3..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Finds the area of a path: the longest prefix by whole names.
@@ -153,18 +118,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_read_with_optional_fields_and_escapes() {
+    fn of_several_mounts_at_one_point_the_last_counts() {
         let text = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
-                    40 22 0:35 / /my\\040disk rw master:2 shared:3 - nfs4 server:/x rw\n\
                     41 22 0:36 / /lustre rw - lustre mds@tcp:/fs rw\n\
-                    99 22 0:40 / /lustre rw - tmpfs tmpfs rw\n\
-                    nonsense\n";
+                    99 22 0:40 / /lustre rw - tmpfs tmpfs rw\n";
         let found = mounts(text);
         let told: Vec<(&str, &str)> = found
             .iter()
             .map(|m| (m.point.as_str(), m.kind.as_str()))
             .collect();
-        assert_eq!(told, [("/", "ext4"), ("/my disk", "nfs4"), ("/lustre", "tmpfs")]);
+        assert_eq!(told, [("/", "ext4"), ("/lustre", "tmpfs")]);
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use serde::Serialize;
+use tidemill_sys::mountinfo::Mount;
 use tidemill_sys::process::Exit;
 
-use crate::areas::{self, Finder, Mount};
+use crate::areas::{self, Finder};
 use crate::calls::{errno_name, Group};
 use crate::counts::{ByGroup, Counts, Facts, Use};
 use crate::paths::{follow, is_library, is_plain, is_python, Links};

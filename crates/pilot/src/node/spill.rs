@@ -1,10 +1,11 @@
 //! The place for work directories that do not fit into memory: is it one?
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tidemill_slot::own;
 use tidemill_sys::file;
+use tidemill_sys::mountinfo::mounts;
 
 use crate::variables;
 
@@ -80,31 +81,14 @@ pub fn look(named: Option<&str>) -> (u64, String) {
     }
 }
 
-/// The kind of the file system on which a path lies: of the last mount at the longest prefix (proc_pid_mountinfo(5)).
+/// The kind of the file system on which a path lies: of the last mount at the longest prefix.
 fn kind_of(mountinfo: &str, path: &Path) -> Option<String> {
-    let mut found: Option<(usize, String)> = None;
-    for line in mountinfo.lines() {
-        let Some((before, after)) = line.split_once(" - ") else {
-            continue;
-        };
-        let Some(point) = before.split(' ').nth(4).map(unescaped) else {
-            continue;
-        };
-        let length = point.as_os_str().len();
-        if path.starts_with(&point) && found.as_ref().map_or(true, |(longest, _)| length >= *longest) {
-            found = Some((length, after.split(' ').next().unwrap_or_default().to_owned()));
-        }
-    }
-    found.map(|(_, kind)| kind)
-}
-
-/// Blanks, tabs, newlines and backslashes are octal there.
-fn unescaped(text: &str) -> PathBuf {
-    let plain = text
-        .replace("\\040", " ")
-        .replace("\\011", "\t")
-        .replace("\\012", "\n");
-    PathBuf::from(plain.replace("\\134", "\\"))
+    let around = mounts(mountinfo)
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.point));
+    around
+        .max_by_key(|mount| mount.point.len())
+        .map(|mount| mount.kind)
 }
 
 #[cfg(test)]
