@@ -7,7 +7,10 @@ trace_ratio                 wall time under the trace, divided by the bare comma
 strace_ratio                the same under `strace -f -o FILE`
 strace_seccomp_ratio        the same under `strace -f --seccomp-bpf -e trace=CALLS -o FILE` with the calls of the trace
 
-Ratios are medians over rounds in which the four ways follow each other. Cases:
+strace_seccomp_over_trace   what the trace saves against strace --seccomp-bpf, in percent of the bare command's time
+
+Ratios are medians of the ratios of each round, in which the four ways follow each other, each round beginning with the
+next one. A case goes on for `--rounds` rounds and `--seconds` seconds, so that short ones have many. Cases:
 
 import   a scientific Python stack          storm    the same behind 25 dead search directories of Python and the linker
 compile  g++ -c of four standard headers    find     a tree, by size
@@ -38,6 +41,7 @@ from tidemill.errors import TidemillError
 from tidemill.node.binary import find_binary
 
 ROUNDS = 5
+SECONDS = 10.0
 DEAD_DIRECTORIES = 25
 MIX_ROUNDS = 60
 LIMIT_S = 120.0
@@ -200,7 +204,20 @@ def run(command: list[str], case: Case) -> float:
     return seconds
 
 
-def measure(case: Case, folder: Path, rounds: int) -> dict[str, float]:
+def ratios(times: list[float], to: list[float]) -> list[float]:
+    """Of each round."""
+    return [a / b for a, b in zip(times, to, strict=True)]
+
+
+def differences(times: dict[str, list[float]]) -> list[float]:
+    """What strace takes beyond the trace in each round, in units of the bare command."""
+    pairs = zip(
+        ratios(times["strace_seccomp"], times["bare"]), ratios(times["trace"], times["bare"]), strict=True
+    )
+    return [theirs - ours for theirs, ours in pairs]
+
+
+def measure(case: Case, folder: Path, *, rounds: int, seconds: float) -> dict[str, float]:
     """Counts and ratios of one case."""
     run(case.command, case)  # what is compiled or cached at the first time
     log, profile = str(folder / "log"), str(folder / "profile.json")
@@ -211,9 +228,12 @@ def measure(case: Case, folder: Path, rounds: int) -> dict[str, float]:
         "strace_seccomp": ["strace", "-f", "--seccomp-bpf", "-e", strace_filter(), "-o", log],
     }
     times: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way, words in ways.items():
-            times[way].append(run([*words, *case.command], case))
+    order = collections.deque(ways)
+    end = time.monotonic() + seconds
+    while len(times["bare"]) < rounds or time.monotonic() < end:
+        for way in order:
+            times[way].append(run([*ways[way], *case.command], case))
+        order.rotate(-1)
     ours, _ = count_by_trace(case, folder)
     theirs = count_by_strace(case, folder)
     failed = {"failed": ours, "strace_failed": theirs}
@@ -222,11 +242,11 @@ def measure(case: Case, folder: Path, rounds: int) -> dict[str, float]:
         "strace_ops": sum(theirs.values()),
         **{name: sum(n for (_, errno), n in ends.items() if errno) for name, ends in failed.items()},
         **{
-            f"{way}_ratio": round(
-                statistics.median(a / b for a, b in zip(times[way], times["bare"], strict=True)), 3
-            )
+            f"{way}_ratio": round(statistics.median(ratios(times[way], times["bare"])), 3)
             for way in ("trace", "strace", "strace_seccomp")
         },
+        "strace_seccomp_over_trace": round(100 * statistics.median(differences(times)), 2),
+        "rounds": len(times["bare"]),
         "bare_s": round(statistics.median(times["bare"]), 4),
     }
 
@@ -247,6 +267,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--only", action="append", help="take only this case; may be repeated")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds per case (default: {ROUNDS})")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="at least so long per case (default: 10)"
+    )
     args = parser.parse_args()
     enter_namespace()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # PID 1 has no default action
@@ -256,7 +279,7 @@ def main() -> int:
             for case_name, case in make_cases(Path(name)):
                 if args.only and case_name not in args.only:
                     continue
-                results[case_name] = measure(case, Path(name), args.rounds)
+                results[case_name] = measure(case, Path(name), rounds=args.rounds, seconds=args.seconds)
                 print(f"{case_name}: {results[case_name]}", file=sys.stderr)
     except (BenchError, TidemillError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -188,6 +188,71 @@ def test_a_signal_ends_the_wait_for_what_the_command_left(folder: Path) -> None:
             running.kill()
 
 
+CPUS = """
+import os, subprocess, threading, time
+def ask():
+    for _ in range(500):
+        os.path.exists("/no/such/name")
+def told(after):
+    with open("/proc/self/status") as status:
+        return after, [line for line in status if line.startswith("Cpus_allowed:")], sorted(os.sched_getaffinity(0))
+def look():
+    ask()
+    answers.append(told("thread"))
+    asked.wait()
+answers, asked = [], threading.Event()
+for _ in range(5):
+    ask()
+    answers.append(told("asking"))
+ask()
+thread = threading.Thread(target=look)
+thread.start()
+ask()
+answers.append(("other", [], sorted(os.sched_getaffinity(thread.native_id))))
+asked.set()
+thread.join()
+ask()
+answers.append(("child", [], subprocess.run(["nproc"], capture_output=True, text=True).stdout))
+print(sorted(answers))
+"""
+
+
+@pytest.mark.parametrize("user", ["nobody"], indirect=True)
+def test_a_traced_program_sees_the_cpus_that_it_has_untraced(folder: Path, user: str) -> None:
+    bare = subprocess.run(
+        [*prefix(user), PYTHON, "-c", CPUS], capture_output=True, text=True, check=True, timeout=LIMIT_S
+    )
+    traced, _ = trace(folder, "--", PYTHON, "-c", CPUS, user=user)
+    assert traced.stdout == bare.stdout
+    assert "asking" in traced.stdout
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU only")
+def test_a_thread_that_asks_no_more_is_soon_free_of_the_tracer_s_cpu(folder: Path) -> None:
+    """Seen from outside, since what a program asks itself is always as it was."""
+    script = (
+        "import os, time\nprint(os.getpid(), flush=True)\n"
+        "until = time.monotonic() + 1\n"
+        "while time.monotonic() < until: os.path.exists('/no/such/name')\n"
+        "print('computes', flush=True)\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until: pass\n"
+    )
+    command = [str(folder / "tidemill-node"), "trace", "-o", str(folder / "out" / "cpus.json"), "--"]
+    everywhere = os.sched_getaffinity(0)
+    with subprocess.Popen([*command, PYTHON, "-c", script], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        pid = int(running.stdout.readline())
+        asking = []
+        for _ in range(30):
+            time.sleep(0.02)
+            asking.append(os.sched_getaffinity(pid))
+        assert running.stdout.readline() == b"computes\n"
+        time.sleep(0.3)
+        computing = [os.sched_getaffinity(pid) for _ in range(100)]
+        assert running.wait(LIMIT_S) == 0
+    assert any(len(cpus) == 1 for cpus in asking)
+    assert all(cpus == everywhere for cpus in computing)
+
+
 def test_where_tracing_is_refused_the_command_runs_only_if_that_was_asked_for(folder: Path) -> None:
     inner = [str(folder / "tidemill-node"), "trace", "-o", str(folder / "out" / "inner.json")]
     refused, _ = trace(folder, "--", *inner, "--", "echo", "ran")

@@ -216,11 +216,16 @@ pub fn new_session() -> Result<()> {
 
 /// CPUs this process may run on.
 pub fn affinity() -> Result<Vec<usize>> {
+    affinity_of(0)
+}
+
+/// CPUs a thread may run on (0: this one).
+pub fn affinity_of(pid: i32) -> Result<Vec<usize>> {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
     // SAFETY: a zeroed cpu_set_t is a valid empty set, and the size passed is its own.
     let set = unsafe {
         check(
-            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()),
+            libc::sched_getaffinity(pid, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()),
             "get",
             "CPU affinity",
         )?;
@@ -235,16 +240,27 @@ pub fn affinity() -> Result<Vec<usize>> {
 
 /// Runs on these CPUs only, and so do its children.
 pub fn set_affinity(cpus: &[usize]) -> Result<()> {
+    set_affinity_of(0, cpus)
+}
+
+/// A thread (0: this one) runs on these CPUs only, and so do those that it makes.
+pub fn set_affinity_of(pid: i32, cpus: &[usize]) -> Result<()> {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
     // SAFETY: a zeroed cpu_set_t is a valid empty set; indices are checked against CPU_SETSIZE.
     let result = unsafe {
         for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
             libc::CPU_SET(cpu, &mut *set.as_mut_ptr());
         }
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set.as_ptr())
+        libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), set.as_ptr())
     };
     check(result, "set CPU affinity to", format!("{cpus:?}"))?;
     Ok(())
+}
+
+/// The CPU this thread runs on just now.
+pub fn current_cpu() -> usize {
+    // SAFETY: plain call; it fails only where the kernel lacks it, which gives a CPU that no thread has.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
 /// No core dumps, for this process and its children.

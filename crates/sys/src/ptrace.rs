@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::error::{check, Result, SysError};
 use crate::process::Exit;
@@ -344,14 +344,32 @@ pub fn forward_signals(signals: &[i32], pid: i32) -> Result<()> {
     Ok(())
 }
 
-extern "C" fn tock(_signal: libc::c_int) {}
+static TICKED: AtomicBool = AtomicBool::new(false);
 
-/// From now on `wait` is interrupted so often. Uses SIGALRM.
+extern "C" fn tock(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
+    if unsafe { (*info).si_code } > 0 {
+        TICKED.store(true, Ordering::Relaxed);
+    } else {
+        forward(signal, info, context);
+    }
+}
+
+/// Whether the time of `tick` has gone by since the last question.
+pub fn ticked() -> bool {
+    TICKED.load(Ordering::Relaxed) && TICKED.swap(false, Ordering::Relaxed)
+}
+
+/// From now on `wait` is interrupted so often, and `ticked` says so; 0: never. Uses SIGALRM; one that somebody sends goes
+/// where `forward_signals` says.
 pub fn tick(interval_us: u64) -> Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a zeroed sigaction is valid (empty mask, no flags: waits are interrupted); the handler does nothing.
+    let handler = tock as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+    // SAFETY: a zeroed sigaction is valid (empty mask, no restart: waits are interrupted); the handler has the type that
+    // SA_SIGINFO asks for and does only what is safe at any moment.
     let result = unsafe {
-        (*action.as_mut_ptr()).sa_sigaction = tock as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        (*action.as_mut_ptr()).sa_sigaction = handler as libc::sighandler_t;
+        (*action.as_mut_ptr()).sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGALRM, action.as_ptr(), std::ptr::null_mut())
     };
     check(result, "handle signal", "SIGALRM")?;

@@ -202,6 +202,8 @@ pub enum Silent {
     Enters,
     /// what goes through a ring of io_uring is seen by no filter
     Ring,
+    /// the caller asks on which CPUs a thread may run, or sets it (see `beside.rs`)
+    Cpus,
 }
 
 /// One such call; traced only where an argument (number, values) is one of these.
@@ -234,7 +236,8 @@ const fn silent(numbers: (i32, i32), does: Silent) -> SilentCall {
 
 const DUPLICATING: [u32; 2] = [libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
 
-/// dup, fcntl, open_by_handle_at, open_tree, fsmount, pidfd_getfd; dup2, dup3; unshare, setns, chroot; io_uring_setup.
+/// dup, fcntl, open_by_handle_at, open_tree, fsmount, pidfd_getfd; dup2, dup3; unshare, setns, chroot; io_uring_setup;
+/// sched_setaffinity, sched_getaffinity.
 pub const SILENT: &[SilentCall] = &[
     silent((32, 23), Silent::Duplicates),
     SilentCall {
@@ -251,6 +254,8 @@ pub const SILENT: &[SilentCall] = &[
     silent((308, 268), Silent::Enters),
     silent((161, 51), Silent::Enters),
     silent((425, 425), Silent::Ring),
+    silent((203, 122), Silent::Cpus),
+    silent((204, 123), Silent::Cpus),
 ];
 
 /// Numbers of calls that make processes: clone, clone3; what clone's flags say is in its first argument.

@@ -5,6 +5,7 @@
 //! Knows no slot, no pilot and no fleet.
 
 mod areas;
+mod beside;
 mod calls;
 mod counts;
 mod diversion;
@@ -143,6 +144,8 @@ fn follow(
         begun_us: clocks.0,
         divert: !options.plain,
         end_with_command: options.end_with_command,
+        beside: !options.plain,
+        tick_us: if options.snapshots { SNAPSHOT_US } else { 0 },
     };
     if options.snapshots {
         ptrace::tick(SNAPSHOT_US)?;

@@ -286,6 +286,7 @@ impl Tracer {
                 }
             }
             Silent::Enters => self.epoch += 1,
+            Silent::Cpus => self.beside.before_question(),
             Silent::Ring => {
                 self.counts.truncated = true;
                 let what = "operations through io_uring are not counted, and the program uses it";
@@ -304,6 +305,9 @@ impl Tracer {
             Names::Descriptor(descriptor) => here(descriptor),
         };
         let path = if read { self.reader.path() } else { b"" };
+        if path.starts_with(b"/proc/") && path.ends_with(b"/status") {
+            self.beside.before_question(); // it tells the CPUs
+        }
         if path.first() == Some(&b'/') {
             return self.counts.path_id(path);
         }

@@ -22,7 +22,8 @@ Runs a command and writes a profile of its metadata operations. Ends as the comm
   --end-with-command    kill what the command leaves behind instead of waiting for it
   --calls               say which system calls are counted, one per line, and end
   --snapshots           with --fd to a file: also write the profile so far, after 0.5 s, 1 s, 2 s and so on
-  --plain               stop each traced thread twice per operation; nothing is put into its memory
+  --plain               stop each traced thread twice per operation; nothing is put into its memory, and it is
+                        never confined to the tracer's CPU
 
 A program with the set-user-id bit gains no rights while it is traced, unless root traces.
 Exit codes: those of the command; 2 usage, 3 not possible here, 126 or 127 the command cannot be started

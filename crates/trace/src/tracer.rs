@@ -9,6 +9,7 @@ use tidemill_sys::process::Exit;
 use tidemill_sys::ptrace::{self, Event, Resume, Stop};
 use tidemill_sys::{Result, SysError};
 
+use crate::beside::Beside;
 use crate::calls::{CLONE, CLONE3, VFORK};
 use crate::counts::{Counts, Operation};
 use crate::launch;
@@ -31,6 +32,7 @@ pub struct Tracer {
     /// when the command itself has ended, the rest is not waited for
     end_with_command: bool,
     pub(crate) notes: Notes,
+    pub(crate) beside: Beside,
 }
 
 /// What a person should know; each is said once.
@@ -55,6 +57,10 @@ pub struct Setup {
     /// results without a second stop, where the architecture allows it
     pub divert: bool,
     pub end_with_command: bool,
+    /// the tracer may share a CPU with what it traces
+    pub beside: bool,
+    /// as `ptrace::tick` was told; 0: not at all
+    pub tick_us: u64,
 }
 
 impl Tracer {
@@ -72,17 +78,22 @@ impl Tracer {
             main: setup.main,
             end_with_command: setup.end_with_command,
             notes: Notes::default(),
+            beside: Beside::new(setup.beside, setup.tick_us),
         }
     }
 
     /// Traces until all have ended; how the command ended, and what was counted. `tick` gets what was counted so far,
-    /// whenever a signal interrupts.
+    /// at least as often as `Setup::tick_us` says.
     pub fn run(mut self, tick: &mut dyn FnMut(&Counts)) -> Result<(Exit, Counts)> {
         let mut ended = Exit::Signal(tidemill_sys::signal::KILL);
         loop {
+            if ptrace::ticked() {
+                self.beside.tick();
+                tick(&self.counts);
+            }
             match ptrace::wait()? {
                 Event::NoChildren => break,
-                Event::Interrupted => tick(&self.counts),
+                Event::Interrupted => {}
                 Event::Ended(pid, exit) => {
                     self.forget(pid);
                     if pid == self.main {
@@ -91,11 +102,13 @@ impl Tracer {
                             break;
                         }
                         launch::forward_no_more();
+                        self.beside.restart();
                     }
                 }
                 Event::Stopped(pid, stop) => gone_is_fine(self.stopped(pid, stop))?,
             }
         }
+        self.beside.release();
         Ok((ended, self.counts))
     }
 
@@ -108,7 +121,10 @@ impl Tracer {
             self.tasks.insert(pid, Task::default());
         }
         let how = match stop {
-            Stop::Event(ptrace::EVENT_SECCOMP) => return self.at_call(pid),
+            Stop::Event(ptrace::EVENT_SECCOMP) => {
+                self.beside.at_operation(pid);
+                return self.at_call(pid);
+            }
             Stop::Call => return self.at_call_end(pid),
             Stop::Group => Resume::Listen,
             Stop::Signal(signal) => {
@@ -142,6 +158,7 @@ impl Tracer {
 
     fn born(&mut self, parent: i32, event: i32) -> Result<()> {
         let child = ptrace::event_message(parent)?;
+        self.beside.born(child, Some(parent));
         let flags = self.clone_flags(parent, event)?;
         let Some(task) = self.tasks.get(&parent).map(|task| task.child(flags)) else {
             return Ok(());
@@ -176,6 +193,7 @@ impl Tracer {
         for pid in self.early.iter().copied().collect::<Vec<_>>() {
             if all || !self.tasks.contains_key(&maker(pid)) {
                 self.early.remove(&pid);
+                self.beside.born(pid, None);
                 self.tasks.insert(pid, Task::default());
                 gone_is_fine(ptrace::resume(pid, Resume::On(0)))?;
             }
@@ -186,6 +204,7 @@ impl Tracer {
     /// exec has succeeded. If a thread called it, that thread has the number of the process now.
     fn executed(&mut self, pid: i32) -> Result<()> {
         let former = ptrace::event_message(pid)?;
+        self.beside.gone(former); // a program that we do not see may be next
         if former != pid {
             if let Some(task) = self.tasks.remove(&former) {
                 self.forget(pid);
@@ -236,6 +255,7 @@ impl Tracer {
 
     /// A thread is no more. What it had begun and did not end is not counted.
     fn forget(&mut self, pid: i32) {
+        self.beside.gone(pid);
         self.early.remove(&pid);
         if let Some(mut task) = self.tasks.remove(&pid) {
             match std::mem::take(&mut task.pending) {
