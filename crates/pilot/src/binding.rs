@@ -96,8 +96,8 @@ struct Ticket {
 pub struct Refused {
     /// This node can never run it; why.
     pub no_fit: Vec<(Piece, String)>,
-    /// Its image cannot be had; why.
-    pub no_image: Vec<(Piece, String)>,
+    /// Its image could not be had a moment ago, and is not tried again yet.
+    pub no_image: Vec<Piece>,
     /// Of jobs that nobody has told.
     pub unknown: Vec<Piece>,
 }
@@ -194,8 +194,8 @@ impl Binding {
                 refused.no_fit.push((piece, why));
                 continue;
             }
-            if let Some(why) = self.image_trouble(&shape, now_us) {
-                refused.no_image.push((piece, why));
+            if self.image_rests(&shape, now_us) {
+                refused.no_image.push(piece);
                 continue;
             }
             self.count(&shape, program, count);

@@ -109,7 +109,7 @@ impl Pilot {
         Ok(())
     }
 
-    /// Take up work whose set-up is known, fail what can never run, record how it became known.
+    /// Take up work whose set-up is known, fail what waited for one that failed, record how it became known.
     pub(crate) fn admit(&mut self, admitted: Admitted, now_us: u64) -> Result<(), PilotError> {
         for news in admitted.news {
             LOG.info(
@@ -127,6 +127,9 @@ impl Pilot {
         for (grant, why) in admitted.failed {
             self.fail_in_slot(&Piece::from(grant), 0, ("payload_setup", &why), now_us)?;
         }
+        for grant in admitted.returned {
+            self.give_back(&Piece::from(grant), "slot", now_us)?; // the lead gives it to others for a while
+        }
         let Some(work) = admitted.work else {
             return Ok(());
         };
@@ -136,8 +139,8 @@ impl Pilot {
             self.tell_no_fit(piece, why, now_us)?;
             self.give_back(piece, "no_fit", now_us)?;
         }
-        for (piece, why) in &refused.no_image {
-            self.fail_without_slot(piece, why, now_us)?;
+        for piece in &refused.no_image {
+            self.give_back(piece, "slot", now_us)?; // the lead gives it to others for a while
         }
         if self.source.is_files() {
             for piece in &refused.unknown {

@@ -8,7 +8,7 @@ pub mod child;
 mod nodetype;
 mod stored;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,6 +25,8 @@ use crate::again;
 /// How often a child's end, or another pilot's result, is looked for.
 const LOOK_US: u64 = 50_000;
 const LOOK_OTHERS_US: u64 = 1_000_000;
+/// A set-up that has failed too often is not tried again sooner: others may do better in the meantime.
+const TRY_AGAIN_US: u64 = 30_000_000;
 /// Another pilot's claim is believed so much longer than its lines may take.
 const CLAIM_MARGIN_S: f64 = 15.0;
 
@@ -47,13 +49,17 @@ enum State {
         until_us: u64,
     },
     Ready(Variables),
-    Failed(String),
+    /// too often; what waited fails, what comes later goes back until it is tried once more
+    Failed {
+        why: String,
+        since_us: u64,
+    },
 }
 
 impl State {
     /// Whether work waits for what comes next.
     fn is_open(&self) -> bool {
-        !matches!(self, State::Ready(_) | State::Failed(_))
+        !matches!(self, State::Ready(_) | State::Failed { .. })
     }
 }
 
@@ -81,6 +87,7 @@ pub struct Setups {
     /// program -> key, job -> program; of programs with set-up only
     programs: HashMap<u64, String>,
     jobs: HashMap<u64, u64>,
+    /// with the definitions that came, until their set-up is there
     waiting: Vec<Work>,
 }
 
@@ -88,15 +95,17 @@ pub struct Setups {
 #[derive(Default)]
 pub struct Admitted {
     pub work: Option<Work>,
-    /// work that can never run here, and why
+    /// work that waited for what failed, and why
     pub failed: Vec<(Grant, String)>,
+    /// work whose set-up failed before it came, and is not tried again yet
+    pub returned: Vec<Grant>,
     pub news: Vec<News>,
 }
 
 impl Setups {
     /// Whether work waits for a set-up.
     pub fn is_pending(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting.iter().any(|work| !work.grants.is_empty())
     }
 
     /// When to look again.
@@ -112,7 +121,9 @@ impl Setups {
     /// Let go of waiting work; its grants.
     pub fn drop_waiting(&mut self) -> Vec<Grant> {
         let held = self.held();
-        self.waiting.clear();
+        for work in &mut self.waiting {
+            work.grants.clear();
+        }
         held
     }
 
@@ -152,9 +163,28 @@ impl Setups {
                 self.jobs.remove(&job.job);
             }
         }
+        self.try_again(&work, now_us, &mut admitted.news);
         self.waiting.push(work);
-        self.release(&mut admitted);
+        self.release(&mut admitted, now_us);
         admitted
+    }
+
+    /// Work has come for a set-up that failed a while ago.
+    fn try_again(&mut self, work: &Work, now_us: u64, news: &mut Vec<News>) {
+        let programs = work.grants.iter().filter_map(|grant| self.jobs.get(&grant.job));
+        let keys: BTreeSet<String> = programs
+            .filter_map(|program| self.programs.get(program).cloned())
+            .collect();
+        for key in keys {
+            let Some(mut known) = self.by_key.remove(&key) else {
+                continue;
+            };
+            if matches!(known.state, State::Failed { since_us, .. } if now_us >= since_us + TRY_AGAIN_US) {
+                let state = self.begin(&known.def, now_us, news);
+                known.state = settle((&known.def, state), (&mut known.failures, now_us), news);
+            }
+            self.by_key.insert(key, known);
+        }
     }
 
     /// What has become known since.
@@ -174,7 +204,7 @@ impl Setups {
                 self.by_key.insert(key, known);
             }
         }
-        self.release(&mut admitted);
+        self.release(&mut admitted, now_us);
         admitted
     }
 
@@ -203,7 +233,7 @@ impl Setups {
     fn start(&mut self, def: &SetupDef, claim: Option<Claim>, now_us: u64) -> State {
         let text = match serde_json::to_vec(def) {
             Ok(text) => text,
-            Err(error) => return State::Failed(format!("set-up `{}`: {error}", def.key)),
+            Err(error) => return failed(format!("set-up `{}`: {error}", def.key)),
         };
         let mut command = Command::new("/proc/self/exe");
         command
@@ -225,7 +255,7 @@ impl Setups {
                 claim,
                 end_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S / 2.0),
             },
-            Err(error) => State::Failed(format!("failed to start the set-up's shell: {error}")),
+            Err(error) => failed(format!("failed to start the set-up's shell: {error}")),
         }
     }
 
@@ -240,10 +270,10 @@ impl Setups {
                 Ok(None) => {
                     let _ = signal::kill(child.id() as i32, signal::KILL);
                     let _ = child.wait();
-                    State::Failed(format!("the set-up did not end within {} s", def.timeout_s))
+                    failed(format!("the set-up did not end within {} s", def.timeout_s))
                 }
                 Ok(Some(_)) => self.finish(def, &mut child, news),
-                Err(error) => State::Failed(format!("failed to wait for the set-up: {error}")),
+                Err(error) => failed(format!("failed to wait for the set-up: {error}")),
             },
             State::Rests { until_us } if now_us >= until_us => self.begin(def, now_us, news),
             State::Awaited { until_us, look_us } if now_us >= look_us => {
@@ -297,12 +327,12 @@ impl Setups {
                 news.push(one);
                 State::Ready(found.variables)
             }
-            Err(message) => State::Failed(message),
+            Err(message) => failed(message),
         }
     }
 
     /// Move on what no longer waits.
-    fn release(&mut self, admitted: &mut Admitted) {
+    fn release(&mut self, admitted: &mut Admitted, now_us: u64) {
         let mut ready = Work {
             programs: Vec::new(),
             jobs: Vec::new(),
@@ -324,12 +354,18 @@ impl Setups {
                     .get(&grant.job)
                     .and_then(|program| self.state_of(*program));
                 match state {
-                    Some(State::Failed(why)) => admitted.failed.push((grant, why.clone())),
+                    Some(State::Failed { why, since_us }) if *since_us == now_us => {
+                        admitted.failed.push((grant, why.clone()));
+                    }
+                    Some(State::Failed { .. }) => admitted.returned.push(grant),
                     Some(state) if state.is_open() => later.push(grant),
                     _ => now.push(grant),
                 }
             }
-            let waits = |program: u64| self.state_of(program).is_some_and(State::is_open);
+            let waits = |program: u64| {
+                let state = self.state_of(program);
+                state.is_some_and(|state| !matches!(state, State::Ready(_)))
+            };
             let (wait, go): (Vec<_>, Vec<_>) =
                 work.programs.into_iter().partition(|each| waits(each.program));
             let (jobs_wait, jobs_go): (Vec<_>, Vec<_>) =
@@ -368,6 +404,11 @@ impl Drop for Setups {
     }
 }
 
+/// Of one try; `settle` says what follows.
+fn failed(why: String) -> State {
+    State::Failed { why, since_us: 0 }
+}
+
 fn told(def: &SetupDef, mode: &'static str, path: &Path, variables: usize) -> News {
     News {
         key: def.key.clone(),
@@ -383,7 +424,7 @@ fn settle(
     (failures, now_us): (&mut usize, u64),
     news: &mut Vec<News>,
 ) -> State {
-    let State::Failed(why) = state else {
+    let State::Failed { why, .. } = state else {
         return state;
     };
     *failures += 1;
@@ -400,10 +441,16 @@ fn settle(
         Some(pause_us) => State::Rests {
             until_us: now_us + pause_us,
         },
-        None => State::Failed(message),
+        None => State::Failed {
+            why: message,
+            since_us: now_us,
+        },
     }
 }
 
 fn micros(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e6) as u64
 }
+
+#[cfg(test)]
+mod tests;

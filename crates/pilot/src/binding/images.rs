@@ -19,7 +19,6 @@ enum State {
     Coming,
     Ready,
     Failed {
-        message: String,
         until_us: u64,
     },
 }
@@ -101,14 +100,10 @@ impl Binding {
         known.map(Known::least_mb).sum()
     }
 
-    /// Why an image of the shape cannot be had for now.
-    pub(super) fn image_trouble(&self, shape: &Shape, now_us: u64) -> Option<String> {
-        shape
-            .digests()
-            .find_map(|sha256| match &self.images.known.get(sha256)?.state {
-                State::Failed { message, until_us } if now_us < *until_us => Some(message.clone()),
-                _ => None,
-            })
+    /// Whether an image of the shape could not be had, and is not tried again yet.
+    pub(super) fn image_rests(&self, shape: &Shape, now_us: u64) -> bool {
+        let mut known = shape.digests().filter_map(|sha256| self.images.known.get(sha256));
+        known.any(|known| matches!(known.state, State::Failed { until_us } if now_us < until_us))
     }
 
     /// Whether an image of the shape is on its way.
@@ -132,7 +127,7 @@ impl Binding {
             match &known.state {
                 State::Ready => continue,
                 State::Coming => {}
-                State::Failed { until_us, .. } if now_us < *until_us => {}
+                State::Failed { until_us } if now_us < *until_us => {}
                 State::Absent | State::Failed { .. } => self.bring(shape, sha256, starved, actions),
             }
             ready = false;
@@ -275,11 +270,10 @@ impl Binding {
     }
 
     /// The image cannot be had: queued work that needs it.
-    pub fn image_failed(&mut self, sha256: &str, message: &str, now_us: u64) -> Vec<Piece> {
+    pub fn image_failed(&mut self, sha256: &str, now_us: u64) -> Vec<Piece> {
         self.free_image(sha256);
         if let Some(known) = self.images.known.get_mut(sha256) {
             known.state = State::Failed {
-                message: message.to_owned(),
                 until_us: now_us + TRY_AGAIN_US,
             };
         }

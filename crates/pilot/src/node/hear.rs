@@ -68,7 +68,8 @@ impl Pilot {
         }
     }
 
-    /// Work that needs an image that cannot be had here fails; the site may try elsewhere.
+    /// Work that needs an image that cannot be had here fails; the site may try elsewhere. What comes before it is tried
+    /// again is given back: it would fail of the same cause, and one bad node would use up all tries of a job.
     pub(crate) fn fail_image(&mut self, sha256: &str, message: &str, now_us: u64) -> Result<(), PilotError> {
         LOG.warning("image.failed", &[("sha256", &sha256), ("cause", &message)]);
         self.note(
@@ -77,7 +78,7 @@ impl Pilot {
             BTreeMap::new(),
             now_us,
         )?;
-        for piece in self.binding.image_failed(sha256, message, now_us) {
+        for piece in self.binding.image_failed(sha256, now_us) {
             self.fail_without_slot(&piece, message, now_us)?;
         }
         Ok(())
