@@ -72,5 +72,6 @@ def program(number: int = 1, **changes: Any) -> Program:
         "trace_first": False,
         "trace_every": 0,
         "start_ops": {},
+        "start_bytes": {},
     }
     return msgspec.convert(values | changes, Program)

@@ -217,4 +217,5 @@ def test_unique_files_of_the_tracer_are_those_of_its_paths(tmp_path: Path) -> No
         area.area: (area.files, area.so, area.py) for area in profile.areas
     }
     cost = per_run(profile, [area.area for area in profile.areas])
-    assert cost == {area.area: area.ops for area in profile.areas}
+    assert cost == {area.area: (area.ops, area.bytes_read) for area in profile.areas}
+    assert sum(area.bytes_read or 0 for area in profile.areas) > Path(sys.executable).stat().st_size

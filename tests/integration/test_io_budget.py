@@ -21,6 +21,9 @@ AREA = {"name": "sw", "prefixes": ["/sw"], "ops_per_s": 100.0, "bytes_per_s": No
 STARTS_PER_S = 100.0 / COST
 
 
+BYTES_AREA = {"name": "data", "prefixes": ["/data"], "ops_per_s": None, "bytes_per_s": 40e6}
+
+
 def area(ops_per_s: float) -> IoArea:
     return IoArea(name="sw", prefixes=["/sw"], ops_per_s=ops_per_s, bytes_per_s=None)
 
@@ -82,10 +85,14 @@ def test_a_fleet_without_a_part_starts_nothing_until_it_is_given_one_and_a_stop_
         assert ended.reason == "stop"
 
 
-def test_without_a_lead_a_pilot_keeps_to_its_allocations_share(tmp_path: Path) -> None:
-    with field(tmp_path, lead="none", io=[AREA], idle_s=0.5, top_up_s=0.3, output_flush_s=0.3) as it:
+@pytest.mark.parametrize("kind", ["ops", "bytes"])
+def test_without_a_lead_a_pilot_keeps_to_its_allocations_share(tmp_path: Path, kind: str) -> None:
+    paced = program(start_ops={"sw": COST}, stdout_output=True)
+    if kind == "bytes":
+        paced = program(start_bytes={"data": 10_000_000}, stdout_output=True)
+    areas = [AREA, BYTES_AREA]
+    with field(tmp_path, lead="none", io=areas, idle_s=0.5, top_up_s=0.3, output_flush_s=0.3) as it:
         work = job(1, "echo here", events=12)
-        paced = program(start_ops={"sw": COST}, stdout_output=True)
         grant = Grant(grant=1, job=1, first=0, count=12, chunk_max=None)
         shares = [Share(allocation="tm-1", grants=[0])]
         it.fleet.write_work(
@@ -96,6 +103,18 @@ def test_without_a_lead_a_pilot_keeps_to_its_allocations_share(tmp_path: Path) -
         [times] = starts_s(it).values()
         assert len(times) == 12
         assert_paced(times, per_s=STARTS_PER_S)
+
+
+def test_starts_of_pilots_keep_to_the_slower_of_operations_and_bytes(tmp_path: Path) -> None:
+    with field(tmp_path, io=[{**AREA, "ops_per_s": 1000.0}, BYTES_AREA]) as it:
+        work = job(1, "echo here", events=16)
+        paced = program(start_ops={"sw": COST}, start_bytes={"data": 10_000_000}, stdout_output=True)
+        it.fleet.write_work(programs=[paced], jobs=[work], grants=grants(work))
+        it.lead()
+        pilots = [it.pilot("--cores", "2", allocation=f"tm-{n}") for n in range(2)]
+        assert [it.ended(pilot) for pilot in pilots] == [0, 0], it.tails()
+        assert len(it.done(1)) == 16
+        assert_paced([at for times in starts_s(it).values() for at in times], per_s=4.0)
 
 
 def test_nodes_that_count_more_than_was_forecast_slow_starts_down_and_are_told(tmp_path: Path) -> None:
@@ -124,17 +143,23 @@ def test_nodes_that_count_more_than_was_forecast_slow_starts_down_and_are_told(t
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_site_keeps_a_campaign_within_the_budget_by_the_servers_own_count() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [["--starts", "20", "--budget", "1000"], ["--starts", "40", "--of", "bytes", "--budget", "50e6"]],
+    ids=["ops", "bytes"],
+)
+def test_a_site_keeps_a_campaign_within_the_budget_by_the_servers_own_count(options: list[str]) -> None:
     if why := mount.missing():
         pytest.skip(why)
     bench = [sys.executable, "bench/io_budget.py", "--json", "--only", "with"]
     done = subprocess.run(
-        [*bench, "--starts", "20", "--nodes", "3", "--cores", "2", "--budget", "1000"],
+        [*bench, "--nodes", "3", "--cores", "2", *options],
         cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
         env={**os.environ, "TIDEMILL_NODE": str(binary())},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])["with"]
-    assert found["ops"] > 20 * found["start_ops"] / 2, found
+    told = json.loads(done.stdout.splitlines()[-1])
+    found, of = told["with"], told["of"]
+    assert found[of] > told["starts"] * found[f"start_{of}"] / 2, found
     assert found["worst_10s"] <= 1.10, found
     assert found["mean_use"] >= 0.6, found

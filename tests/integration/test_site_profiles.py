@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fault.world import World, world
@@ -23,6 +26,10 @@ AREA = """
 name = "gone"
 prefixes = ["/no-such-directory"]
 ops_per_s = 100000
+[[io]]
+name = "tools"
+prefixes = ["/bin", "/usr/bin"]
+bytes_per_s = 1e12
 """
 FAST = Resources(event_s=0.02)
 EVENTS = 9
@@ -51,7 +58,7 @@ def run(it: World, campaign: str, *, app: str | None = "probe") -> None:
     assert it.wait_campaign(campaign).events_done == EVENTS
 
 
-def told(it: World, app: str = "probe") -> list[dict[str, object]]:
+def told(it: World, app: str = "probe") -> list[dict[str, Any]]:
     """The programs of an application in the order in which fleets were told."""
     fleets = (it.home / "site" / "fleets").iterdir()
     files = [path for fleet in sorted(fleets) for path in sorted((fleet / "work").glob("*.json"))]
@@ -75,6 +82,10 @@ def test_profiles_of_sampled_payloads_come_back_and_later_programs_know_the_cost
     programs = told(it)
     assert [(each["trace_first"], each["trace_every"]) for each in programs] == [(True, 4), (False, 4)]
     assert [each["start_ops"] for each in programs] == [{}, {"gone": 3}]
+    [before, after] = [each["start_bytes"] for each in programs]
+    assert (before, [*after]) == ({}, ["tools"])
+    assert after["tools"] >= Path("/bin/sh").stat().st_size + Path("/bin/cat").stat().st_size
+    assert re.search(r"; tools: [0-9,]+, reads [0-9.]+ [KM]B", shown)
 
 
 def test_commands_of_single_jobs_are_not_traced(it: World) -> None:

@@ -83,7 +83,7 @@ def sums_agree(profile: Any) -> None:
     """By call, by second, by path, by area: all the same."""
     calls = [each["ok"] + sum(each["errors"].values()) for each in profile["ops"].values()]
     assert sum(calls) == sum(each["ok"] + each["failed"] for each in profile["bins"])
-    named = sum(ok + failed for _, _, ok, failed in profile["paths"])
+    named = sum(ok + failed for _, _, ok, failed, _ in profile["paths"])
     assert named == sum(area["ops"] for area in profile["areas"])
     assert 0 <= sum(calls) - named <= 0.02 * sum(calls)  # not named: the empty path, closed descriptors
     assert parse_profile(json.dumps(profile).encode(), source="test").ops_total == sum(calls)
@@ -130,7 +130,7 @@ def test_no_operation_is_lost_in_programs_that_are_hard_to_trace(
 
     assert result.returncode == 0, result.stderr
     profile = json.loads(path.read_bytes())
-    counted = {name: (ok, failed) for name, _, ok, failed in profile["paths"]}
+    counted = {name: (ok, failed) for name, _, ok, failed, _ in profile["paths"]}
     assert counted["/no/such/name"] == (0, int(result.stdout))
     sums_agree(profile)
 
@@ -140,7 +140,7 @@ def test_of_killed_programs_all_but_the_call_in_flight_is_counted(folder: Path) 
 
     assert result.returncode == 0, result.stderr
     profile = json.loads(path.read_bytes())
-    counted = {name: failed for name, _, _, failed in profile["paths"]}
+    counted = {name: failed for name, _, _, failed, _ in profile["paths"]}
     # a child may be killed between its call and its own count of it, or within the call
     assert abs(counted["/no/such/name"] - int(result.stdout)) <= 30
     sums_agree(profile)
@@ -265,12 +265,32 @@ def test_where_tracing_is_refused_the_command_runs_only_if_that_was_asked_for(fo
     assert not (folder / "out" / "inner.json").exists()
 
 
+def test_a_run_reads_at_most_what_the_files_have_that_it_opened_for_that(folder: Path) -> None:
+    place = folder / "out" / "sizes"
+    place.mkdir()
+    place.chmod(0o777)
+    for name, size in (("read", 10_000), ("seen", 300)):
+        (place / name).write_bytes(b"x" * size)
+    (place / "link").symlink_to("read")
+    script = (
+        f"import os; os.chdir('{place}'); [open(name).read() for name in ('read', 'link', 'read')];"
+        "os.stat('seen'); open('new', 'wb').write(b'y' * 500);"
+        "open('gone', 'w').write('z'); open('gone').read(); os.unlink('gone')"
+    )
+    _, path = trace(folder, "--area", str(place), "--", PYTHON, "-B", "-c", script)
+    profile = json.loads(path.read_bytes())
+    found = {Path(name).name: size for name, *_, size in profile["paths"] if name.startswith(f"{place}/")}
+    assert found == {"read": 0, "link": 10_000, "seen": 0, "new": 0, "gone": 0}
+    [area] = [area for area in profile["areas"] if area["area"] == str(place)]
+    assert area["bytes_read"] == 10_000
+
+
 def test_areas_kinds_and_limits_are_told(folder: Path) -> None:
     script = "import os; os.listdir('/usr/share/doc'); os.stat('/dev/null'); os.path.islink('/proc/self')"
     options = ["--area", "/usr/share", "--also", "close,getcwd"]
     _, path = trace(folder, *options, "--", PYTHON, "-B", "-c", script)
     profile = json.loads(path.read_bytes())
-    kinds = {name: kind for name, kind, _, _ in profile["paths"]}
+    kinds = {name: kind for name, kind, *_ in profile["paths"]}
     assert (kinds["/usr/share/doc"], kinds["/dev/null"], kinds["/proc/self"]) == ("D", "o", "l")
     assert {"point", "type", "prefix", "stripe"} == set(profile["mounts"][0])
     assert [each["prefix"] for each in profile["mounts"] if each["prefix"]] == ["/usr/share"]

@@ -27,7 +27,7 @@ END = st.tuples(st.one_of(st.none(), st.integers(0, 3)), st.one_of(st.none(), st
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     paths = [
-        PathUse(path, draw(st.sampled_from(KINDS)), draw(COUNT), draw(COUNT))
+        PathUse(path, draw(st.sampled_from(KINDS)), draw(COUNT), draw(COUNT), draw(COUNT))
         for path in sorted(draw(st.sets(NAMES)))
     ]
     areas = [

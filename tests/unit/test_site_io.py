@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from tests import wire_values
 
+from tidemill.config import load
 from tidemill.config.site import Harvest, Io, SiteConfig
 from tidemill.model.application import Application
 from tidemill.node.fleet import Fleet, create_fleet
-from tidemill.site.io import IoShares, start_ops
+from tidemill.site.io import IoShares, with_costs
 from tidemill.wire.node import FORMAT, ImageUse, Manifest, Noted, Program, Settings, StagedFile
 
 SW = Io(name="sw", prefixes=["/sw"], ops_per_s=2000.0, bytes_per_s=1e8)
@@ -28,6 +29,10 @@ def app(**costs: int) -> Application:
     return Application(name="a", executable="/sw/a", start_ops=costs)
 
 
+def start_ops(config: SiteConfig, app: Application, program: Program) -> dict[str, int]:
+    return with_costs(program, config, app).start_ops
+
+
 def program(*, images: list[str] | None = None, **traced: int) -> Program:
     file = StagedFile(sha256="0" * 64, bytes=1, pieces=[])
     use = ImageUse(name="i", file=file, areas=images or [], unpacked_bytes=1)
@@ -40,6 +45,26 @@ def test_a_start_costs_what_was_traced_else_what_its_file_says_else_what_the_sit
     assert start_ops(config(start_ops_default=50), app(sw=300), program()) == {"sw": 300}
     assert start_ops(config(), app(sw=300), program(sw=700, home=2)) == {"sw": 700, "home": 2}
     assert start_ops(config(), app(nowhere=300, bytes=5), program()) == {}
+
+
+def test_bytes_are_told_in_the_same_order_for_areas_whose_bytes_are_bounded() -> None:
+    def start_bytes(stated: dict[str, int], traced: dict[str, int], default: int = 0) -> dict[str, int]:
+        asked = Application(name="a", executable="/sw/a", start_bytes=stated)
+        known = wire_values.program(app="a", start_bytes=traced)
+        return with_costs(known, config(start_bytes_default=default), asked).start_bytes
+
+    assert start_bytes({}, {}) == {}
+    assert start_bytes({}, {}, 7) == {"sw": 7, "bytes": 7}
+    assert start_bytes({"sw": 5, "home": 5}, {}, 7) == {"sw": 5}
+    assert start_bytes({"sw": 5}, {"sw": 0, "bytes": 9}, 7) == {"bytes": 9}
+    covered = with_costs(program(images=["/sw"]), config(start_bytes_default=7), app())
+    assert (covered.start_ops, covered.start_bytes) == ({}, {"bytes": 7})
+
+
+def test_an_application_says_bytes_with_a_unit(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('name = "a"\nexecutable = "/sw/a"\nstart_bytes = { sw = "300 MB", home = 5 }\n')
+    assert load(file, Application).start_bytes == {"sw": 300_000_000, "home": 5}
 
 
 def test_what_comes_out_of_an_image_costs_nothing_unless_it_was_traced() -> None:
@@ -101,10 +126,11 @@ def test_what_nodes_counted_is_added_up_and_what_is_over_is_told(caplog: pytest.
         p="a.r0.i1", s=2, topic="io", program=None, job=None, mode="usage", message="",
         numbers={"over_us": 60_000_000, "sw.ops": 500, "sw.bytes": 9, "home.ops": 0}, at_us=1,
     )  # fmt: skip
-    over = msgspec.structs.replace(note, mode="over", message="slowed", numbers={"sw.thousandths": 1244})
+    shares_of = {"sw.ops": 1244, "home.bytes": 3000}
+    over = msgspec.structs.replace(note, mode="over", message="slowed", numbers=shares_of)
     shares.heard([note, note, over])
     assert shares.observed == {("sw", "ops"): 1000, ("sw", "bytes"): 18}
-    assert shares.over == {"sw": 1}
+    assert shares.over == {("sw", "ops"): 1, ("home", "bytes"): 1}
     assert "io.over_budget" in caplog.text
 
 

@@ -122,6 +122,15 @@ def test_runs_are_merged_and_the_cost_is_their_mean(it: World) -> None:
     cost = it.profiles.cost("sim", "2/b")
     assert cost is not None
     assert (cost.runs, cost.ops, cost.failed, cost.areas) == (2, 18, 3, {"software": 12, "work": 2})
+    assert cost.bytes == {"software": 1550, "work": 0}
+
+
+def test_profiles_of_a_tracer_that_tells_no_sizes_say_nothing_of_bytes(it: World) -> None:
+    it.put("second")
+    it.noted()
+    assert it.look()
+    assert it.profiles.start_ops("sim", "2/b") == {"software": 8, "work": 0}
+    assert it.profiles.start_bytes("sim", "2/b") == {}
 
 
 def test_each_profile_counts_once_also_for_the_next_agent(it: World) -> None:
@@ -216,6 +225,7 @@ def test_programs_carry_orders_to_trace_and_costs(it: World) -> None:
     it.look()
     after = it.profiles.outfit(program, 50)
     assert (after.trace_first, after.start_ops) == (False, {"software": 15, "work": 3})
+    assert after.start_bytes == {"software": 3099, "work": 0}
     assert it.profiles.mark("sim", "2/b") != mark
 
 
@@ -229,6 +239,7 @@ def test_what_an_image_shows_costs_shared_file_systems_nothing(it: World) -> Non
     traced_inside = msgspec.structs.replace(profile, mounts=mounts)
     assert cost_of(profile, AREAS).areas == {"software": 15, "work": 3}
     assert cost_of(traced_inside, AREAS).areas == {"software": 0, "work": 3}
+    assert cost_of(traced_inside, AREAS).bytes == {"software": 0, "work": 0}
 
     it.put()
     it.noted()
@@ -241,6 +252,7 @@ def test_what_an_image_shows_costs_shared_file_systems_nothing(it: World) -> Non
     )
     told = it.profiles.outfit(msgspec.structs.replace(_program(), images=[use]), 1)
     assert told.start_ops == {"software": 0, "work": 3}
+    assert told.start_bytes == {"software": 0, "work": 0}
 
 
 def test_small_changes_of_a_cost_do_not_make_new_programs(it: World) -> None:

@@ -1,7 +1,8 @@
 //! When payloads may start, so that what their starts cost shared file systems stays within what the centre allows: pure.
 //!
-//! Each area has a rate. A start costs each area what its program says, times a factor that follows what the nodes'
-//! counters saw (`correction`). Two rules, and both must allow a start:
+//! Each area has a rate of metadata operations and one of bytes. A start costs each what its program says, times a factor
+//! that follows what the nodes' counters saw (`correction`). Two rules (`bound`), for operations and for bytes, and all must
+//! allow a start:
 //!
 //! - starts are spaced: after one of cost c the next comes c / rate later (the virtual scheduling algorithm of ITU-T
 //!   I.371). An area that was left alone has saved up `SAVED_S` of its rate, no more.
@@ -11,29 +12,27 @@
 //! A start's operations take their time; spacing, rather than a bucket that empties at once, keeps them as even as the starts.
 //! Who waits is served in turn, one start each. One that cannot go yet keeps its areas for itself: cheap starts
 //! do not overtake a costly one for ever.
+//!
+//! What a node has read it mostly has in its page cache for later starts, so bytes that are observed may be far fewer than
+//! files have. The first start of a program by a waiter is therefore never taken to read less than its program says.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use tidemill_wire::{IoArea, Usage};
+use tidemill_wire::{IoArea, Program, Usage};
 
+use crate::bound::Bound;
+pub use crate::bound::{AIM, OVER_MAX, SAVED_S, WINDOW_US};
 use crate::correction::Correction;
 
-/// The time over which a centre looks at us.
-pub const WINDOW_US: u64 = 10_000_000;
-/// In no window more than so many times the budget.
-pub const OVER_MAX: f64 = 1.10;
-/// Seconds of its rate that an idle area saves up.
-pub const SAVED_S: f64 = 0.2;
-/// Aimed at this part of the rate: starts that take longer than others to spend what they cost must not meet.
-pub const AIM: f64 = 0.97;
 /// Programs that one pilot may wait for.
 const WAITING_MAX: usize = 256;
+/// A start is taken to cost so many times of what its program says at least.
+const OPS_FACTOR_MIN: f64 = 0.25;
+/// A page cache that serves nearly all.
+const BYTES_FACTOR_MIN: f64 = 0.1;
 
 /// Who waits: the lead's number of a pilot, or of a slot where there is no lead.
 pub type Waiter = usize;
-
-/// What starts of a program cost, per area.
-pub type Costs = BTreeMap<String, i64>;
 
 /// Starts that may begin now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +42,32 @@ pub struct Granted {
     pub starts: u64,
 }
 
+/// What is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// metadata operations
+    Ops,
+    Bytes,
+}
+
+/// What one start of a program costs, per area.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    pub ops: &'a BTreeMap<String, i64>,
+    pub bytes: &'a BTreeMap<String, i64>,
+}
+
+/// Areas where the nodes were seen to do more than is allowed: the observed rate in thousandths of the budget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Over {
+    pub ops: BTreeMap<String, i64>,
+    pub bytes: BTreeMap<String, i64>,
+}
+
 #[derive(Debug)]
 struct Area {
-    /// operations per second; None = no bound
-    rate: Option<f64>,
-    /// no start before
-    next_us: f64,
-    /// starts of the last window: when, and what they cost
-    spent: VecDeque<(u64, f64)>,
-    spent_sum: f64,
-    correction: Correction,
+    ops: Bound,
+    bytes: Bound,
 }
 
 #[derive(Debug)]
@@ -68,53 +83,45 @@ pub struct Budget {
     areas: BTreeMap<String, Area>,
     /// in the order in which they are served
     waiting: VecDeque<Wanting>,
+    /// whose page cache may hold what a program reads at its start
+    warm: HashSet<(Waiter, u64)>,
+}
+
+impl<'a> Costs<'a> {
+    /// What a program says.
+    pub fn of(program: &'a Program) -> Self {
+        Costs {
+            ops: &program.start_ops,
+            bytes: &program.start_bytes,
+        }
+    }
+
+    fn each(self) -> impl Iterator<Item = (&'a str, Kind, i64)> {
+        let of = |kind| move |(name, cost): (&'a String, &i64)| (name.as_str(), kind, *cost);
+        let ops = self.ops.iter().map(of(Kind::Ops));
+        ops.chain(self.bytes.iter().map(of(Kind::Bytes)))
+    }
+}
+
+impl Over {
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty() && self.bytes.is_empty()
+    }
 }
 
 impl Area {
     fn new(now_us: u64) -> Self {
         Area {
-            rate: None,
-            next_us: now_us as f64,
-            spent: VecDeque::new(),
-            spent_sum: 0.0,
-            correction: Correction::default(),
+            ops: Bound::new(Correction::new(OPS_FACTOR_MIN), now_us),
+            bytes: Bound::new(Correction::new(BYTES_FACTOR_MIN), now_us),
         }
     }
 
-    /// When a start of this cost may begin; None: never as things are.
-    fn earliest_us(&mut self, cost: f64, now_us: u64) -> Option<f64> {
-        let rate = self.rate?;
-        if rate <= 0.0 {
-            return None;
+    fn bound(&mut self, kind: Kind) -> &mut Bound {
+        match kind {
+            Kind::Ops => &mut self.ops,
+            Kind::Bytes => &mut self.bytes,
         }
-        while let Some(&(at_us, old)) = self.spent.front() {
-            if at_us + WINDOW_US > now_us {
-                break;
-            }
-            self.spent.pop_front();
-            self.spent_sum -= old;
-        }
-        if self.spent.is_empty() {
-            self.spent_sum = 0.0; // what rounding left
-        }
-        let mut over = self.spent_sum + cost - OVER_MAX * rate * WINDOW_US as f64 / 1e6;
-        let mut earliest_us = self.next_us;
-        for &(at_us, old) in &self.spent {
-            if over <= 0.0 {
-                break;
-            }
-            over -= old;
-            earliest_us = earliest_us.max((at_us + WINDOW_US) as f64);
-        }
-        Some(earliest_us)
-    }
-
-    fn spend(&mut self, cost: f64, now_us: u64) {
-        let Some(rate) = self.rate else { return };
-        let saved_from_us = now_us as f64 - SAVED_S * 1e6;
-        self.next_us = self.next_us.max(saved_from_us) + cost / (AIM * rate) * 1e6;
-        self.spent.push_back((now_us, cost));
-        self.spent_sum += cost;
     }
 }
 
@@ -122,20 +129,22 @@ impl Budget {
     /// The areas and their rates, from now on. What was spent counts on.
     pub fn set(&mut self, areas: &[IoArea], now_us: u64) {
         for area in self.areas.values_mut() {
-            area.rate = None;
+            (area.ops.rate, area.bytes.rate) = (None, None);
         }
         for told in areas {
             let area = self
                 .areas
                 .entry(told.name.clone())
                 .or_insert_with(|| Area::new(now_us));
-            area.rate = told.ops_per_s.filter(|rate| rate.is_finite());
+            area.ops.rate = told.ops_per_s.filter(|rate| rate.is_finite());
+            area.bytes.rate = told.bytes_per_s.filter(|rate| rate.is_finite());
         }
     }
 
     /// Whether any area has a bound.
     pub fn is_bounded(&self) -> bool {
-        self.areas.values().any(|area| area.rate.is_some())
+        let mut areas = self.areas.values();
+        areas.any(|area| area.ops.rate.is_some() || area.bytes.rate.is_some())
     }
 
     /// A pilot would start so many payloads of a program; replaces what it wanted of it before, and keeps its turn.
@@ -162,6 +171,7 @@ impl Budget {
     /// A pilot is gone: it waits for nothing. What it was permitted counts as spent.
     pub fn leave(&mut self, waiter: Waiter) {
         self.waiting.retain(|each| each.waiter != waiter);
+        self.warm.retain(|(warm, _)| *warm != waiter);
     }
 
     /// Nobody waits.
@@ -172,12 +182,12 @@ impl Budget {
     /// What may start now; `costs` of a program, None while it is not known (it waits).
     pub fn grant<'a>(
         &mut self,
-        costs: impl Fn(u64) -> Option<&'a Costs>,
+        costs: impl Fn(u64) -> Option<Costs<'a>>,
         now_us: u64,
     ) -> (Vec<Granted>, Option<u64>) {
         let mut granted: Vec<Granted> = Vec::new();
         loop {
-            let mut taken: BTreeSet<&str> = BTreeSet::new();
+            let mut taken: BTreeSet<(&str, Kind)> = BTreeSet::new();
             let mut progress = false;
             let mut due_us: Option<u64> = None;
             let mut kept = VecDeque::with_capacity(self.waiting.len());
@@ -187,14 +197,17 @@ impl Budget {
                     kept.push_back(wanting);
                     continue;
                 };
-                if costs.keys().any(|name| taken.contains(name.as_str())) {
-                    taken.extend(costs.keys().map(String::as_str));
+                let needs = || costs.each().map(|(name, kind, _)| (name, kind));
+                if needs().any(|each| taken.contains(&each)) {
+                    taken.extend(needs());
                     kept.push_back(wanting);
                     continue;
                 }
-                match start(&mut self.areas, costs, now_us) {
+                let is_cold = !self.warm.contains(&(wanting.waiter, wanting.program));
+                match start(&mut self.areas, costs, (is_cold, now_us)) {
                     Ok(()) => {
                         progress = true;
+                        self.warm.insert((wanting.waiter, wanting.program));
                         wanting.starts -= 1;
                         note(&mut granted, &wanting);
                         if wanting.starts > 0 {
@@ -206,7 +219,7 @@ impl Budget {
                             (Some(due_us), Some(later_us)) => Some(due_us.min(later_us)),
                             (due_us, later_us) => due_us.or(later_us),
                         };
-                        taken.extend(costs.keys().map(String::as_str));
+                        taken.extend(needs());
                         kept.push_back(wanting);
                     }
                 }
@@ -223,57 +236,83 @@ impl Budget {
     pub fn observe<'a>(
         &mut self,
         usage: &Usage,
-        costs: impl Fn(u64) -> Option<&'a Costs>,
+        costs: impl Fn(u64) -> Option<Costs<'a>>,
         (waiter, now_us): (Waiter, u64),
     ) {
-        let mut forecast: HashMap<&str, (f64, f64)> = HashMap::new();
+        let mut forecast: HashMap<(&str, Kind), (f64, f64)> = HashMap::new();
         for (program, &starts) in &usage.starts {
             let known = program.parse().ok().and_then(&costs);
-            for (area, &cost) in known.into_iter().flatten() {
-                let sum = forecast.entry(area.as_str()).or_default();
+            for (area, kind, cost) in known.into_iter().flat_map(Costs::each) {
+                let sum = forecast.entry((area, kind)).or_default();
                 sum.0 += starts.max(0) as f64;
                 sum.1 += starts.max(0) as f64 * cost.max(0) as f64;
             }
         }
-        for (name, &observed) in &usage.ops {
+        let observed = Costs {
+            ops: &usage.ops,
+            bytes: &usage.bytes,
+        };
+        for (name, kind, observed) in observed.each() {
             if let Some(area) = self.areas.get_mut(name) {
-                let (starts, expected) = forecast.get(name.as_str()).copied().unwrap_or_default();
-                area.correction
-                    .learn((starts, expected, observed.max(0) as f64), now_us);
+                let correction = &mut area.bound(kind).correction;
+                let (starts, expected) = forecast.get(&(name, kind)).copied().unwrap_or_default();
+                correction.learn((starts, expected, observed.max(0) as f64), now_us);
                 let rate_per_s = observed.max(0) as f64 * 1e6 / usage.over_us.max(1) as f64;
-                area.correction.saw(waiter, rate_per_s, now_us);
+                correction.saw(waiter, rate_per_s, now_us);
             }
         }
     }
 
-    /// Areas where the nodes did more than is allowed: the observed rate in thousandths of the budget.
-    pub fn over(&self, now_us: u64) -> BTreeMap<String, i64> {
-        let mut over = BTreeMap::new();
-        for (name, area) in &self.areas {
-            let Some(rate) = area.rate.filter(|&rate| rate > 0.0) else {
-                continue;
-            };
-            let share = area.correction.observed_per_s(now_us) / rate;
-            if share > OVER_MAX {
-                over.insert(name.clone(), (share * 1000.0).round() as i64);
+    /// Bytes that are read for no start, such as those of an image: nobody asks, but later starts wait for it.
+    pub fn charge(&mut self, bytes: &BTreeMap<String, i64>, now_us: u64) {
+        for (name, &bytes) in bytes {
+            if let Some(area) = self.areas.get_mut(name) {
+                area.bytes.spend(bytes.max(0) as f64, now_us);
+                area.bytes
+                    .correction
+                    .learn((0.0, bytes.max(0) as f64, 0.0), now_us);
             }
         }
-        over
+    }
+
+    /// Areas where the nodes did more than is allowed.
+    pub fn over(&self, now_us: u64) -> Over {
+        let of = |bound: fn(&Area) -> &Bound| {
+            let each = |(name, area): (&String, &Area)| Some((name.clone(), bound(area).over(now_us)?));
+            self.areas.iter().filter_map(each).collect()
+        };
+        Over {
+            ops: of(|area| &area.ops),
+            bytes: of(|area| &area.bytes),
+        }
     }
 
     /// What a start is taken to cost, as a multiple of what its program says.
-    pub fn factor(&self, area: &str) -> f64 {
-        self.areas.get(area).map_or(1.0, |area| area.correction.factor())
+    pub fn factor(&self, area: &str, kind: Kind) -> f64 {
+        let correction = |area: &Area| match kind {
+            Kind::Ops => area.ops.correction.factor(),
+            Kind::Bytes => area.bytes.correction.factor(),
+        };
+        self.areas.get(area).map_or(1.0, correction)
     }
 }
 
 /// Spend what a start costs, or say when it can be tried again (None: not before something changes).
-fn start(areas: &mut BTreeMap<String, Area>, costs: &Costs, now_us: u64) -> Result<(), Option<u64>> {
+fn start(
+    areas: &mut BTreeMap<String, Area>,
+    costs: Costs<'_>,
+    (is_cold, now_us): (bool, u64),
+) -> Result<(), Option<u64>> {
+    let corrected = |bound: &Bound, kind, cost: i64| {
+        let factor = bound.correction.factor();
+        let least = if is_cold && kind == Kind::Bytes { 1.0 } else { 0.0 };
+        cost as f64 * factor.max(least)
+    };
     let mut at_us = now_us as f64;
-    for (name, &cost) in costs {
-        if let Some(area) = areas.get_mut(name).filter(|area| area.rate.is_some() && cost > 0) {
-            let cost = cost as f64 * area.correction.factor();
-            match area.earliest_us(cost, now_us) {
+    for (name, kind, cost) in costs.each().filter(|&(_, _, cost)| cost > 0) {
+        let bound = areas.get_mut(name).map(|area| area.bound(kind));
+        if let Some(bound) = bound.filter(|bound| bound.rate.is_some()) {
+            match bound.earliest_us(corrected(bound, kind, cost), now_us) {
                 Some(earliest_us) => at_us = at_us.max(earliest_us),
                 None => return Err(None),
             }
@@ -282,9 +321,11 @@ fn start(areas: &mut BTreeMap<String, Area>, costs: &Costs, now_us: u64) -> Resu
     if at_us > now_us as f64 {
         return Err(Some(at_us.ceil() as u64));
     }
-    for (name, &cost) in costs {
-        if let Some(area) = areas.get_mut(name).filter(|_| cost > 0) {
-            area.spend(cost as f64 * area.correction.factor(), now_us);
+    for (name, kind, cost) in costs.each().filter(|&(_, _, cost)| cost > 0) {
+        if let Some(area) = areas.get_mut(name) {
+            let bound = area.bound(kind);
+            let cost = corrected(bound, kind, cost);
+            bound.spend(cost, now_us);
         }
     }
     Ok(())

@@ -6,15 +6,15 @@ use std::collections::HashMap;
 const HALF_LIFE_US: f64 = 60_000_000.0;
 /// Fewer starts say nothing.
 const STARTS_MIN: f64 = 3.0;
-/// A forecast is at most so far off: counters of a node count what others do there too.
-const FACTOR_MIN: f64 = 0.25;
+/// A forecast is at most so far too low: counters of a node count what others do there too.
 const FACTOR_MAX: f64 = 8.0;
 /// A node's rate counts for so long after it was told.
 const FRESH_US: u64 = 30_000_000;
 
 /// Fading sums, and the last rate that each node told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Correction {
+    factor_min: f64,
     starts: f64,
     forecast: f64,
     observed: f64,
@@ -23,7 +23,19 @@ pub(crate) struct Correction {
 }
 
 impl Correction {
-    /// Starts, what they were to cost, and the operations that were counted meanwhile.
+    /// A forecast is at most so far too high that `factor_min` corrects it.
+    pub fn new(factor_min: f64) -> Self {
+        Correction {
+            factor_min,
+            starts: 0.0,
+            forecast: 0.0,
+            observed: 0.0,
+            at_us: 0,
+            rates: HashMap::new(),
+        }
+    }
+
+    /// Starts, what they were to cost, and what was counted meanwhile.
     pub fn learn(&mut self, (starts, forecast, observed): (f64, f64, f64), now_us: u64) {
         let left = 0.5_f64.powf(now_us.saturating_sub(self.at_us) as f64 / HALF_LIFE_US);
         self.at_us = now_us;
@@ -42,7 +54,7 @@ impl Correction {
         if self.starts < STARTS_MIN || self.forecast <= 0.0 {
             return 1.0;
         }
-        (self.observed / self.forecast).clamp(FACTOR_MIN, FACTOR_MAX)
+        (self.observed / self.forecast).clamp(self.factor_min, FACTOR_MAX)
     }
 
     /// Of all nodes together, lately.

@@ -2,6 +2,7 @@
 
 mod address;
 mod allocations;
+mod bound;
 pub mod budget;
 #[cfg(test)]
 mod budget_tests;

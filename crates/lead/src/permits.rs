@@ -2,7 +2,7 @@
 
 use tidemill_wire::{IoArea, LeadMessage, Permit, Usage, Want};
 
-use crate::budget::{Budget, Costs};
+use crate::budget::{Budget, Costs, Over};
 use crate::ledger::{Ledger, PilotKey};
 use crate::server::Lead;
 
@@ -15,8 +15,8 @@ pub(crate) struct Pacing {
     was_over: bool,
 }
 
-fn costs_of<'a>(ledger: &'a Ledger) -> impl Fn(u64) -> Option<&'a Costs> {
-    |program| Some(&ledger.programs.get(&program)?.program.start_ops)
+fn costs_of<'a>(ledger: &'a Ledger) -> impl Fn(u64) -> Option<Costs<'a>> {
+    |program| Some(Costs::of(&ledger.programs.get(&program)?.program))
 }
 
 impl Lead {
@@ -24,7 +24,15 @@ impl Lead {
         self.pacing.budget.set(areas, now);
         let told: Vec<String> = areas
             .iter()
-            .map(|area| format!("{} {:.0}/s", area.name, area.ops_per_s.unwrap_or(f64::INFINITY)))
+            .map(|area| {
+                let rate = |rate: Option<f64>| rate.unwrap_or(f64::INFINITY);
+                format!(
+                    "{} {:.0}/s {:.0} B/s",
+                    area.name,
+                    rate(area.ops_per_s),
+                    rate(area.bytes_per_s)
+                )
+            })
             .collect();
         self.log.info("io.share", &[("areas", &told)]);
     }
@@ -56,7 +64,7 @@ impl Lead {
         let (granted, due) = self.pacing.budget.grant(costs_of(&self.ledger), now);
         self.pacing.due = due;
         let over = if granted.is_empty() {
-            Costs::new()
+            Over::default()
         } else {
             self.pacing.budget.over(now)
         };
@@ -64,7 +72,8 @@ impl Lead {
             let message = LeadMessage::Permit(Permit {
                 program: each.program,
                 starts: each.starts,
-                over: over.clone(),
+                over: over.ops.clone(),
+                over_bytes: over.bytes.clone(),
             });
             let slot = self.connection_of.get(each.waiter).copied().flatten();
             if let Some(connection) = slot.and_then(|slot| self.connections[slot].as_mut()) {

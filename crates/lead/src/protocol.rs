@@ -10,7 +10,7 @@ use crate::connection::{Connection, Peer};
 use crate::ledger::{Ledger, Number, PilotKey};
 use crate::record::RecordHead;
 use crate::server::Lead;
-use crate::sources::Answer;
+use crate::sources::{Answer, Wish};
 
 /// A pilot's name becomes part of a file name.
 const PILOT_ID_BYTES_MAX: usize = 200;
@@ -52,7 +52,11 @@ impl Lead {
                         if seek.serves.is_some() {
                             self.sources.serves(key, seek.serves);
                         }
-                        let wish = (seek.sha256.as_str(), seek.bytes);
+                        let wish = Wish {
+                            sha256: seek.sha256,
+                            bytes: seek.bytes,
+                            areas: seek.areas,
+                        };
                         let answers = self.sources.seek(key, wish, seek.avoid, now);
                         self.tell_sources(answers, Some((key, connection)), now);
                         Ok(())
@@ -196,7 +200,11 @@ impl Lead {
         mut own: Option<(PilotKey, &mut Connection)>,
         now: u64,
     ) {
-        for Answer { pilot, sha256, peers } in answers {
+        for answer in answers {
+            self.pacing.budget.charge(&answer.reads, now);
+            let Answer {
+                pilot, sha256, peers, ..
+            } = answer;
             let message = LeadMessage::Source(Source { sha256, peers });
             match &mut own {
                 Some((key, connection)) if *key == pilot => connection.send(&message, now, self.log),

@@ -47,6 +47,8 @@ struct Member {
 #[derive(Debug, Default)]
 struct File {
     bytes: u64,
+    /// of them in areas with a budget
+    areas: BTreeMap<String, i64>,
     asked_at: u64,
     members: BTreeMap<PilotKey, Member>,
     /// Who reads the shared file system, since when.
@@ -64,6 +66,17 @@ pub struct Answer {
     pub pilot: PilotKey,
     pub sha256: String,
     pub peers: Vec<String>,
+    /// What is read now, per area with a budget.
+    pub reads: BTreeMap<String, i64>,
+}
+
+/// A file that a pilot asks for.
+#[derive(Debug, Clone, Default)]
+pub struct Wish {
+    pub sha256: String,
+    pub bytes: u64,
+    /// Of them in areas with a budget.
+    pub areas: BTreeMap<String, i64>,
 }
 
 /// Everything that is known of files and nodes.
@@ -109,11 +122,11 @@ impl Sources {
     }
 
     /// A pilot asks for a file. The answer may come later, to it and to others.
-    pub fn seek(&mut self, pilot: PilotKey, wish: (&str, u64), avoid: Vec<String>, now: u64) -> Vec<Answer> {
-        let (sha256, bytes) = wish;
+    pub fn seek(&mut self, pilot: PilotKey, wish: Wish, avoid: Vec<String>, now: u64) -> Vec<Answer> {
+        let sha256 = &wish.sha256;
         self.make_room(sha256);
-        let file = self.files.entry(sha256.to_owned()).or_default();
-        (file.bytes, file.asked_at) = (bytes, now);
+        let file = self.files.entry(sha256.clone()).or_default();
+        (file.bytes, file.areas, file.asked_at) = (wish.bytes, wish.areas, now);
         let before = file.take_out(pilot);
         if let Some(Part::Takes { parent }) = before.as_ref().map(|member| member.part) {
             if self.addresses.get(&parent).is_some_and(|its| avoid.contains(its)) {
@@ -182,6 +195,11 @@ impl Sources {
                 pilot,
                 sha256: sha256.to_owned(),
                 peers: address.cloned().into_iter().collect(),
+                reads: if parent.is_none() {
+                    file.areas.clone()
+                } else {
+                    BTreeMap::new()
+                },
             });
         }
         answers

@@ -26,11 +26,24 @@ fn seek(
     now: u64,
 ) -> Vec<(PilotKey, Vec<String>)> {
     let avoid = avoid.iter().copied().map(address).collect();
-    pairs(sources.seek(pilot, (FILE, MB), avoid, now))
+    pairs(sources.seek(pilot, wish(), avoid, now))
+}
+
+fn wish() -> Wish {
+    Wish {
+        sha256: FILE.into(),
+        bytes: MB,
+        areas: [("sw".to_owned(), 9)].into(),
+    }
 }
 
 fn pairs(answers: Vec<Answer>) -> Vec<(PilotKey, Vec<String>)> {
-    answers.into_iter().map(|each| (each.pilot, each.peers)).collect()
+    let pair = |each: Answer| {
+        let read = each.reads.get("sw").copied().unwrap_or(0);
+        assert_eq!(read, if each.peers.is_empty() { 9 } else { 0 });
+        (each.pilot, each.peers)
+    };
+    answers.into_iter().map(pair).collect()
 }
 
 #[test]
@@ -228,7 +241,7 @@ impl Model {
         self.pilots[pilot] = Doing::Waits;
         let answers = self
             .sources
-            .seek(pilot, (FILE, MB), self.avoid[pilot].clone(), self.now);
+            .seek(pilot, wish(), self.avoid[pilot].clone(), self.now);
         self.hear(answers);
     }
 

@@ -6,6 +6,7 @@ fn seek(board: &mut Board, me: &str, avoid: &[&str], now_us: u64) -> Option<Vec<
     let message = PilotMessage::Seek(Seek {
         sha256: SHA.into(),
         bytes: 5,
+        areas: std::collections::BTreeMap::new(),
         avoid: avoid.iter().map(|&each| each.into()).collect(),
         serves: Some(me.into()),
     });

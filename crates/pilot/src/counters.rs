@@ -11,7 +11,8 @@
 pub struct Counted {
     /// metadata requests; None = nobody counts them
     pub ops: Option<u64>,
-    pub bytes: u64,
+    /// None = nobody counts them
+    pub bytes: Option<u64>,
 }
 
 impl Counted {
@@ -19,15 +20,19 @@ impl Counted {
         if let Some(ops) = other.ops {
             self.ops = Some(self.ops.unwrap_or(0).saturating_add(ops));
         }
-        self.bytes = self.bytes.saturating_add(other.bytes);
+        if let Some(bytes) = other.bytes {
+            self.bytes = Some(self.bytes.unwrap_or(0).saturating_add(bytes));
+        }
     }
 
     /// What came since; a counter that went back was started again.
     pub fn since(self, before: Counted) -> Counted {
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Counted {
-            ops: self.ops.map(|ops| since(ops, before.ops.unwrap_or(0))),
-            bytes: since(self.bytes, before.bytes),
+            ops: self.ops.map(|ops| since(ops, before.ops.unwrap_or(ops))),
+            bytes: self
+                .bytes
+                .map(|bytes| since(bytes, before.bytes.unwrap_or(bytes))),
         }
     }
 }
@@ -113,14 +118,14 @@ pub fn nfs(text: &str) -> Vec<(String, Counted)> {
                     .skip(4)
                     .take(2)
                     .filter_map(|word| word.parse::<u64>().ok());
-                counted.bytes = server.fold(0, u64::saturating_add);
+                counted.bytes = Some(server.fold(0, u64::saturating_add));
             }
             ["per-op", "statistics"] => in_operations = true,
             [name, operations, _, ..] if in_operations && name.ends_with(':') => {
                 let name = name.trim_end_matches(':');
                 if !NFS_DATA.contains(&name) {
                     let ops = operations.parse().ok();
-                    counted.add(Counted { ops, bytes: 0 });
+                    counted.add(Counted { ops, bytes: None });
                 }
             }
             _ => {}
@@ -137,15 +142,21 @@ pub fn lustre_md(text: &str) -> u64 {
 
 /// Calls and bytes of `stats` of one llite mount.
 pub fn llite(text: &str) -> Counted {
-    let mut counted = Counted::default();
+    let mut counted = Counted {
+        ops: None,
+        bytes: Some(0),
+    };
     for (name, count, sum) in rows(text) {
         if LLITE_METADATA.contains(&name) {
             counted.add(Counted {
                 ops: Some(count),
-                bytes: 0,
+                bytes: None,
             });
         } else if name == "read_bytes" || name == "write_bytes" {
-            counted.bytes = counted.bytes.saturating_add(sum);
+            counted.add(Counted {
+                ops: None,
+                bytes: Some(sum),
+            });
         }
     }
     counted
@@ -233,11 +244,11 @@ intent_lock               329 samples [reqs]
         let found = nfs(NFS);
         let sw = Counted {
             ops: Some(12637 + 52480 + 11727),
-            bytes: 1_788_561_151 + 39_087_991_255,
+            bytes: Some(1_788_561_151 + 39_087_991_255),
         };
         let home = Counted {
             ops: Some(5),
-            bytes: 30,
+            bytes: Some(30),
         };
         assert_eq!(found, [("srv:/sw".into(), sw), ("srv:/home".into(), home)]);
         assert!(nfs("device x mounted on / with fstype ext4\nrubbish: 1 2 3\n").is_empty());
@@ -248,7 +259,7 @@ intent_lock               329 samples [reqs]
         assert_eq!(lustre_md(MD), 341);
         let expected = Counted {
             ops: Some(136 + 96),
-            bytes: 4_194_304 + 93_813_797_294_080,
+            bytes: Some(4_194_304 + 93_813_797_294_080),
         };
         assert_eq!(llite(LLITE), expected);
     }
@@ -275,8 +286,13 @@ intent_lock               329 samples [reqs]
     fn a_counter_that_went_back_counts_from_nothing() {
         let [old, new, expected] = [(10, 5), (4, 9), (4, 4)].map(|(ops, bytes)| Counted {
             ops: Some(ops),
-            bytes,
+            bytes: Some(bytes),
         });
         assert_eq!(new.since(old), expected);
+        let none = Counted {
+            ops: None,
+            bytes: Some(0),
+        };
+        assert_eq!(old.since(none).ops, Some(0)); // one that was closed to us before says nothing yet
     }
 }

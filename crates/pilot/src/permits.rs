@@ -3,15 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tidemill_lead::budget::Budget;
+use tidemill_lead::budget::{Budget, Costs, Over};
 use tidemill_slot::ToSlot;
+use tidemill_stage::Order;
 use tidemill_sys::time::realtime_us;
 use tidemill_wire::{Noted, Permit, PilotMessage, Record, Usage, Want};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
 use crate::pilot::{Pilot, LOG};
-use crate::usage::UsageMeter;
+use crate::usage::{bytes_in, UsageMeter};
 
 /// A permit that no slot waits for is kept for so long.
 const SPARE_US: u64 = 500_000;
@@ -143,29 +144,36 @@ impl Pilot {
     /// A slot is ready to start a payload whose start costs something.
     pub(crate) fn hear_want(&mut self, slot: u32, program: u64, now_us: u64) -> Result<(), PilotError> {
         if self.permits.waiting.want(slot, program, now_us) {
-            self.let_start(slot, program, &BTreeMap::new(), now_us)?;
+            self.let_start(slot, program, &Over::default(), now_us)?;
         }
         Ok(())
     }
 
     /// The lead permits starts.
     pub(crate) fn hear_permit(&mut self, permit: &Permit, now_us: u64) -> Result<(), PilotError> {
+        let over = Over {
+            ops: permit.over.clone(),
+            bytes: permit.over_bytes.clone(),
+        };
         for slot in self.permits.waiting.permit(permit.program, permit.starts, now_us) {
-            self.let_start(slot, permit.program, &permit.over, now_us)?;
+            self.let_start(slot, permit.program, &over, now_us)?;
         }
-        if !permit.over.is_empty() {
-            self.note_over(&permit.over, now_us)?;
+        if !over.is_empty() {
+            self.note_over(&over, now_us)?;
         }
         Ok(())
     }
 
-    fn let_start(
-        &mut self,
-        slot: u32,
-        program: u64,
-        over: &BTreeMap<String, i64>,
-        now_us: u64,
-    ) -> Result<(), PilotError> {
+    /// Without a lead: what we read for no start counts as well.
+    pub(crate) fn charge_own(&mut self, order: &Order, now_us: u64) {
+        if let (Order::Fetch { file, peers, .. }, Some(budget)) = (order, &mut self.permits.own) {
+            if peers.is_empty() {
+                budget.charge(&bytes_in(file, &self.post.settings().io), now_us);
+            }
+        }
+    }
+
+    fn let_start(&mut self, slot: u32, program: u64, over: &Over, now_us: u64) -> Result<(), PilotError> {
         self.permits.meter.started(program);
         let note = over_text(over);
         self.tell(slot, &ToSlot::Permit { program, note }, now_us)
@@ -176,7 +184,7 @@ impl Pilot {
         if let Some(usage) = self.permits.meter.step(now_us) {
             self.permits.add(&usage);
             let binding = &self.binding;
-            let costs = |program| binding.program(program).map(|program| &program.start_ops);
+            let costs = |program| binding.program(program).map(Costs::of);
             if let Some(budget) = &mut self.permits.own {
                 budget.observe(&usage, costs, (0, now_us));
                 let over = budget.over(now_us);
@@ -215,19 +223,19 @@ impl Pilot {
             budget.want(0, want.program, waiting.len() as u64);
         }
         let binding = &self.binding;
-        let costs = |program| binding.program(program).map(|program| &program.start_ops);
+        let costs = |program| binding.program(program).map(Costs::of);
         let (granted, due_us) = budget.grant(costs, now_us);
         self.permits.own_due_us = due_us;
         for each in granted {
             for slot in self.permits.waiting.permit(each.program, each.starts, now_us) {
-                self.let_start(slot, each.program, &BTreeMap::new(), now_us)?;
+                self.let_start(slot, each.program, &Over::default(), now_us)?;
             }
         }
         Ok(())
     }
 
     /// Starts are slowed because areas are over their budget: a record now and then.
-    fn note_over(&mut self, over: &BTreeMap<String, i64>, now_us: u64) -> Result<(), PilotError> {
+    fn note_over(&mut self, over: &Over, now_us: u64) -> Result<(), PilotError> {
         if self
             .permits
             .over_noted_us
@@ -238,10 +246,12 @@ impl Pilot {
         self.permits.over_noted_us = Some(now_us);
         let message = over_text(over);
         LOG.warning("io.over_budget", &[("message", &message)]);
-        let numbers = over
-            .iter()
-            .map(|(area, share)| (format!("{area}.thousandths"), *share));
-        let numbers = numbers.collect();
+        let of = |shares: &BTreeMap<String, i64>, kind: &'static str| {
+            let each = |(area, share): (&String, &i64)| (format!("{area}.{kind}"), *share);
+            shares.iter().map(each).collect::<Vec<_>>()
+        };
+        let numbers = [of(&over.ops, "ops"), of(&over.bytes, "bytes")].concat();
+        let numbers = numbers.into_iter().collect();
         self.note_io("over", message, numbers, now_us)
     }
 
@@ -289,18 +299,21 @@ impl Pilot {
     }
 }
 
-fn over_text(over: &BTreeMap<String, i64>) -> String {
-    let each = |(area, share): (&String, &i64)| {
-        format!(
-            "area `{area}` is at {}.{} % of its budget",
-            share / 10,
-            share % 10
-        )
+fn over_text(over: &Over) -> String {
+    let of = |what: &'static str| {
+        move |(area, share): (&String, &i64)| {
+            format!(
+                "area `{area}` is at {}.{} % of its budget{what}",
+                share / 10,
+                share % 10
+            )
+        }
     };
     if over.is_empty() {
         return String::new();
     }
-    let areas: Vec<String> = over.iter().map(each).collect();
+    let bytes = over.bytes.iter().map(of(" of bytes"));
+    let areas: Vec<String> = over.ops.iter().map(of("")).chain(bytes).collect();
     format!("starts are slowed: {}", areas.join(", "))
 }
 
@@ -341,10 +354,14 @@ mod tests {
 
     #[test]
     fn what_is_over_its_budget_is_told_in_words() {
-        let over = [("sw".to_owned(), 1244)].into();
+        let over = Over {
+            ops: [("sw".to_owned(), 1244)].into(),
+            bytes: [("data".to_owned(), 3000)].into(),
+        };
         assert_eq!(
             over_text(&over),
-            "starts are slowed: area `sw` is at 124.4 % of its budget"
+            "starts are slowed: area `sw` is at 124.4 % of its budget, area `data` is at 300.0 % of its budget of bytes"
         );
+        assert_eq!(over_text(&Over::default()), "");
     }
 }

@@ -119,6 +119,7 @@ pub struct Parts {
 impl Pilot {
     pub fn new(parts: Parts) -> Self {
         let now_us = monotonic_us();
+        let staging = Staging::new(parts.source.tells_sources(), &parts.post.settings().io);
         let Parts {
             post,
             binding,
@@ -134,7 +135,7 @@ impl Pilot {
             post,
             binding,
             node,
-            staging: Staging::new(source.tells_sources()),
+            staging,
             told: HashSet::new(),
             slots: BTreeMap::new(),
             records,

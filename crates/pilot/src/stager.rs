@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tidemill_stage::{FailureKind, Order, Report};
-use tidemill_wire::{Holds, JobDef, PilotMessage, Seek, Source, StagedFile};
+use tidemill_wire::{Holds, IoArea, JobDef, PilotMessage, Seek, Source, StagedFile};
+
+use crate::usage::bytes_in;
 
 /// A lead that is away for so long is not waited for.
 pub const ALONE_US: u64 = 30_000_000;
@@ -96,6 +98,8 @@ pub struct Stager {
     wants: BTreeMap<String, Want>,
     /// There is somebody to ask: a lead, or peers files.
     asks: bool,
+    /// What the lead has to know of the bytes that we read.
+    areas: Vec<IoArea>,
     /// The stage has said where it listens: nothing is sought before, since others may be sent to us at once.
     listens: bool,
     /// Where other nodes get files from us.
@@ -103,9 +107,10 @@ pub struct Stager {
 }
 
 impl Stager {
-    pub fn new(asks: bool) -> Self {
+    pub fn new(asks: bool, areas: &[IoArea]) -> Self {
         Stager {
             asks,
+            areas: areas.to_vec(),
             ..Stager::default()
         }
     }
@@ -153,6 +158,7 @@ impl Stager {
         vec![Step::Tell(PilotMessage::Seek(Seek {
             sha256: sha256.to_owned(),
             bytes: want.file.bytes,
+            areas: bytes_in(&want.file, &self.areas),
             avoid: want.avoid.clone(),
             serves: self.serves.clone(),
         }))]

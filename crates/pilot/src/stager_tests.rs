@@ -15,6 +15,7 @@ fn asked(avoid: &[&str]) -> Step {
     Step::Tell(PilotMessage::Seek(Seek {
         sha256: SHA.into(),
         bytes: 5,
+        areas: BTreeMap::new(),
         avoid: avoid.iter().map(|&each| each.into()).collect(),
         serves: None,
     }))
@@ -71,14 +72,14 @@ fn listening() -> Stager {
 }
 
 fn listening_with(lead: bool) -> Stager {
-    let mut stager = Stager::new(lead);
+    let mut stager = Stager::new(lead, &[]);
     assert_eq!(stager.heard(listens(None), 0), []);
     stager
 }
 
 #[test]
 fn the_lead_is_asked_when_others_can_be_sent_to_us() {
-    let mut stager = Stager::new(true);
+    let mut stager = Stager::new(true, &[]);
     assert_eq!(stager.want(&file(), false, JOB, 0), []);
     let [Step::Tell(PilotMessage::Seek(seek))] = &stager.heard(listens(Some("me:1")), 1)[..] else {
         panic!("it does not ask");

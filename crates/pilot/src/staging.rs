@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tidemill_stage::Order;
-use tidemill_wire::{ImageUse, InputDef, Piece, StagedFile};
+use tidemill_wire::{ImageUse, InputDef, IoArea, Piece, StagedFile};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
@@ -30,9 +30,9 @@ pub struct Staging {
 }
 
 impl Staging {
-    pub fn new(asks: bool) -> Self {
+    pub fn new(asks: bool, areas: &[IoArea]) -> Self {
         Staging {
-            stager: Stager::new(asks),
+            stager: Stager::new(asks, areas),
             ..Staging::default()
         }
     }
@@ -160,6 +160,7 @@ impl Pilot {
                     if let Order::Drop { sha256 } = &order {
                         self.free_room(sha256);
                     }
+                    self.charge_own(&order, now_us);
                     self.staging.order(&order);
                 }
                 Step::Ready { sha256, users, came } => {

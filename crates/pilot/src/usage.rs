@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tidemill_wire::{IoArea, Usage};
+use tidemill_wire::{IoArea, StagedFile, Usage};
 
 use crate::counters::{self, Counted, Mount};
 
@@ -72,7 +72,9 @@ impl UsageMeter {
             if let Some(ops) = since.ops {
                 usage.ops.insert(name.clone(), clipped(ops));
             }
-            usage.bytes.insert(name.clone(), clipped(since.bytes));
+            if let Some(bytes) = since.bytes {
+                usage.bytes.insert(name.clone(), clipped(bytes));
+            }
         }
         self.before = now;
         Some(usage)
@@ -103,7 +105,10 @@ impl UsageMeter {
                     _ => devices
                         .iter()
                         .find(|(device, _)| *device == mount.device)
-                        .map(|&(_, bytes)| Counted { ops: None, bytes }),
+                        .map(|&(_, bytes)| Counted {
+                            ops: None,
+                            bytes: Some(bytes),
+                        }),
                 };
                 if let Some(counted) = counted {
                     sum.get_or_insert_with(Counted::default).add(counted);
@@ -195,6 +200,27 @@ fn mounts_of<'a>(area: &IoArea, mounts: &'a [Mount]) -> Vec<&'a Mount> {
     shown
 }
 
+/// Bytes of a file that lie in areas whose bytes are bounded: of a piece, in the area with the longest prefix.
+pub fn bytes_in(file: &StagedFile, areas: &[IoArea]) -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    for piece in &file.pieces {
+        let prefixes = areas.iter().flat_map(|area| {
+            let its = area
+                .prefixes
+                .iter()
+                .filter(|prefix| is_below(&piece.path, prefix));
+            its.map(move |prefix| (prefix.len(), area))
+        });
+        let Some((_, area)) = prefixes.max_by_key(|(length, _)| *length) else {
+            continue;
+        };
+        if area.bytes_per_s.is_some() {
+            *found.entry(area.name.clone()).or_insert(0_i64) += clipped(piece.length);
+        }
+    }
+    found
+}
+
 fn is_below(path: &str, directory: &str) -> bool {
     let directory = directory.trim_end_matches('/');
     path.strip_prefix(directory)
@@ -207,6 +233,8 @@ fn clipped(value: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use tidemill_wire::Piece;
+
     use super::*;
 
     fn area(name: &str, prefix: &str) -> IoArea {
@@ -264,6 +292,32 @@ mod tests {
             usage.bytes,
             [("scratch".to_owned(), 0), ("sw".to_owned(), 0)].into()
         );
+    }
+
+    #[test]
+    fn a_file_costs_the_areas_that_its_pieces_lie_in() {
+        let mut areas = [area("sw", "/sw"), area("packs", "/sw/images/"), area("ops", "/o")];
+        areas[0].bytes_per_s = Some(1.0);
+        areas[1].bytes_per_s = Some(1.0);
+        let piece = |path: &str, length| Piece {
+            path: path.into(),
+            offset: 0,
+            length,
+        };
+        let pieces = [
+            ("/sw/images/a", 5),
+            ("/sw/x", 2),
+            ("/sw/images/b", 7),
+            ("/o/x", 9),
+            ("/swx", 9),
+        ];
+        let file = StagedFile {
+            sha256: String::new(),
+            bytes: 32,
+            pieces: pieces.map(|(path, length)| piece(path, length)).to_vec(),
+        };
+        let found = bytes_in(&file, &areas);
+        assert_eq!(found, [("packs".to_owned(), 12), ("sw".to_owned(), 2)].into());
     }
 
     #[test]

@@ -25,6 +25,20 @@ impl Facts {
     pub const OPENED: Facts = Facts(16);
     pub const FILE: Facts = Facts(32);
     pub const OTHER: Facts = Facts(64);
+    /// its content may have been read
+    pub const READ: Facts = Facts(128);
+
+    /// What an open that succeeds tells; None: its flags are not known.
+    pub fn of_open(flags: Option<i32>) -> Facts {
+        let flags = flags.unwrap_or(libc::O_RDONLY);
+        if flags & libc::O_DIRECTORY != 0 {
+            return Facts::DIRECTORY;
+        }
+        if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & (libc::O_TRUNC | libc::O_PATH) != 0 {
+            return Facts::OPENED;
+        }
+        Facts(Facts::OPENED.0 | Facts::READ.0)
+    }
 
     pub fn has(self, other: Facts) -> bool {
         self.0 & other.0 == other.0
@@ -59,8 +73,8 @@ pub enum PathId {
 pub struct Operation {
     /// index in CALLS
     pub call: u8,
-    /// opened with O_DIRECTORY
-    pub directory: bool,
+    /// what it tells of its path if it is an open and succeeds
+    pub opened: Facts,
     /// since the start of the launcher
     pub second: u32,
     pub path: PathId,
@@ -148,12 +162,7 @@ impl Counts {
                 let (ok, bad) = &mut it.groups[group];
                 let place = if failed { bad } else { ok };
                 *place = place.saturating_add(1);
-                learn(
-                    &mut it.facts,
-                    CALLS[call].effect,
-                    operation.directory,
-                    errno as i32,
-                );
+                learn(&mut it.facts, CALLS[call].effect, operation.opened, errno as i32);
             }
             PathId::Area(area) => count(&mut self.beyond.entry(area).or_default()[group], failed),
             PathId::Unnamed => {}
@@ -195,17 +204,13 @@ pub fn count(place: &mut (u64, u64), failed: bool) {
 }
 
 /// What an end tells of a path: readlink's EINVAL, for one, that it exists.
-fn learn(facts: &mut Facts, effect: Effect, directory: bool, errno: i32) {
+fn learn(facts: &mut Facts, effect: Effect, opened: Facts, errno: i32) {
     match (errno, effect) {
         (0, Effect::Directory | Effect::Changes) => facts.add(Facts::DIRECTORY),
         (0, Effect::Lists) => facts.add(Facts::LISTED),
         (0, Effect::Reads) => facts.add(Facts::LINK),
-        (0, Effect::Executes) => facts.add(Facts::FILE),
-        (0, Effect::Opens(_)) => facts.add(if directory {
-            Facts::DIRECTORY
-        } else {
-            Facts::OPENED
-        }),
+        (0, Effect::Executes) => facts.add(Facts(Facts::FILE.0 | Facts::READ.0)),
+        (0, Effect::Opens(_)) => facts.add(opened),
         _ => {}
     }
     if errno == libc::EISDIR || errno == libc::ENOTEMPTY {
@@ -236,7 +241,7 @@ mod tests {
     fn operation(name: &str, path: PathId) -> Operation {
         Operation {
             call: call(name),
-            directory: false,
+            opened: Facts::default(),
             second: 0,
             path,
         }
@@ -256,6 +261,18 @@ mod tests {
         assert!(used.facts.has(Facts::EXISTS) && !used.facts.has(Facts::LINK));
         let rows: Vec<_> = counts.by_call().collect();
         assert_eq!(rows, [("readlink", 0, vec![(libc::EINVAL, 1)])]);
+    }
+
+    #[test]
+    fn what_is_opened_to_be_written_only_is_not_read() {
+        let reads = |flags| Facts::of_open(Some(flags)).has(Facts::READ);
+        assert!(reads(libc::O_RDONLY | libc::O_CLOEXEC) && reads(libc::O_RDWR | libc::O_CREAT));
+        for flags in [libc::O_WRONLY, libc::O_RDWR | libc::O_TRUNC, libc::O_PATH] {
+            assert!(!reads(flags));
+            assert!(Facts::of_open(Some(flags)).has(Facts::OPENED));
+        }
+        assert_eq!(Facts::of_open(Some(libc::O_DIRECTORY)), Facts::DIRECTORY);
+        assert!(Facts::of_open(None).has(Facts::READ));
     }
 
     #[test]
@@ -287,7 +304,7 @@ mod tests {
             let mut counts = counts(4);
             for &(call, path, result, second) in &operations {
                 let path = counts.path_id(format!("/sw/{path}").as_bytes());
-                counts.add(Operation { call, directory: false, second, path }, result);
+                counts.add(Operation { call, opened: Facts::default(), second, path }, result);
             }
             let ok = operations.iter().filter(|each| each.2 >= 0).count() as u64;
             let failed = operations.len() as u64 - ok;

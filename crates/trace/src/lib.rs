@@ -34,7 +34,7 @@ use calls::CALLS;
 use counts::Counts;
 pub use error::TraceError;
 use options::{Options, Output, Wanted};
-use profile::{profile, Profile, Run};
+use profile::{profile, Profile, Run, Sizes};
 use tracer::{Setup, Tracer};
 
 /// The first snapshot is taken then, each later one after twice the time.
@@ -102,8 +102,14 @@ fn trace(options: &Options) -> Result<i32, TraceError> {
     };
     sink.keep_alone()?;
     let clocks = (begun_us, started_us);
-    let (exit, counts) = follow(options, pid, &mut sink, clocks)?;
-    match sink.write(&profile(describe(options, Some(exit), clocks), &counts)) {
+    let mut sizes = Sizes::default();
+    let (exit, counts) = follow(options, pid, (&mut sink, &mut sizes), clocks)?;
+    let written = sink.write(&profile(
+        describe(options, Some(exit), clocks),
+        &counts,
+        &mut sizes,
+    ));
+    match written {
         Err(error) if exit == Exit::Status(0) && !options.best_effort => return Err(error),
         Err(error) => plain(&format!("tidemill-node trace: {}\n", cause(&error))),
         Ok(()) => {}
@@ -131,7 +137,7 @@ fn describe(options: &Options, exit: Option<Exit>, (begun_us, started_us): (u64,
 fn follow(
     options: &Options,
     pid: i32,
-    sink: &mut Sink,
+    (sink, sizes): (&mut Sink, &mut Sizes),
     clocks: (u64, u64),
 ) -> Result<(Exit, Counts), TraceError> {
     let points = mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()).into_iter();
@@ -156,7 +162,7 @@ fn follow(
         if options.snapshots && now_us >= next_us {
             next_us = now_us + (now_us - clocks.0);
             // one that fails is no loss: the next, or the end, writes it anew
-            let _ = sink.rewrite(&profile(describe(options, None, clocks), counts));
+            let _ = sink.rewrite(&profile(describe(options, None, clocks), counts, sizes));
         }
     });
     launch::stop_forwarding();

@@ -7,7 +7,7 @@ use tidemill_sys::ptrace::{self, Registers, Resume};
 use tidemill_sys::{time, Result};
 
 use crate::calls::{mode_at, Effect, Names, Silent, CALLS, SILENT, STATX_BUFFER};
-use crate::counts::{Operation, PathId};
+use crate::counts::{Facts, Operation, PathId};
 use crate::diversion::{Slot, SLOT_BYTES};
 use crate::paths::join;
 use crate::task::{Files, Pending, Place, Task, CLONE_FILES, CLONE_FS, DESCRIPTORS_MAX};
@@ -181,13 +181,15 @@ impl Tracer {
 
     fn begin(&mut self, pid: i32, call: u8, path: PathId, registers: &mut Registers) -> Result<()> {
         let effect = CALLS[usize::from(call)].effect;
-        let directory = match effect {
-            Effect::Opens(Some(flags)) => registers.argument(flags) as i32 & libc::O_DIRECTORY != 0,
-            _ => false,
+        let opened = match effect {
+            Effect::Opens(Some(flags)) => Facts::of_open(Some(registers.argument(flags) as i32)),
+            Effect::Opens(None) if CALLS[usize::from(call)].name == "creat" => Facts::OPENED,
+            Effect::Opens(None) => Facts::of_open(None),
+            _ => Facts::default(),
         };
         let operation = Operation {
             call,
-            directory,
+            opened,
             second: (time::monotonic_us().saturating_sub(self.begun_us) / 1_000_000) as u32,
             path,
         };

@@ -1,7 +1,8 @@
 //! The profile as JSON: what was counted, by final path and area. Format 1 of `src/tidemill/image/profile.py`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 
 use serde::Serialize;
 use tidemill_sys::mountinfo::Mount;
@@ -22,6 +23,11 @@ const PSEUDO: &[&str] = &[
     "proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "mqueue", "cgroup2", "fuse",
 ];
 
+/// The sizes of so many files are asked; what others have is missing.
+const SIZED_MAX: usize = 200_000;
+/// Their files are the kernel's, made when they are read.
+const KERNEL: &[&str] = &["proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup2"];
+
 /// One traced run.
 #[derive(Debug, Serialize)]
 pub struct Profile {
@@ -39,7 +45,8 @@ pub struct Profile {
     ops: BTreeMap<&'static str, Ends>,
     areas: Vec<Area>,
     bins: Vec<Bin>,
-    paths: Vec<(String, char, u64, u64)>,
+    /// path, kind, operations that succeeded and that failed, bytes that it has if they may have been read
+    paths: Vec<(String, char, u64, u64, u64)>,
     truncated: bool,
 }
 
@@ -66,7 +73,7 @@ struct Area {
     files: u64,
     so: u64,
     py: u64,
-    bytes_read: Option<u64>,
+    bytes_read: u64,
     calls: BTreeMap<&'static str, Calls>,
 }
 
@@ -121,6 +128,7 @@ struct Final {
     /// number in the finder
     area: usize,
     groups: ByGroup,
+    bytes: u64,
 }
 
 impl Final {
@@ -130,12 +138,12 @@ impl Final {
     }
 }
 
-/// The profile of a run. Asks the file system about links before `..`, and about paths of which no operation said what
-/// they are.
-pub fn profile(run: Run, counts: &Counts) -> Profile {
+/// The profile of a run. Asks the file system about links before `..`, about paths of which no operation said what they
+/// are, and about the sizes of files that were opened.
+pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
     let points = run.mounts.iter().map(|mount| mount.point.clone());
     let finder = Finder::new(points.chain(run.prefixes.iter().cloned()).collect());
-    let paths = final_paths(counts, &run, &finder);
+    let paths = final_paths(counts, &run, (&finder, sizes));
     let areas = sum_areas(counts, &paths, &finder);
     let mounts = places(&areas, &run);
     let (exit, signal) = match run.exit {
@@ -184,7 +192,7 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
             .into_iter()
             .map(|(path, it)| {
                 let (ok, failed) = it.sum();
-                (path, it.kind, ok, failed)
+                (path, it.kind, ok, failed, it.bytes)
             })
             .collect(),
         truncated: counts.truncated,
@@ -192,7 +200,7 @@ pub fn profile(run: Run, counts: &Counts) -> Profile {
 }
 
 /// All paths, plain, sorted, each once; what is not UTF-8 is replaced.
-fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> Vec<(String, Final)> {
+fn final_paths(counts: &Counts, run: &Run, (finder, sizes): (&Finder, &mut Sizes)) -> Vec<(String, Final)> {
     let mut links = Links::new(follow);
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let mut seen: Vec<(String, &Use)> = counts
@@ -207,15 +215,16 @@ fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> Vec<(String, Fina
         })
         .collect();
     seen.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    let pseudo: Vec<bool> = finder
-        .names()
-        .iter()
-        .map(|name| {
-            let mount = run.mounts.iter().find(|mount| mount.point == *name);
-            mount.is_some_and(|mount| PSEUDO.contains(&mount.kind.as_str()))
-        })
-        .collect();
+    let within = |kinds: &[&str]| -> Vec<bool> {
+        let names = finder.names().iter();
+        let its = |name: &String| run.mounts.iter().find(|mount| mount.point == *name);
+        names
+            .map(|name| its(name).is_some_and(|mount| kinds.contains(&mount.kind.as_str())))
+            .collect()
+    };
+    let (pseudo, of_kernel) = (within(PSEUDO), within(KERNEL));
     let mut asked = 0;
+    let mut sized = HashSet::new();
     let mut found: Vec<(String, Final)> = Vec::new();
     let mut seen = seen.into_iter().peekable();
     while let Some((path, first)) = seen.next() {
@@ -228,9 +237,46 @@ fn final_paths(counts: &Counts, run: &Run, finder: &Finder) -> Vec<(String, Fina
         }
         let area = finder.area_of(path.as_bytes());
         let kind = kind(&path, facts, pseudo[area], &mut asked);
-        found.push((path, Final { kind, area, groups }));
+        let bytes = if facts.has(Facts::READ) && !of_kernel[area] {
+            sizes.of(&path, &mut sized)
+        } else {
+            0
+        };
+        let it = Final {
+            kind,
+            area,
+            groups,
+            bytes,
+        };
+        found.push((path, it));
     }
     found
+}
+
+/// What files have that were opened: at most that is what a run reads of them. Asked when a profile is written, once per
+/// name and as the program saw it, not with each open.
+#[derive(Default)]
+pub struct Sizes {
+    /// device, inode and size by name; None: removed since, or no file
+    known: HashMap<String, Option<(u64, u64, u64)>>,
+}
+
+impl Sizes {
+    /// 0 for a file that is among those `seen`, by whatever name.
+    fn of(&mut self, path: &str, seen: &mut HashSet<(u64, u64)>) -> u64 {
+        if !self.known.contains_key(path) {
+            if self.known.len() >= SIZED_MAX {
+                return 0;
+            }
+            let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+            let found = status.map(|status| (status.dev(), status.ino(), status.len()));
+            self.known.insert(path.to_owned(), found);
+        }
+        match self.known.get(path) {
+            Some(&Some((device, inode, size))) if seen.insert((device, inode)) => size,
+            _ => 0,
+        }
+    }
 }
 
 fn add_use(groups: &mut ByGroup, used: &Use) {
@@ -270,6 +316,7 @@ fn sum_areas(counts: &Counts, paths: &[(String, Final)], finder: &Finder) -> Vec
     for (path, it) in paths {
         let area = areas.entry(&finder.names()[it.area]).or_default();
         add_groups(area, &it.groups);
+        area.bytes_read += it.bytes;
         if it.kind != 'x' {
             area.files += 1;
             area.so += u64::from(is_library(path));

@@ -199,6 +199,8 @@ pub struct Program {
     pub trace_every: u64,
     /// metadata operations that one start is expected to cost, per IoArea name
     pub start_ops: BTreeMap<String, i64>,
+    /// bytes that it is expected to read there at most
+    pub start_bytes: BTreeMap<String, i64>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.
@@ -493,6 +495,8 @@ pub struct Beat {
 pub struct Seek {
     pub sha256: String,
     pub bytes: u64,
+    /// bytes of it that lie in an IoArea whose bytes are bounded, per name
+    pub areas: BTreeMap<String, i64>,
     /// addresses that did not serve it
     pub avoid: Vec<String>,
     /// as in Hello, which may have been said before there was one
@@ -516,21 +520,22 @@ pub struct Holds {
     pub serves: Option<String>,
 }
 
-/// The pilot would start so many payloads of a program whose starts cost operations on shared file systems. Stands
-/// until permitted; a later Want of the same program replaces it.
+/// The pilot would start so many payloads of a program whose starts cost shared file systems operations or bytes.
+/// Stands until permitted; a later Want of the same program replaces it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Want {
     pub program: u64,
     pub starts: u64,
 }
 
-/// So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in
-/// thousandths of what it may.
+/// So many starts may begin now. `over`: areas where its nodes do more than a fleet may, in thousandths of that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Permit {
     pub program: u64,
     pub starts: u64,
+    /// of operations
     pub over: BTreeMap<String, i64>,
+    pub over_bytes: BTreeMap<String, i64>,
 }
 
 /// What a node's own counters say that it did to shared file systems since its last Usage.

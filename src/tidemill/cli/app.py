@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
-from tidemill.report.tables import count_text, percent_text, ratio, times_text
+from tidemill.report.tables import bytes_text, count_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
     from tidemill.site.applications import Approved
@@ -106,7 +106,11 @@ def _start(cost: Any) -> str:
     """What one start costs file systems."""
     share = percent_text(ratio(cost.failed, cost.ops))
     traced = f"{times_text(cost.runs)} traced"
-    areas = "".join(f"; {name}: {count_text(ops)}" for name, ops in sorted(cost.areas.items()))
+
+    def read(name: str) -> str:
+        return f", reads {bytes_text(cost.bytes[name])}" if cost.bytes.get(name) else ""
+
+    areas = "".join(f"; {name}: {count_text(ops)}{read(name)}" for name, ops in sorted(cost.areas.items()))
     return f"a start: {count_text(cost.ops)} metadata operations, {share} of them fail ({traced}){areas}"
 
 

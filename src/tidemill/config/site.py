@@ -263,7 +263,7 @@ class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[
         str,
         msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$"),
-        doc("Name of the area, for `start_ops` of applications, metrics and messages"),
+        doc("Name of the area, for `start_ops` and `start_bytes` of applications, metrics and messages"),
     ]
     prefixes: Annotated[
         list[str], msgspec.Meta(min_length=1), doc("Absolute paths; what is below them belongs to the area")
@@ -318,6 +318,11 @@ class SiteConfig(
         int,
         msgspec.Meta(ge=0),
         doc("Operations that a start costs each area while nobody has traced it; 0 = it is not paced"),
+    ] = 0
+    start_bytes_default: Annotated[
+        Size,
+        msgspec.Meta(ge=0),
+        doc("Bytes that a start reads in each area while nobody has traced it; 0 = it is not paced by bytes"),
     ] = 0
     contact: Annotated[
         str, doc("Mail address of the operator: in every job's comment, told when we are stopped")

@@ -21,6 +21,9 @@ FORMAT = 1
 PROFILE_BYTES_MAX = 512 << 20
 """A larger file is refused: 5 million paths of 100 characters."""
 
+BYTES_LIKE_AN_OPERATION = 1 << 20
+"""Where paths are left out, a file of so many bytes is worth as much as an operation."""
+
 #: Operations by what they ask of a metadata server: the seed's two columns, and the rest.
 CALLS: dict[str, frozenset[str]] = {
     "open": frozenset({"open", "openat", "openat2", "creat"}),
@@ -91,7 +94,7 @@ class Area(msgspec.Struct, frozen=True, kw_only=True):
     files: Count  #: unique paths that exist
     so: Count  #: of them shared libraries
     py: Count  #: of them Python modules, compiled or not
-    bytes_read: Count | None = None
+    bytes_read: Count | None = None  #: sizes of the files that were opened for reading: it reads that at most
     calls: dict[str, Calls] = {}  #: per group of CALLS; empty from a tracer that does not tell
 
 
@@ -104,12 +107,13 @@ class Bin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathUse(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Operations on one path. `path` is absolute."""
+    """Operations on one path. `path` is absolute. `bytes`: its size, in each run that opened it for reading."""
 
     path: str
     kind: str
     ok: Count
     failed: Count
+    bytes: Count = 0
 
     @property
     def exists(self) -> bool:
@@ -287,7 +291,9 @@ def _merged_paths(profiles: Iterable[Profile]) -> list[PathUse]:
             found[use.path] = use
         else:
             kind = min(known.kind, use.kind, key=KINDS.index)
-            found[use.path] = PathUse(use.path, kind, known.ok + use.ok, known.failed + use.failed)
+            found[use.path] = PathUse(
+                use.path, kind, known.ok + use.ok, known.failed + use.failed, known.bytes + use.bytes
+            )
     return [found[path] for path in sorted(found)]
 
 
@@ -375,22 +381,27 @@ def is_python(path: str) -> bool:
     return path.endswith((".py", ".pyc"))
 
 
-def per_run(profile: Profile, areas: Iterable[str]) -> dict[str, int]:
-    """Operations of one run, on average and rounded up, for each of some prefixes; from paths, so what was left out
-    of a truncated profile is missing."""
+def per_run(profile: Profile, areas: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Operations and bytes of one run, on average and rounded up, for each of some prefixes; from paths, so what was
+    left out of a truncated profile is missing."""
     names = list(areas)
-    counts = dict.fromkeys(names, 0)
+    counts = {name: [0, 0] for name in names}
     find = AreaFinder(names)
     for use in profile.paths:
         area = find.area_of(use.path)
         if area is not None:
-            counts[area] += use.ok + use.failed
-    return {area: -(-count // profile.runs) for area, count in counts.items()}
+            counts[area][0] += use.ok + use.failed
+            counts[area][1] += use.bytes
+    return {area: (-(-ops // profile.runs), -(-read // profile.runs)) for area, (ops, read) in counts.items()}
 
 
 def bounded(profile: Profile, paths_max: int) -> Profile:
-    """The profile with at most so many paths: those with the most operations stay."""
+    """The profile with at most so many paths: those with the most operations and bytes stay."""
     if len(profile.paths) <= paths_max:
         return profile
-    kept = sorted(profile.paths, key=lambda use: (-use.ok - use.failed, use.path))[:paths_max]
+
+    def dearest_first(use: PathUse) -> tuple[int, str]:
+        return -use.ok - use.failed - use.bytes // BYTES_LIKE_AN_OPERATION, use.path
+
+    kept = sorted(profile.paths, key=dearest_first)[:paths_max]
     return msgspec.structs.replace(profile, paths=sorted(kept), truncated=True)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tidemill.config.keys import Size
 from tidemill.model.job import Output, Resources
 
 
@@ -78,6 +79,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     images: list[str] = []
     #: metadata operations that one start costs an `[[io]]` area of the site, until it was traced
     start_ops: dict[str, int] = {}
+    #: bytes that one start reads there, such as `"300MB"`, until it was traced
+    start_bytes: dict[str, Size] = {}
     resources: Resources = Resources()  #: of a slot, where a job gives none
     outputs: list[Output] = []  #: of a job that gives none
     events_per_range_max: int | None = None  #: at most; None = 1 unless `{events}` is among the arguments

@@ -216,7 +216,7 @@ def page(profile: Profile, found: Explanation, *, made_us: int) -> str:
         ("failed", percent_text(ratio(told.failed, told.ops)), "bad" if told.failed * 2 > told.ops else ""),
         ("files", count_text(told.files), ""),
         ("most in a second", count_text(told.peak_per_s), ""),
-        *([("read", bytes_text(sum(read)), "")] if read else []),
+        *([("read at most", bytes_text(sum(read)), "")] if read else []),
         ("avoidable", count_text(found.saves_ops), "warn" if found.saves_ops else ""),
         ("time", duration_text(told.wall_us / 1e6), ""),
     ]

@@ -271,7 +271,7 @@ class Fleets:
         new_jobs = [job for number, job in jobs.items() if number not in opened.jobs]
         new_programs = [each for number, each in programs.items() if number not in opened.programs]
         opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
-        opened.is_paced |= any(each.start_ops for each in new_programs)
+        opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
         opened.jobs.update(job.job for job in new_jobs)
         opened.jobs.difference_update(order.cancel_jobs)
         opened.programs.update(each.program for each in new_programs)

@@ -8,7 +8,7 @@ it. Where there is no lead, every allocation keeps to the same small part, that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -74,24 +74,50 @@ def parts(demands: Mapping[str, float], told: Mapping[str, Sequence[Told]], now_
     return news
 
 
-def start_ops(config: SiteConfig, app: Application, program: Program) -> dict[str, int]:
-    """What a start of a program costs each area with a budget: as traced, else as its application file says, else what
-    the site assumes. What payloads see out of an image costs nothing. Programs that cost nothing are not paced."""
-    costs: dict[str, int] = {}
-    for area in config.io:
-        if area.ops_per_s is None:
-            continue
-        traced = program.start_ops.get(area.name)
-        told = app.start_ops.get(area.name) if traced is None else traced
-        if told is None and not program.start_ops and not app.start_ops:
-            told = config.start_ops_default
-        covered = all(
-            any(is_below(prefix, shown) for use in program.images for shown in use.areas)
-            for prefix in area.prefixes
-        )
-        if told and (traced is not None or not covered):
-            costs[area.name] = told
-    return costs
+class _Told(msgspec.Struct, frozen=True):
+    """What is known of one kind of a start's costs."""
+
+    rates: dict[str, float | None]  #: the budget of each area
+    traced: dict[str, int]
+    stated: dict[str, int]  #: in the application's file
+    default: int
+
+    def costs(self, covered: Collection[str]) -> dict[str, int]:
+        """Per area, without those where it costs nothing; `covered`: payloads see these out of images."""
+        costs: dict[str, int] = {}
+        for area, rate in self.rates.items():
+            traced = self.traced.get(area)
+            told = self.stated.get(area) if traced is None else traced
+            if told is None and not self.traced and not self.stated:
+                told = self.default
+            if rate is not None and told and (traced is not None or area not in covered):
+                costs[area] = told
+        return costs
+
+
+def with_costs(program: Program, config: SiteConfig, app: Application) -> Program:
+    """The program with what its start costs each area with a budget, in operations and in bytes: as traced, else as its
+    application file says, else what the site assumes. What payloads see out of an image costs nothing. Programs that
+    cost nothing are not paced."""
+    shown = [area for use in program.images for area in use.areas]
+    covered = [
+        area.name
+        for area in config.io
+        if all(any(is_below(prefix, each) for each in shown) for prefix in area.prefixes)
+    ]
+    ops = _Told(
+        {area.name: area.ops_per_s for area in config.io},
+        program.start_ops,
+        app.start_ops,
+        config.start_ops_default,
+    )
+    read = _Told(
+        {area.name: area.bytes_per_s for area in config.io},
+        program.start_bytes,
+        app.start_bytes,
+        config.start_bytes_default,
+    )
+    return msgspec.structs.replace(program, start_ops=ops.costs(covered), start_bytes=read.costs(covered))
 
 
 class IoShares:
@@ -102,7 +128,7 @@ class IoShares:
         self._told: dict[str, list[Told]] = {}
         self._next_s = 0.0
         self.observed: Counter[tuple[str, str]] = Counter()  #: (area, `ops` or `bytes`) -> since our start
-        self.over: Counter[str] = Counter()  #: records that an area was over its budget
+        self.over: Counter[tuple[str, str]] = Counter()  #: as `observed`: records that it was over its budget
 
     @property
     def budgets(self) -> dict[str, tuple[float | None, float | None]]:
@@ -171,13 +197,12 @@ class IoShares:
         for record in records:
             if type(record) is not Noted or record.topic != "io":
                 continue
+            told = [(*name.rpartition(".")[::2], value) for name, value in record.numbers.items()]
             if record.mode == "over":
-                for name in record.numbers:
-                    self.over[name.removesuffix(".thousandths")] += 1
+                self.over.update((area, kind) for area, kind, _ in told)
                 _log.warning("io.over_budget", pilot=record.p, reason=record.message)
             elif record.mode == "usage":
-                for name, value in record.numbers.items():
-                    area, _, kind = name.rpartition(".")
+                for area, kind, value in told:
                     if area and value > 0:
                         self.observed[area, kind] += value
 

@@ -63,7 +63,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "tidemill_io_told": ("gauge", "Part of the budget that fleets were told, all together: 0 to 1"),
     "tidemill_io_ops_total": ("counter", "Metadata operations that nodes' own counters saw, per area"),
     "tidemill_io_bytes_total": ("counter", "Bytes that nodes' own counters saw, per area"),
-    "tidemill_io_over_total": ("counter", "Reports of pilots that an area was over its budget"),
+    "tidemill_io_over_total": ("counter", "Reports of pilots that an area was over its budget, by `kind`"),
     "tidemill_noted_total": (
         "counter",
         "Remarks of pilots, by topic (such as `image`, `spill`) and mode (such as `fuse`, `unpack`, `failed`)",
@@ -208,7 +208,8 @@ def _of_io(io: IoShares) -> Iterator[Sample]:
             yield Sample("tidemill_io_budget_bytes_per_second", bytes_per_s, label)
         yield Sample("tidemill_io_ops_total", io.observed[area, "ops"], label)
         yield Sample("tidemill_io_bytes_total", io.observed[area, "bytes"], label)
-        yield Sample("tidemill_io_over_total", io.over[area], label)
+        for kind in ("ops", "bytes"):
+            yield Sample("tidemill_io_over_total", io.over[area, kind], (*label, ("kind", kind)))
     if io.budgets:
         yield Sample("tidemill_io_told", io.told_sum())
 

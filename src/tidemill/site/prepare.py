@@ -29,7 +29,7 @@ from tidemill.site.applications import Applications, Approved, adhoc
 from tidemill.site.compatibility import may_trace
 from tidemill.site.contained import runtime_of
 from tidemill.site.containers import environment_of, wrap_words
-from tidemill.site.io import start_ops
+from tidemill.site.io import with_costs
 from tidemill.site.memory import has_room, images_mb, slot_memory
 from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
@@ -217,10 +217,11 @@ class Preparer:
             trace_first=False,
             trace_every=0,
             start_ops={},
+            start_bytes={},
         )
         if self.profiles is not None and spec.app is not None:
             program = self.profiles.outfit(program, self._trace_every(app))
-        program = msgspec.structs.replace(program, start_ops=start_ops(self._config, app, program))
+        program = with_costs(program, self._config, app)
         width = asked.width
         if width is not None:
             return self._widen(program, spec, approved, width)
@@ -267,6 +268,7 @@ class Preparer:
             trace_first=False,  # of ranks on other nodes the launcher's trace would see nothing
             trace_every=0,
             start_ops={area: ops * width.ranks for area, ops in program.start_ops.items()},
+            start_bytes={area: read * width.ranks for area, read in program.start_bytes.items()},
         )
 
     def _wrap(self, app: Application) -> list[str]:

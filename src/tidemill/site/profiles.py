@@ -135,20 +135,27 @@ class Profiles:
         cost = self.cost(app, version)
         return {} if cost is None else dict(cost.areas)
 
+    def start_bytes(self, app: str, version: str) -> dict[str, int]:
+        """Bytes that one start reads at most in each such area; empty before anything was traced."""
+        cost = self.cost(app, version)
+        return {} if cost is None else dict(cost.bytes)
+
     def wants_first(self, app: str, version: str) -> bool:
         """Whether nobody has traced this version yet."""
         return app != ADHOC and self.cost(app, version) is None
 
     def outfit(self, program: Program, trace_every: int) -> Program:
         """The program with what its starts cost, and with orders to trace some of them."""
+
+        def unseen(costs: dict[str, int]) -> dict[str, int]:
+            return {area: 0 if self._is_shown(area, program) else cost for area, cost in costs.items()}
+
         return msgspec.structs.replace(
             program,
             trace_first=trace_every > 0 and self.wants_first(program.app, program.version),
             trace_every=max(0, trace_every),
-            start_ops={
-                area: 0 if self._is_shown(area, program) else ops
-                for area, ops in self.start_ops(program.app, program.version).items()
-            },
+            start_ops=unseen(self.start_ops(program.app, program.version)),
+            start_bytes=unseen(self.start_bytes(program.app, program.version)),
         )
 
     def _is_shown(self, area: str, program: Program) -> bool:
@@ -356,18 +363,28 @@ def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:
         [prefix for prefixes in areas.values() for prefix in prefixes],
     )
     runs = profile.runs
+    is_sized = any(area.bytes_read is not None for area in profile.areas)
+    sums = {
+        name: [sum(column) for column in zip(*(counts[prefix] for prefix in prefixes), strict=True)]
+        for name, prefixes in areas.items()
+    }
     return StartCost(
         runs=runs,
         ops=-(-profile.ops_total // runs),
         failed=-(-profile.failed_total // runs),
         files=sum(area.files for area in profile.areas),
-        areas={name: sum(counts[prefix] for prefix in prefixes) for name, prefixes in areas.items()},
+        areas={name: ops for name, (ops, _) in sums.items()},
+        bytes={name: read for name, (_, read) in sums.items()} if is_sized else {},
     )
 
 
 def is_other(known: StartCost, cost: StartCost) -> bool:
     """Whether a cost differs by so much that fleets should hear of it."""
-    pairs = [(known.ops, cost.ops), *((known.areas.get(name, 0), ops) for name, ops in cost.areas.items())]
+    pairs = [
+        (known.ops, cost.ops),
+        *((known.areas.get(name, 0), ops) for name, ops in cost.areas.items()),
+        *((known.bytes.get(name, 0), read) for name, read in cost.bytes.items()),
+    ]
     return any(abs(new - old) > CHANGE_MIN * max(old, 1) for old, new in pairs)
 
 

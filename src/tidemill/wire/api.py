@@ -284,6 +284,7 @@ class StartCost(msgspec.Struct, frozen=True, kw_only=True):
     failed: int  #: of them
     files: int  #: different files of all runs
     areas: dict[str, int] = {}  #: operations per area for which the site has a budget
+    bytes: dict[str, int] = {}  #: bytes that it reads there at most; empty = the tracer did not tell
 
 
 class AppOffer(msgspec.Struct, kw_only=True):

@@ -159,6 +159,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     trace_first: bool  #: nobody has traced this version: the slot's first payload is
     trace_every: int  #: and every so many-th after it; 0 = none
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
+    start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,6 +440,7 @@ class Seek(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="seek")
 
     sha256: str
     bytes: int
+    areas: dict[str, int]  #: bytes of it that lie in an IoArea whose bytes are bounded, per name
     avoid: list[str]  #: addresses that did not serve it
     serves: str | None  #: as in Hello, which may have been said before there was one
 
@@ -460,20 +462,20 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="holds
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="want"):
-    """The pilot would start so many payloads of a program whose starts cost operations on shared file systems. Stands
-    until permitted; a later Want of the same program replaces it."""
+    """The pilot would start so many payloads of a program whose starts cost shared file systems operations or bytes.
+    Stands until permitted; a later Want of the same program replaces it."""
 
     program: int
     starts: int
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="permit"):
-    """So many starts may begin now. `over`: areas where the fleet's nodes were seen to do more than it may, in
-    thousandths of what it may."""
+    """So many starts may begin now. `over`: areas where its nodes do more than a fleet may, in thousandths of that."""
 
     program: int
     starts: int
-    over: dict[str, int]
+    over: dict[str, int]  #: of operations
+    over_bytes: dict[str, int]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="usage"):

@@ -79,7 +79,8 @@ impl Init {
 }
 
 fn is_paced(program: &Program) -> bool {
-    program.start_ops.values().any(|&cost| cost > 0)
+    let mut costs = program.start_ops.values().chain(program.start_bytes.values());
+    costs.any(|&cost| cost > 0)
 }
 
 #[cfg(test)]
