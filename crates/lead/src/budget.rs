@@ -26,6 +26,8 @@ use crate::correction::Correction;
 
 /// Programs that one pilot may wait for.
 const WAITING_MAX: usize = 256;
+/// Starts of a program that one pilot may wait for: it waits for one per slot, and no node has so many.
+pub const STARTS_MAX: u64 = 10_000;
 /// A start is taken to cost so many times of what its program says at least.
 const OPS_FACTOR_MIN: f64 = 0.25;
 /// A page cache that serves nearly all.
@@ -141,14 +143,9 @@ impl Budget {
         }
     }
 
-    /// Whether any area has a bound.
-    pub fn is_bounded(&self) -> bool {
-        let mut areas = self.areas.values();
-        areas.any(|area| area.ops.rate.is_some() || area.bytes.rate.is_some())
-    }
-
     /// A pilot would start so many payloads of a program; replaces what it wanted of it before, and keeps its turn.
     pub fn want(&mut self, waiter: Waiter, program: u64, starts: u64) {
+        let starts = starts.min(STARTS_MAX);
         let same = |each: &Wanting| each.waiter == waiter && each.program == program;
         if let Some(at) = self.waiting.iter().position(same) {
             if starts == 0 {
@@ -185,7 +182,8 @@ impl Budget {
         costs: impl Fn(u64) -> Option<Costs<'a>>,
         now_us: u64,
     ) -> (Vec<Granted>, Option<u64>) {
-        let mut granted: Vec<Granted> = Vec::new();
+        let mut granted = Vec::new();
+        let mut places = HashMap::new();
         loop {
             let mut taken: BTreeSet<(&str, Kind)> = BTreeSet::new();
             let mut progress = false;
@@ -209,7 +207,7 @@ impl Budget {
                         progress = true;
                         self.warm.insert((wanting.waiter, wanting.program));
                         wanting.starts -= 1;
-                        note(&mut granted, &wanting);
+                        note(&mut granted, &mut places, &wanting);
                         if wanting.starts > 0 {
                             served.push_back(wanting);
                         }
@@ -331,13 +329,15 @@ fn start(
     Ok(())
 }
 
-fn note(granted: &mut Vec<Granted>, wanting: &Wanting) {
-    let same = |each: &&mut Granted| each.waiter == wanting.waiter && each.program == wanting.program;
-    match granted.iter_mut().find(same) {
+/// One start more; `places` tells where in `granted` those of a waiter and program are counted.
+fn note(granted: &mut Vec<Granted>, places: &mut HashMap<(Waiter, u64), usize>, wanting: &Wanting) {
+    let (waiter, program) = (wanting.waiter, wanting.program);
+    let at = *places.entry((waiter, program)).or_insert(granted.len());
+    match granted.get_mut(at) {
         Some(each) => each.starts += 1,
         None => granted.push(Granted {
-            waiter: wanting.waiter,
-            program: wanting.program,
+            waiter,
+            program,
             starts: 1,
         }),
     }
