@@ -6,6 +6,8 @@
 //!   counts calls, some of which a cache answers (Lustre manual, "Monitoring Client Activity").
 //! - local devices: `io.stat` of our cgroup has bytes (Linux, admin-guide/cgroup-v2).
 
+use tidemill_sys::mountinfo::unescaped;
+
 /// Since the mount, or since the node has started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
@@ -37,49 +39,12 @@ impl Counted {
     }
 }
 
-/// A mount of /proc/self/mountinfo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    pub point: String,
-    pub kind: String,
-    pub source: String,
-    /// `MAJOR:MINOR`
-    pub device: String,
-}
-
 /// Requests that move data; all others are metadata. `NULL` is a ping.
 const NFS_DATA: [&str; 4] = ["NULL", "READ", "WRITE", "COMMIT"];
 const LLITE_METADATA: [&str; 16] = [
     "open", "close", "readdir", "setattr", "truncate", "getattr", "create", "link", "unlink", "symlink",
     "mkdir", "rmdir", "mknod", "rename", "statfs", "getxattr",
 ];
-
-/// Mounts, as proc_pid_mountinfo(5) describes them; lines that do not fit are left out.
-pub fn mounts(text: &str) -> Vec<Mount> {
-    let one = |line: &str| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut before = before.split(' ').skip(2);
-        let device = before.next()?.to_owned();
-        let point = unescaped(before.nth(1)?);
-        let mut after = after.split(' ');
-        let kind = after.next()?.to_owned();
-        let source = unescaped(after.next()?);
-        Some(Mount {
-            point,
-            kind,
-            source,
-            device,
-        })
-    };
-    text.lines().filter_map(one).collect()
-}
-
-/// `\040` and the like.
-fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-}
 
 /// Per device of an NFS mount: one that is mounted twice counts once.
 pub fn nfs(text: &str) -> Vec<(String, Counted)> {
@@ -265,15 +230,7 @@ intent_lock               329 samples [reqs]
     }
 
     #[test]
-    fn mounts_and_cgroups_are_read_as_the_kernel_writes_them() {
-        let text = "36 35 98:0 /mnt1 /my\\040home rw,noatime master:1 - nfs4 srv:/home rw,errors=continue\nrubbish\n";
-        let expected = Mount {
-            point: "/my home".into(),
-            kind: "nfs4".into(),
-            source: "srv:/home".into(),
-            device: "98:0".into(),
-        };
-        assert_eq!(mounts(text), [expected]);
+    fn cgroups_are_read_as_the_kernel_writes_them() {
         let io = "8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0\n8:0 rbytes=1\n";
         assert_eq!(cgroup_io(io), [("8:16".into(), 316_232_704), ("8:0".into(), 1)]);
         assert_eq!(

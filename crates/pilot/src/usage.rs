@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_wire::{IoArea, StagedFile, Usage};
 
-use crate::counters::{self, Counted, Mount};
+use crate::counters::{self, Counted};
 
 /// Counters are read so often: no request of them reaches a shared file system.
 const EVERY_US: u64 = 10_000_000;
@@ -85,7 +86,7 @@ impl UsageMeter {
         if self.areas.is_empty() {
             return found;
         }
-        let mounts = counters::mounts(&self.text("proc/self/mountinfo"));
+        let mounts = mountinfo::mounts(&self.text("proc/self/mountinfo"));
         let nfs = counters::nfs(&self.text("proc/self/mountstats"));
         let devices = self.device_bytes();
         for area in &self.areas {
