@@ -61,7 +61,7 @@ fn only_the_try_fails_work_and_later_work_goes_back_until_it_is_tried_again() {
             break admitted;
         }
         now_us += 1;
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        tidemill_sys::fd::poll(&mut [], Some(1_000)).unwrap();
     };
     assert_eq!((admitted.failed.len(), admitted.returned.len()), (1, 0));
     assert!(!setups.is_pending() && setups.held().is_empty());
