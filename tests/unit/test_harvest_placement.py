@@ -44,6 +44,9 @@ def test_beside_a_planned_job_only_the_nodes_that_are_not_planned_help() -> None
     assert preferred(NODES, ["n0"], ours, [long]) == (["d"], ["d"], ["9"])
     assert preferred(NODES, ["n0", "n7"], {"a": "n1"}, [long]) == ([], [], [])
     assert preferred(NODES, [], {"a": "n1", "b": "n2"}, [long]) == (["a"], [], [])  # nothing helps it
+    avoid = frozenset({"n0", "n1", "n2", "n3", "n4"})
+    beside = preferred(NODES, ["n0", "n6", "n7"], {"a": "n5"}, [Starting("9", 1, avoid)])
+    assert beside == (["a"], [], [])  # it would get n5, yet n6 does as well
 
 
 def test_a_job_that_ends_before_the_planned_one_starts_can_have_its_nodes() -> None:

@@ -254,3 +254,10 @@ def test_a_large_machine_with_a_long_queue_is_decided_on_in_well_below_100_ms() 
         spent.append(time.process_time() - began)
 
     assert min(spent) < 0.05, spent
+
+
+def test_nodes_that_the_scheduler_has_planned_without_a_gap_are_left_alone() -> None:
+    assert decide(situation(planned_gaps=None), Policy.YIELD).submit == [Submit(1, 10, 86400.0)]
+    assert decide(situation(planned_gaps=[(4, HOUR)]), Policy.YIELD).submit == [Submit(1, 4, 3540.0)]
+    none = decide(situation(planned_gaps=[]), Policy.YIELD)
+    assert (none.submit, none.waits_for) == ([], Binding.REGULAR.value)

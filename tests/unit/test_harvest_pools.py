@@ -308,6 +308,13 @@ def test_where_others_are_hidden_only_windows_count() -> None:
     assert told.windows == situation.windows
 
 
+def test_a_plan_that_leaves_no_gap_is_told_apart_from_one_that_is_not_known() -> None:
+    planned = job(1, planned_s=NOW, planned_nodes=("n0",))
+    assert only(machine(node("n0"), queued=[planned])).planned_gaps is None
+    assert only(machine(node("n0"), queued=[planned], plan_age_s=1.0)).planned_gaps == []
+    assert only(machine(node("n0"), plan_age_s=1.0)).planned_gaps == [(1, 3600.0)]
+
+
 def test_a_partition_that_is_down_gets_no_submissions() -> None:
     down = Partition(name="batch", nodes=(), is_up=False)
     assert only(machine(node("n0"), partitions=[down])).limits.submits_max == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
+from tidemill.harvest.holdings import Held
 from tidemill.harvest.placement import Preferred
 from tidemill.harvest.plan import Policy, decide
+from tidemill.harvest.pools import Terms, cut, decide_each
 from tidemill.harvest.situation import Cancel, Decision, Holding, Limits, Shorten
 from tidemill.model.failure import FailureClass
-from tidemill.model.machine import Queued, Snapshot
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.planning import (
@@ -30,6 +32,7 @@ from tidemill.site.planning import (
     pause_s_of,
     policy_of,
     poll_s_of,
+    preferred_of,
     starts_left,
     with_names,
 )
@@ -134,6 +137,30 @@ def test_room_that_pilots_make_for_our_own_wide_jobs_is_no_wait_of_others() -> N
     snapshot = Snapshot(at_s=0, nodes=[], running=[], queued=queued)
     decision = Decision(yields_to=["8", "7"], waits_for="queue")
     assert for_others(decision, snapshot) == Decision(yields_to=["7"], waits_for="queue")
+
+
+def test_the_jobs_of_a_pool_are_placed_on_its_nodes_only() -> None:
+    nodes = [
+        Node(name=name, cores=64, memory_mb=1000, cores_free=0, state=NodeState.BUSY, features=features)
+        for name, features in {"c0": (), "c1": (), "g0": ("gpu",), "g1": ("gpu",), "g2": ("gpu",)}.items()
+    ]
+    snapshot = Snapshot(
+        at_s=10,
+        nodes=nodes,
+        running=[
+            Running(
+                id=node.name, name=node.name, user="us", nodes=(node.name,), width=1, started_s=0, ends_s=9e3, ours=True
+            )
+            for node in nodes
+        ],
+        queued=[Queued(id="7", name="j", user="them", width=2, walltime_s=60, features=("gpu",))],
+    )  # fmt: skip
+    held = [Held(name=node.name, width=1, is_waiting=False) for node in nodes]
+    limits = Limits(nodes_max=9, allocations_max=9)
+    pools = cut(snapshot, held, Terms(), backlog=anything(limits), limits=limits)
+    for pool, decision in decide_each(pools, lambda situation: decide(situation, Policy.YIELD)):
+        is_asked = pool.features == ("gpu",)
+        assert preferred_of(snapshot, pool, decision).names == (["g0", "g1"] if is_asked else [])
 
 
 AHEAD = Ahead(

@@ -19,14 +19,16 @@ from tidemill.model.machine import Queued
 
 def chosen(free: Iterable[int], width: int) -> list[int]:
     """The nodes, as places in the batch system's order, that a job of `width` whole nodes gets of the free ones."""
-    runs = _runs(sorted(free))
+    runs = sorted(
+        _runs(sorted(free)), key=lambda run: (len(run), -run[0])
+    )  # the last one: the first of the largest
     found: list[int] = []
-    while runs and len(found) < width:
-        missing = width - len(found)
-        enough = [run for run in runs if len(run) >= missing]
-        best = min(enough, key=len) if enough else max(runs, key=len)
-        found += best[:missing]
-        runs.remove(best)
+    while runs and len(runs[-1]) < width - len(found):
+        found += runs.pop()
+    missing = width - len(found)
+    enough = [run for run in runs if len(run) >= missing] if missing > 0 else []
+    if enough:
+        found += min(enough, key=lambda run: (len(run), run[0]))[:missing]
     return found
 
 
@@ -71,12 +73,12 @@ def preferred(
     found = Preferred([], [], [])
     for job in jobs:
         allowed = free - {place[name] for name in job.avoid if name in place}
-        is_bound = len(job.avoid) > 0 and len(allowed) >= job.width
-        taken = chosen(allowed if is_bound else free, job.width)
+        is_confined = len(job.avoid) > 0 and len(allowed) >= job.width
+        taken = chosen(allowed if is_confined else free, job.width)
         free.difference_update(taken)
         names = [holder[at] for at in taken if at in holder]
         found.names.extend(names)
-        if is_bound and names:
+        if is_confined and len(allowed - holder.keys()) < job.width:
             found.needed.extend(names)
             found.jobs.append(job.id)
     return found

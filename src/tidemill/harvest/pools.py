@@ -51,6 +51,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...]
     features: tuple[str, ...]  #: those that somebody asks for
     situation: Situation
+    nodes: frozenset[str]
     names: dict[int, list[str]]
 
     def first(self, key: int, count: int) -> list[str]:
@@ -82,7 +83,7 @@ def cut(
             group,
             queues[id(group)],
             now_s=snapshot.at_s,
-            stairway=(blind, stairways.get(id(group), [])),
+            stairway=(blind, stairways.get(id(group))),
             backlog=backlog,
         )
         for group in usable
@@ -356,7 +357,8 @@ def _can_use(job: Queued, cores: int, kind: _Kind) -> bool:
 def _windows(
     snapshot: Snapshot, groups: Iterable[_Group], terms: Terms, taken: Occupancy
 ) -> dict[int, list[tuple[int, float]]]:
-    """The staircase of each group by the scheduler's plan; without a guard where it only corrects a plan of ours."""
+    """The staircase of each group by the scheduler's plan, nothing where that is not known; without a guard where it
+    only corrects a plan of ours."""
     blind = terms.windows_only or bool(snapshot.hidden)
     if not blind and snapshot.plan_age_s is None:
         return {}
@@ -384,7 +386,7 @@ def _pool(
     queue: list[Waiting],
     *,
     now_s: float,
-    stairway: tuple[bool, list[tuple[int, float]]],
+    stairway: tuple[bool, list[tuple[int, float]] | None],
     backlog: Backlog,
 ) -> Pool:
     """The pool of a group, with the limits still open. `stairway`: whether it is all that is known of the plan."""
@@ -408,9 +410,10 @@ def _pool(
             backlog=backlog,
             limits=Limits(nodes_max=0, allocations_max=0),
             knows_plan=not blind,
-            windows=steps if blind else [],
-            planned_gaps=[] if blind else steps,
+            windows=(steps or []) if blind else [],
+            planned_gaps=None if blind else steps,
         ),
+        nodes=frozenset(node.name for node in group.nodes),
         names=names,
     )
 

@@ -98,8 +98,9 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     backlog: Backlog
     limits: Limits
     knows_plan: bool = True  #: False: others' jobs are hidden; only `windows` can be relied on
-    planned_gaps: list[tuple[int, float]] = []
-    """Staircase (nodes, seconds) of idle nodes by the scheduler's own plan, which names nodes; empty = not known."""
+    planned_gaps: list[tuple[int, float]] | None = None
+    """Staircase (nodes, seconds) of idle nodes by the scheduler's own plan, which names nodes; empty = it has planned
+    them all, None = not known."""
     windows: list[
         tuple[int, float]
     ] = []  #: staircase (nodes, seconds) of idle nodes where the plan is hidden or PBS's own

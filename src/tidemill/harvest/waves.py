@@ -113,7 +113,7 @@ def wave(
     least_s = walltime_least_s(situation)
     submits: list[Submit] = []
     given = 0
-    binding = Binding.IDLE if idle <= 0 else Binding.NOTHING
+    binding = Binding.IDLE if idle <= 0 or not gaps else Binding.NOTHING
     for seconds, nodes in reversed(gaps):
         missing = min(nodes, idle) - given
         if missing <= 0:

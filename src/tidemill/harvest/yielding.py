@@ -70,13 +70,13 @@ def yields(situation: Situation) -> Decision:
 
 
 def both(
-    gaps: Sequence[tuple[float, int]], planned: Sequence[tuple[int, float]]
+    gaps: Sequence[tuple[float, int]], planned: Sequence[tuple[int, float]] | None
 ) -> Sequence[tuple[float, int]]:
     """How many nodes are free for how long by our count and by the scheduler's plan: (seconds, nodes), ever longer.
 
     We count nodes; the scheduler has chosen them, and may have planned the idle ones where we would plan others.
     """
-    if not planned:
+    if planned is None:
         return gaps
     theirs = sorted((seconds, nodes) for nodes, seconds in planned)
     steps: list[tuple[float, int]] = []

@@ -130,14 +130,13 @@ class Machine:
         ready: list[str] = []
         for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
             ready += decision.ready
-            decision = planning.for_others(decision, self.snapshot)
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
-            favored = planning.preferred_of(snapshot, pool.situation, decision)
+            favored = planning.preferred_of(snapshot, pool, decision)
             choice = planning.Choice(decision=decision, favored=favored)
-            plans.append(
-                planning.with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
-            )
+            plan = planning.with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
+            told = planning.for_others(plan.decision, self.snapshot)
+            plans.append(msgspec.structs.replace(plan, decision=told))
         for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans

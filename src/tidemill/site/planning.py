@@ -13,6 +13,7 @@ import msgspec
 from tidemill.config.site import SiteConfig
 from tidemill.harvest.placement import Preferred, Starting, kept_from, preferred
 from tidemill.harvest.plan import Policy
+from tidemill.harvest.pools import Pool
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
 from tidemill.model.machine import NodeState, Queued, Snapshot
 from tidemill.model.state import AllocationState
@@ -245,15 +246,15 @@ def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
     return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision
 
 
-def preferred_of(snapshot: Snapshot, situation: Situation, decision: Decision) -> Preferred:
-    """Our allocations on the nodes that the regular jobs that start now would get without us."""
+def preferred_of(snapshot: Snapshot, pool: Pool, decision: Decision) -> Preferred:
+    """Our allocations on the pool's nodes that the regular jobs that start there now would get without us."""
     starting = {*decision.ready, *decision.yields_to}
     if not starting:
         return Preferred([], [], [])
     known = {job.id: job for job in snapshot.queued}
     jobs: list[Starting] = []
     before: list[Queued] = []
-    for job in situation.queue:
+    for job in pool.situation.queue:
         queued = known.get(job.id)
         if job.id in starting:
             avoid = frozenset[str]() if queued is None else kept_from(queued, before, snapshot.at_s)
@@ -262,8 +263,12 @@ def preferred_of(snapshot: Snapshot, situation: Situation, decision: Decision) -
             before.append(queued)
     return preferred(
         [node.name for node in snapshot.nodes],
-        [node.name for node in snapshot.nodes if node.state is NodeState.IDLE],
-        {job.name: job.nodes[0] for job in snapshot.running if job.ours and len(job.nodes) == 1},
+        [node.name for node in snapshot.nodes if node.state is NodeState.IDLE and node.name in pool.nodes],
+        {
+            job.name: job.nodes[0]
+            for job in snapshot.running
+            if job.ours and len(job.nodes) == 1 and job.nodes[0] in pool.nodes
+        },
         jobs,
     )
 
