@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.errors import ProtocolError
+from tidemill.errors import ProtocolError, SiteError
 from tidemill.node.framed import frame
 from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records
 from tidemill.wire.node import Ended, Record, Returned
@@ -178,6 +178,39 @@ def test_the_journal_of_a_pilot_that_was_killed_is_left_alone_once_it_is_retired
     append(tmp_path / "a.7.r0.i2.log", lines(returned("a.7.r0.i2", 1)))
     assert [record.p for record in journal.read()] == ["a.7.r0.i2"]
     assert journal.growing == 1
+
+
+def test_a_journal_that_cannot_be_read_takes_nothing_of_the_others_with_it(tmp_path: Path) -> None:
+    one, two, three = (f"a.{number}.r0.i1" for number in (1, 2, 3))
+    for pilot in (one, three):
+        append(tmp_path / f"{pilot}.log", lines(returned(pilot, 1)))
+    (tmp_path / f"{two}.log").mkdir()  # opens, and cannot be read
+    journal = FleetJournal(tmp_path)
+    assert [record.p for record in journal.read()] == [one, three]
+    for _ in range(2):  # the failure of before, and the one of now
+        with pytest.raises(SiteError, match=two):
+            journal.read()
+    append(tmp_path / f"{three}.log", lines(returned(three, 2)))
+    assert [record.s for record in journal.read()] == [2]
+    with pytest.raises(SiteError, match=two):
+        journal.read()
+    (tmp_path / f"{two}.log").rmdir()
+    append(tmp_path / f"{two}.log", lines(returned(two, 1)))
+    assert [record.p for record in journal.read()] == [two]
+
+
+def test_what_is_retired_is_read_again_where_one_of_its_journals_failed(tmp_path: Path) -> None:
+    one, two = "a.1.r0.i1", "a.1.r1.i1"
+    append(tmp_path / f"{one}.log", lines(returned(one, 1)))
+    (tmp_path / f"{two}.log").mkdir()
+    journal = FleetJournal(tmp_path)
+    with pytest.raises(SiteError, match=two):
+        journal.retire("a.1")
+    assert journal.state().offsets[f"{one}.log"] == 0
+    (tmp_path / f"{two}.log").rmdir()
+    append(tmp_path / f"{two}.log", lines(returned(two, 1)))
+    assert [record.p for record in journal.retire("a.1")] == [one, two]
+    assert journal.read() == []
 
 
 def test_many_journals_are_read_less_often_so_that_the_file_system_does_not_notice() -> None:

@@ -156,8 +156,15 @@ def test_a_setuid_runtime_needs_slots_without_namespaces_and_is_never_traced() -
     assert "no_new_privs" in check(asked, setuid, "auto")[0]
     assert check(asked, setuid, "off") == []
     assert check(asked, ContainerRuntime(path=Path("/x")), "auto") == []
-    shown = msgspec.structs.replace(asked, images=["rel1"])
-    assert "images: without namespaces" in check(shown, setuid, "off")[0]
+    with_image = msgspec.structs.replace(asked, images=["release"])
+    shown = ContainerRuntime(path=Path("/x"))
+    assert check(with_image, shown, "auto") == []
+    for refused in (
+        check(with_image, setuid, "auto"),
+        check(with_image, setuid, "off"),
+        check(with_image, shown, "off"),
+    ):
+        assert refused[-1].startswith("images: without namespaces")
     assert not may_trace(asked, setuid)
     assert may_trace(app(Runtime.PODMAN), None)
 

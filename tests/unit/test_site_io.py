@@ -134,6 +134,20 @@ def test_what_nodes_counted_is_added_up_and_what_is_over_is_told(caplog: pytest.
     assert "io.over_budget" in caplog.text
 
 
+def test_that_an_area_is_over_its_budget_is_told_once_and_counted_always(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shares = IoShares(config())
+    for number, area in enumerate(["sw", "sw", "home", "sw"]):
+        over = Noted(
+            p=f"a.r{number}.i1", s=2, topic="io", program=None, job=None, mode="over", message="slowed",
+            numbers={f"{area}.thousandths": 1244}, at_us=1,
+        )  # fmt: skip
+        shares.heard([over])
+    assert shares.over == {"sw": 3, "home": 1}
+    assert caplog.text.count("io.over_budget") == 2
+
+
 def test_an_area_needs_absolute_prefixes() -> None:
     with pytest.raises(msgspec.ValidationError, match="absolute path"):
         msgspec.convert({"name": "x", "prefixes": ["sw"]}, Io)

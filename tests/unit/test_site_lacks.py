@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
+from tidemill.config import describe
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.abilities import Abilities, parse_abilities
 from tidemill.site.finding import Finding
@@ -94,6 +97,8 @@ def test_each_lack_is_a_warning_with_a_way_out(changes: dict[str, Any], check: s
     assert finding.state == "warn"
     assert said in finding.found
     assert finding.hint
+    settings = {key.key for key in describe(SiteConfig)}
+    assert settings.issuperset(re.findall(r"`([\w.]+) = ", finding.hint))
 
 
 def test_undelegated_control_groups_are_told_with_their_cost() -> None:

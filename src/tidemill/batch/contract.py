@@ -34,8 +34,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     walltime_s: float
     environment: dict[str, str] = {}
     count: int = 1
-    nodes_min: int | None = None  #: fewer nodes will do, down to this
-    walltime_min_s: float | None = None  #: a shorter limit will do, down to this
+    #: fewer nodes, or a shorter limit, will do, down to these; the broker asks for neither (docs/decisions/0008)
+    nodes_min: int | None = None
+    walltime_min_s: float | None = None
     signal_before_s: float | None = None  #: USR1 so long before the end
     start_by_s: float | None = None  #: seconds since 1970: not to be started after that
     comment: str = ""  #: for the centre's staff: who this is and whom to ask

@@ -13,7 +13,6 @@ from tidemill.site.finding import Finding
 from tidemill.site.lacks import Image, of_abilities
 
 TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
-IMAGES_MAX = 1000
 
 
 def abilities_findings(args: Namespace) -> Iterator[Finding]:
@@ -52,20 +51,10 @@ def look_here() -> Abilities:
 
 def site_images(directory: Path) -> list[Image]:
     """Images of a site, as far as their recipes can be read; for how much memory unpacking them takes."""
-    import msgspec
+    from tidemill.image.catalogue import read_store
 
-    class Sizes(msgspec.Struct):
-        """The part of a recipe that is wanted here."""
-
-        name: str
-        bytes: int
-        unpacked_bytes: int
-
-    found = []
-    for path in sorted((directory / "images").glob("*.json"))[:IMAGES_MAX]:
-        try:
-            read = msgspec.json.decode(path.read_bytes(), type=Sizes)
-        except (OSError, msgspec.MsgspecError):
-            continue  # `tidemill image list` says what is wrong with it
-        found.append(Image(read.name, read.bytes, read.unpacked_bytes))
-    return found
+    try:
+        recipes = read_store(directory / "images").recipes
+    except TidemillError:
+        return []  # a site need not have any; `tidemill image list` says what is wrong with them
+    return [Image(each.name, each.file.bytes, each.unpacked_bytes) for each in recipes.values()]

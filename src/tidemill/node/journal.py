@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import SiteError
+from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
 from tidemill.wire.node import Ended, Record
@@ -110,15 +110,21 @@ class FleetJournal:
         self._merge = Merge(start.seen, start.ended)
         self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
         self._retired = set(start.retired)
+        self._failed: SiteError | ProtocolError | None = (
+            None  #: of a `read` that found something all the same
+        )
         self.growing = 0
         self.is_behind = False  #: the last `read` stopped at its bound
 
     def read(self, bytes_max: int = READ_BYTES_MAX) -> list[Record]:
         """New records, each once; those of one pilot in ascending order within one call, and almost always across.
 
-        At most about `bytes_max` bytes are read: call again while something comes. Raises SiteError,
-        ProtocolError.
+        At most about `bytes_max` bytes are read: call again while something comes. Raises SiteError, ProtocolError;
+        where other journals could be read, only with the next call, so that nothing of them is lost.
         """
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
         found: list[Record] = []
         left = bytes_max
         names = [name for name in self._names() if not self._is_over(name)]
@@ -128,11 +134,17 @@ class FleetJournal:
             if tail is None:
                 tail = self._tails[name] = JournalTail(self._directory / name)
             before = tail.offset
-            found += tail.read(left)
+            try:
+                found += tail.read(left)
+            except (SiteError, ProtocolError) as error:
+                self._failed = self._failed or error
             left -= tail.offset - before
             if left <= 0:
                 break
         self.is_behind = left <= 0
+        if self._failed is not None and not found:
+            failed, self._failed = self._failed, None
+            raise failed
         return self._merge.take(found)
 
     def state(self) -> MergeState:
@@ -151,16 +163,25 @@ class FleetJournal:
         For allocations that the batch system ended a while ago (a network file system may show what was written
         last only after its cache's time, often 60 s): a pilot that was killed never tells its end, and its journal
         would be opened for ever. One that is started later under the same name has another journal. Raises
-        SiteError, ProtocolError.
+        SiteError, ProtocolError: then nothing of it counts as read.
         """
         found: list[Record] = []
-        for name in self._names():
-            pilot = name.removesuffix(".log")
-            if allocation_of(pilot) == allocation and not self._is_over(name):
-                tail = self._tails.setdefault(name, JournalTail(self._directory / name))
+        names = [
+            name
+            for name in self._names()
+            if allocation_of(name.removesuffix(".log")) == allocation and not self._is_over(name)
+        ]
+        tails = [self._tails.setdefault(name, JournalTail(self._directory / name)) for name in names]
+        before = [tail.offset for tail in tails]
+        try:
+            for tail in tails:
                 while new := tail.read():
                     found += new
-                self._retired.add(pilot)
+        except (SiteError, ProtocolError):
+            for tail, offset in zip(tails, before, strict=True):
+                tail.offset = offset
+            raise
+        self._retired.update(name.removesuffix(".log") for name in names)
         return self._merge.take(found)
 
     def _is_over(self, name: str) -> bool:

@@ -106,7 +106,9 @@ class Agent:
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
-        self.harvesting.outfit = lambda asked: self.fleets.first_work(self.log.pool.state, asked)
+        self.harvesting.outfit = lambda asked: self.fleets.first_work(
+            self.log.pool.state, asked, self.identity.check
+        )
         self.launcher = find_launcher(config)
         self._set_launching()
         deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)

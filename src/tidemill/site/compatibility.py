@@ -44,6 +44,7 @@ class Cell(NamedTuple):
 
 
 WORKS = Cell("works")
+_NOWHERE = "without namespaces nothing can be shown at its own path"
 _NO_PRIVILEGES = (
     "set-user-id programs gain nothing in a slot (no_new_privs, and only one user in its user namespace); the site may "
     'set `isolation = "off"`'
@@ -79,10 +80,8 @@ _OF_CONTAINERS = {
 _CELLS = {
     ("no namespaces", "setuid apptainer"): WORKS,
     ("no namespaces", "shifter"): WORKS,
-    ("images", "shifter"): Cell("refused", "without namespaces nothing can be shown at its own path"),
-    ("images", "setuid apptainer"): Cell(
-        "refused", "without namespaces nothing can be shown at its own path"
-    ),
+    ("images", "shifter"): Cell("refused", _NOWHERE),
+    ("images", "setuid apptainer"): Cell("refused", _NOWHERE),
     ("namespaces", "podman"): Cell(
         "differently",
         "one user only: no entries of yours in /etc/subuid, files of others in the container are nobody's",
@@ -134,8 +133,10 @@ def check(app: Application, configured: ContainerRuntime | None, isolation: str)
         aspects.append("images")
     if app.ranks_max:
         aspects.append("several nodes")
-    verdicts = [(aspect, cell(aspect, kind)) for aspect in aspects]
-    found = [f"{aspect}: {each.why}" for aspect, each in verdicts if each.state == "refused"]
+    verdicts = {aspect: cell(aspect, kind) for aspect in aspects}
+    if app.images and isolation == "off":
+        verdicts["images"] = Cell("refused", _NOWHERE)
+    found = [f"{aspect}: {each.why}" for aspect, each in verdicts.items() if each.state == "refused"]
     return [*found, *_of_image(app)]
 
 

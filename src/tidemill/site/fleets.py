@@ -15,7 +15,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import Submission
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
@@ -197,9 +197,6 @@ class Fleets:
     def _read_many(self, opened: OpenFleet, *, hurry: bool) -> list[Record]:
         now = clock.monotonic_s()
         records: list[Record] = []
-        for name in [name for name, at in opened.retiring.items() if now >= at]:
-            records += opened.journal.retire(name)
-            del opened.retiring[name]
         if hurry or now >= opened.next_read_s:
             records += opened.journal.read()
             settings = opened.fleet.manifest.settings
@@ -209,16 +206,26 @@ class Fleets:
                 interval_s=max(READ_S_MIN, settings.top_up_s * READ_SHARE),
             )
             opened.next_read_s = now + (0.0 if opened.journal.is_behind else pause_s)
+        try:
+            for name in [name for name, at in opened.retiring.items() if now >= at]:
+                records += opened.journal.retire(name)
+                del opened.retiring[name]
+        except (SiteError, ProtocolError):
+            if not records:  # else what was found comes first; it is tried again with the next call
+                raise
         return records
 
-    def first_work(self, state: s.SiteState, submissions: list[Submission]) -> list[Submission]:
+    def first_work(
+        self, state: s.SiteState, submissions: list[Submission], check: Callable[[], None]
+    ) -> list[Submission]:
         """Submissions with the work file that their pilots start with, where they read files. One that cannot be
-        written is no reason to wait: those pilots get work once they are heard."""
+        written is no reason to wait: those pilots get work once they are heard. `check` as for `hand_out`."""
         told: list[Submission] = []
         for submission in submissions:
             members = [a for a in state.allocations.values() if a.submission == submission.name]
             mailbox = self.open[members[0].fleet].mailbox if members else None
             if mailbox is not None:
+                check()
                 seats = [_first_seat(a.name, submission, self.devices) for a in members]
                 try:
                     number = mailbox.first_shares(seats)

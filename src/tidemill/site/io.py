@@ -31,6 +31,10 @@ NEXT_TO_NOTHING = 1e-3
 
 STEP_S = 2.0
 
+OVER_S = 300.0
+"""An area of which no pilot has said for so long that it is over its budget, is within it again. Pilots that see it say
+so once a minute."""
+
 _log = Log("io")
 
 
@@ -129,6 +133,7 @@ class IoShares:
         self._next_s = 0.0
         self.observed: Counter[tuple[str, str]] = Counter()  #: (area, `ops` or `bytes`) -> since our start
         self.over: Counter[tuple[str, str]] = Counter()  #: as `observed`: records that it was over its budget
+        self._over_s: dict[tuple[str, str], float] = {}  #: when the last of them came
 
     @property
     def budgets(self) -> dict[str, tuple[float | None, float | None]]:
@@ -199,12 +204,20 @@ class IoShares:
                 continue
             told = [(*name.rpartition(".")[::2], value) for name, value in record.numbers.items()]
             if record.mode == "over":
-                self.over.update((area, kind) for area, kind, _ in told)
-                _log.warning("io.over_budget", pilot=record.p, reason=record.message)
+                self._heard_over(record, [(area, kind) for area, kind, _ in told])
             elif record.mode == "usage":
                 for area, kind, value in told:
                     if area and value > 0:
                         self.observed[area, kind] += value
+
+    def _heard_over(self, record: Noted, over: list[tuple[str, str]]) -> None:
+        """Every pilot says it again and again while it lasts: people are told when it begins."""
+        now_s = clock.monotonic_s()
+        is_new = any(now_s - self._over_s.get(each, -OVER_S) >= OVER_S for each in over)
+        self.over.update(over)
+        self._over_s.update(dict.fromkeys(over, now_s))
+        if is_new:
+            _log.warning("io.over_budget", pilot=record.p, reason=record.message)
 
     def _areas(self, part: float) -> list[IoArea]:
         def cut(rate: float | None) -> float | None:

@@ -1,8 +1,9 @@
 """Inputs of jobs, copied into `SITE/stage` before their events are granted.
 
     SITE/stage/files/KEY      one copy of each version of a file, whoever needs it
+    SITE/stage/files/.KEY.sha256  the digest of a large one, by which nodes exchange it
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
-    SITE/stage/JOB/.NAME.sha256  the digest of a large one, by which nodes exchange it
+    SITE/stage/JOB/.NAME.sha256  its copy's digest (hard link)
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
     SITE/stage/JOB/NAME.lines the text of an `each` input: line k belongs to event k
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -22,7 +24,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.node.bundle import copy_member
-from tidemill.node.files import sync_directory
+from tidemill.node.files import sync_directory, write_durable
 from tidemill.site.state import Part
 from tidemill.transfer.file import FileTransfer, is_location
 from tidemill.wire.node import InputDef
@@ -90,15 +92,16 @@ class Stage:
         except OSError as error:
             raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
         with self._lock:
-            for path in self._files.iterdir():
+            for path in [each for each in self._files.iterdir() if not each.name.startswith(".")]:
                 status = path.stat()
-                if status.st_nlink == 1 and not path.name.startswith("."):
+                if status.st_nlink == 1:
                     path.unlink()
+                    _digest_file(path).unlink(missing_ok=True)
                     self._bytes -= status.st_size
 
     def _shared(self, directory: Path, one: Input) -> InputDef:
         path = directory / one.name
-        self._fetch(one.url, path, one.sha256)
+        self._fetch(one.url, path, one.sha256, is_shared=True)
         size = path.stat().st_size
         sha256 = one.sha256
         if sha256 is None and size >= STAGED_BYTES_MIN:
@@ -128,7 +131,7 @@ class Stage:
                     self._fetch(line, folder / str(event), None)
         return _definition(one.name, "each", path=folder if has_files else None, lines=lines_path)
 
-    def _fetch(self, url: str, path: Path, sha256: str | None) -> None:
+    def _fetch(self, url: str, path: Path, sha256: str | None, *, is_shared: bool = False) -> None:
         if path.exists():
             return
         source = self._transfer.look(url)
@@ -143,10 +146,12 @@ class Stage:
                 temporary.chmod(0o400)
                 temporary.rename(copy)
                 self._bytes += fetched.size_bytes
-            temporary = path.with_name(f".{path.name}.link")
-            temporary.unlink(missing_ok=True)
-            os.link(copy, temporary)
-            temporary.rename(path)
+                if is_shared and fetched.sha256 is not None and fetched.size_bytes >= STAGED_BYTES_MIN:
+                    write_durable(_digest_file(copy), fetched.sha256.encode())
+            if is_shared and sha256 is None and source.size_bytes >= STAGED_BYTES_MIN:
+                _digest(copy)  # made above, unless the file system shares the copy's blocks
+                _link(_digest_file(copy), _digest_file(path))
+            _link(copy, path)
 
     def _room(self, size: int, url: str) -> None:
         if self._bytes + size > self._bytes_max:
@@ -178,14 +183,24 @@ def _definition(
     )
 
 
+def _link(source: Path, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.link")
+    temporary.unlink(missing_ok=True)
+    os.link(source, temporary)
+    temporary.rename(path)
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sha256")
+
+
 def _digest(path: Path) -> str:
-    """The file's SHA-256, worked out once for each job that uses it and kept beside it."""
-    known = path.with_name(f".{path.name}.sha256")
+    """The file's SHA-256, worked out once and kept beside it."""
     with contextlib.suppress(FileNotFoundError):
-        return known.read_text(encoding="ascii")
+        known = _digest_file(path).read_text(encoding="ascii", errors="replace")
+        if re.fullmatch(r"[0-9a-f]{64}", known):
+            return known
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    temporary = known.with_name(f"{known.name}.tmp")
-    temporary.write_text(sha256, encoding="ascii")
-    temporary.rename(known)
+    write_durable(_digest_file(path), sha256.encode())
     return sha256
