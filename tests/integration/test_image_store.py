@@ -14,6 +14,7 @@ import pytest
 from tests.integration.image_world import OLD_S, build_tree, build_used, needs, place, write_release
 
 from tidemill import clock
+from tidemill.cli.abilities import site_images
 from tidemill.cli.main import main
 from tidemill.errors import ConfigError, SiteError
 from tidemill.image.catalogue import Kept, find_recipe, own_bytes, read_store
@@ -21,6 +22,7 @@ from tidemill.image.listing import read_listing
 from tidemill.image.recipe import Recipe, use_of
 from tidemill.image.removal import DOOMED, named_images, plan_removal, remove, used_packs
 from tidemill.image.verify import What, check_store, compare
+from tidemill.site.lacks import Image
 
 __all__ = ["place"]
 
@@ -50,6 +52,14 @@ def differences(store: Path, name: str, *, content: bool = False) -> dict[str, W
     path, recipe = find_recipe(store, name)
     listed = read_listing(path.parent, recipe.listing)
     return {Path(each.path).name: each.what for each in compare(recipe, listed, content=content)}
+
+
+def test_doctor_knows_what_the_images_of_a_site_take_packed_and_unpacked(tmp_path: Path) -> None:
+    assert site_images(tmp_path) == []
+    built = build_tree(write_release(tmp_path / "one", files=20), "/sw/rel1", tmp_path / "images")
+    (tmp_path / "images" / "broken.json").write_text("{}")
+    recipe = built.recipe
+    assert site_images(tmp_path) == [Image("rel1", recipe.file.bytes, recipe.unpacked_bytes)]
 
 
 def test_verify_tells_what_was_changed_added_and_removed_since(tmp_path: Path, store: Path) -> None:

@@ -1,0 +1,83 @@
+"""Fleets whose pilots read files: nothing is lost where one journal cannot be read, nothing written by who must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.batch.contract import Submission
+from tidemill.config.site import Harvest, SiteConfig
+from tidemill.errors import SiteError
+from tidemill.model.state import AllocationState
+from tidemill.node.framed import frame
+from tidemill.site import state as s
+from tidemill.site.fleets import Fleets, OpenFleet
+from tidemill.site.identity import SupersededError
+from tidemill.wire.node import Returned
+
+CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> Fleets:
+    return Fleets(tmp_path / "fleets", CONFIG, binary=tmp_path / "tidemill-node")
+
+
+@pytest.fixture
+def opened(fleets: Fleets) -> OpenFleet:
+    return fleets.create(s.Fleet(name="f1", epoch=1, created_us=1))
+
+
+def write(opened: OpenFleet, pilot: str, number: int) -> None:
+    record = Returned(p=pilot, s=number, grant=1, job=1, first=number, count=1, reason="yield")
+    with (opened.fleet.journal / f"{pilot}.log").open("ab") as file:
+        file.write(frame(msgspec.json.encode(record)))
+
+
+def found(fleets: Fleets, opened: OpenFleet) -> list[tuple[str, int]]:
+    return [(record.p, record.s) for each in fleets.read(opened, hurry=True) for record in each.records]
+
+
+def test_what_was_read_comes_also_where_what_is_retired_cannot_be_read(
+    fleets: Fleets, opened: OpenFleet
+) -> None:
+    good, bad = "a.1.r0.i1", "a.2.r0.i1"
+    write(opened, good, 1)
+    opened.retiring["a.2"] = 0.0
+    (opened.fleet.journal / f"{bad}.log").mkdir()  # opens, and cannot be read
+    assert found(fleets, opened) == [(good, 1)]
+    with pytest.raises(SiteError, match=bad):
+        found(fleets, opened)
+    assert list(opened.retiring) == ["a.2"]
+    (opened.fleet.journal / f"{bad}.log").rmdir()
+    write(opened, bad, 1)
+    assert found(fleets, opened) == [(bad, 1)]
+    assert not opened.retiring
+
+
+def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
+    fleets: Fleets, opened: OpenFleet
+) -> None:
+    def check() -> None:
+        raise SupersededError("a newer agent serves this site")
+
+    state = s.SiteState(site="here")
+    state.allocations["a.1"] = s.Allocation(
+        name="a.1",
+        fleet="f1",
+        nodes=1,
+        cores=4,
+        intended_us=1,
+        walltime_s=600,
+        submission="a.1",
+        state=AllocationState.QUEUED,
+    )
+    asked = Submission(name="a.1", command=["pilot"], nodes=1, cores=4, memory_mb=0, walltime_s=600)
+    before = opened.fleet.next_number
+    with pytest.raises(SupersededError):
+        fleets.first_work(state, [asked], check)
+    assert opened.fleet.next_number == before
+    (told,) = fleets.first_work(state, [asked], lambda: None)
+    assert told.command == ["pilot", "--work-from", str(before)]
