@@ -141,10 +141,10 @@ def test_that_an_area_is_over_its_budget_is_told_once_and_counted_always(
     for number, area in enumerate(["sw", "sw", "home", "sw"]):
         over = Noted(
             p=f"a.r{number}.i1", s=2, topic="io", program=None, job=None, mode="over", message="slowed",
-            numbers={f"{area}.thousandths": 1244}, at_us=1,
+            numbers={f"{area}.ops": 1244}, at_us=1,
         )  # fmt: skip
         shares.heard([over])
-    assert shares.over == {"sw": 3, "home": 1}
+    assert shares.over == {("sw", "ops"): 3, ("home", "ops"): 1}
     assert caplog.text.count("io.over_budget") == 2
 
 
