@@ -17,6 +17,7 @@ mod leaving;
 mod link;
 mod mailbox;
 mod node;
+mod notes;
 mod options;
 mod orders;
 mod permits;

@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tidemill_lead::budget::{Budget, Costs, Over};
 use tidemill_slot::ToSlot;
 use tidemill_stage::Order;
-use tidemill_sys::time::realtime_us;
-use tidemill_wire::{Noted, Permit, PilotMessage, Record, Usage, Want};
+use tidemill_wire::{Permit, PilotMessage, Usage, Want};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
 use crate::usage::{bytes_in, UsageMeter};
 
 /// A permit that no slot waits for is kept for so long.
@@ -245,14 +244,13 @@ impl Pilot {
         }
         self.permits.over_noted_us = Some(now_us);
         let message = over_text(over);
-        LOG.warning("io.over_budget", &[("message", &message)]);
         let of = |shares: &BTreeMap<String, i64>, kind: &'static str| {
             let each = |(area, share): (&String, &i64)| (format!("{area}.{kind}"), *share);
             shares.iter().map(each).collect::<Vec<_>>()
         };
         let numbers = [of(&over.ops, "ops"), of(&over.bytes, "bytes")].concat();
         let numbers = numbers.into_iter().collect();
-        self.note_io("over", message, numbers, now_us)
+        self.note(("io", "over", message), None, numbers, now_us)
     }
 
     /// What the node's counters saw since the last record of it.
@@ -272,30 +270,7 @@ impl Pilot {
                 numbers.insert(format!("{area}.{name}"), value);
             }
         }
-        self.note_io("usage", String::new(), numbers, now_us)
-    }
-
-    fn note_io(
-        &mut self,
-        mode: &str,
-        message: String,
-        numbers: BTreeMap<String, i64>,
-        now_us: u64,
-    ) -> Result<(), PilotError> {
-        self.add(
-            Record::Noted(Noted {
-                p: String::new(),
-                s: 0,
-                topic: "io".to_owned(),
-                program: None,
-                job: None,
-                mode: mode.to_owned(),
-                message,
-                numbers,
-                at_us: realtime_us(),
-            }),
-            now_us,
-        )
+        self.note(("io", "usage", String::new()), None, numbers, now_us)
     }
 }
 

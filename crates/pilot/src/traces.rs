@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 
 use tidemill_slot::PayloadLog;
-use tidemill_sys::time::realtime_us;
-use tidemill_wire::{Noted, Record};
 
 use crate::bundle::Member;
 use crate::error::PilotError;
@@ -35,19 +33,10 @@ impl Pilot {
             ("failed", count(failed)),
             ("profile_bytes", log.stdout.len() as i64),
         ];
-        self.add(
-            Record::Noted(Noted {
-                p: String::new(),
-                s: 0,
-                topic: "trace".to_owned(),
-                program: Some(program),
-                job: Some(log.job),
-                mode: if traced { "ptrace" } else { "none" }.to_owned(),
-                message: String::from_utf8_lossy(&log.stderr).into_owned(),
-                numbers: BTreeMap::from(numbers.map(|(name, value)| (name.to_owned(), value))),
-                at_us: realtime_us(),
-            }),
-            now_us,
-        )
+        let mode = if traced { "ptrace" } else { "none" };
+        let message = String::from_utf8_lossy(&log.stderr).into_owned();
+        let numbers = BTreeMap::from(numbers.map(|(name, value)| (name.to_owned(), value)));
+        let whose = (Some(program), Some(log.job));
+        self.note_work(("trace", mode, message), whose, numbers, now_us)
     }
 }

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tidemill_sys::time::realtime_us;
-use tidemill_wire::{Noted, Record};
-
 use super::{Event, Shown};
 use crate::error::PilotError;
 use crate::pilot::{Pilot, LOG};
@@ -20,34 +17,6 @@ const LOST_MESSAGES: [&[u8]; 3] = [
 const SIGBUS: i64 = 7;
 
 impl Pilot {
-    /// Tell people how something is done on this node.
-    pub(crate) fn note(
-        &mut self,
-        (topic, mode, message): (&str, &str, String),
-        program: Option<u64>,
-        numbers: BTreeMap<String, i64>,
-        now_us: u64,
-    ) -> Result<(), PilotError> {
-        LOG.info(
-            "node.noted",
-            &[("topic", &topic), ("mode", &mode), ("message", &message)],
-        );
-        self.add(
-            Record::Noted(Noted {
-                p: String::new(),
-                s: 0,
-                topic: topic.to_owned(),
-                program,
-                job: None,
-                mode: mode.to_owned(),
-                message,
-                numbers,
-                at_us: realtime_us(),
-            }),
-            now_us,
-        )
-    }
-
     /// Begin to show an image.
     pub(crate) fn bring_image(
         &mut self,
