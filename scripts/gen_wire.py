@@ -1,4 +1,4 @@
-"""Write what is generated from `tidemill.wire.node`: JSON Schema and Rust types; copy the payload library.
+"""Write what Rust gets from Python: JSON Schema, types and tables of `tidemill.wire.node`; copy the payload library.
 
     python scripts/gen_wire.py            # write
     python scripts/gen_wire.py --check    # exit 1 with a diff where a committed file differs
@@ -26,6 +26,7 @@ from remarks import remarks_of
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from tidemill.model.file_systems import NETWORK_TYPES  # noqa: E402  # the path is set just above
 from tidemill.wire import node  # noqa: E402  # the path is set just above
 
 SCHEMA = ROOT / "schema/node.json"
@@ -135,7 +136,12 @@ def doc_lines(text: str, *, indent: str) -> list[str]:
 
 def rust_text() -> str:
     """The whole of generated.rs."""
-    parts = [f"pub const FORMAT: u64 = {node.FORMAT};\n"]
+    kinds = textwrap.fill(", ".join(f'"{kind}"' for kind in sorted(NETWORK_TYPES)) + ",", 100)
+    parts = [
+        f"pub const FORMAT: u64 = {node.FORMAT};\n",
+        "/// `NETWORK_TYPES` of src/tidemill/model/file_systems.py.\n"
+        f"pub const NETWORK_TYPES: [&str; {len(NETWORK_TYPES)}] = [\n{textwrap.indent(kinds, '    ')}\n];\n",
+    ]
     parts += [rust_struct(cls) for cls in structs()]
     parts += [rust_enum(name, members) for name, members in unions().items()]
     return RUST_HEAD + "\n".join(parts)

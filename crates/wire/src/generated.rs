@@ -6,6 +6,12 @@ use serde::{Deserialize, Serialize};
 
 pub const FORMAT: u64 = 1;
 
+/// `NETWORK_TYPES` of src/tidemill/model/file_systems.py.
+pub const NETWORK_TYPES: [&str; 21] = [
+    "9p", "afs", "beegfs", "ceph", "cifs", "cvmfs2", "daos", "dvs", "gfs2", "glusterfs", "gpfs",
+    "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+];
+
 /// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
 /// that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

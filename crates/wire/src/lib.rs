@@ -5,6 +5,7 @@
 
 pub mod alive;
 mod error;
+pub mod file_systems;
 pub mod frame;
 #[rustfmt::skip]
 mod generated;

@@ -6,7 +6,7 @@ NETWORK_TYPES = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "smbfs", "ceph", "beegfs", "afs", "glusterfs", "panfs", "pvfs2",
      "orangefs", "9p", "ocfs2", "gfs2", "dvs", "wekafs", "daos", "cvmfs2"}
 )  # fmt: skip
-"""What other machines serve."""
+"""What other machines serve. The Rust side gets this list by `make gen`, and has `is_shared` in crates/wire."""
 
 
 def is_shared(kind: str) -> bool:

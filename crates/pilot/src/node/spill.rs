@@ -6,35 +6,10 @@ use std::path::Path;
 use tidemill_slot::own;
 use tidemill_sys::file;
 use tidemill_sys::mountinfo::mounts;
+use tidemill_wire::file_systems::is_shared;
 
 use crate::variables;
 
-/// File systems that other machines serve, as /proc/self/mountinfo names them: a work directory there would be what
-/// memory was to spare.
-const REMOTE: [&str; 22] = [
-    "nfs",
-    "nfs4",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "smb3",
-    "panfs",
-    "afs",
-    "9p",
-    "orangefs",
-    "pvfs2",
-    "wekafs",
-    "glusterfs",
-    "fuse.sshfs",
-    "fuse.glusterfs",
-    "fuse.ceph-fuse",
-    "fuse.cvmfs2",
-    "cvmfs2",
-    "dvs",
-    "fuse.juicefs",
-];
 /// So much of what is free stays free.
 const RESERVE: u64 = 20;
 
@@ -56,7 +31,8 @@ pub fn look(named: Option<&str>) -> (u64, String) {
     };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     match kind_of(&mounts, &path) {
-        Some(kind) if REMOTE.contains(&kind.as_str()) && expanded == base => {
+        // a work directory there would be what memory was to spare
+        Some(kind) if is_shared(&kind) && expanded == base => {
             return no(&format!("is on a network file system ({kind})"));
         }
         Some(kind) if kind == "tmpfs" || kind == "ramfs" => {
