@@ -4,24 +4,84 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tidemill_sys::{attribute, file, mount, overlay};
+use tidemill_sys::file::Status;
+use tidemill_sys::{attribute, file, mount, overlay, SysError};
 
 use crate::ImageError;
 
-/// An area: what lies there really, and what the image has for it.
+/// An area: what lies there really, what the image has for it, and what is written to it.
 struct Layer {
     target: PathBuf,
     original: OwnedFd,
     lower: OwnedFd,
-    inside: PathBuf,
+    /// of the area's own directory: permission bits, and seconds since 1970
+    mode: u32,
+    modified_s: i64,
+    /// holds the directories of the overlay: what is written, and the kernel's own
+    scratch: PathBuf,
+    /// None where the area is read-only
+    upper: Option<Upper>,
+}
+
+/// What is written below an area.
+struct Upper {
+    dir: OwnedFd,
+    /// of `dir`, before anything was written
+    fresh: Status,
+}
+
+/// An image over its areas.
+pub struct Covering {
+    /// an area comes before those below it
+    layers: Vec<Layer>,
+    /// why areas cannot be written to, or ""
+    pub note: String,
+}
+
+impl Covering {
+    /// Where the image lies.
+    pub fn areas(&self) -> impl Iterator<Item = &Path> {
+        self.layers.iter().map(|layer| layer.target.as_path())
+    }
+
+    /// Whether anything was written below an area. Whatever it was, it put something into the directory on top, or
+    /// changed that itself, and nobody can set a change time; but two changes within one tick of the kernel's clock have
+    /// the same one. There the size tells, which a tmpfs counts by entries (`sized`), or a look into the directory.
+    pub fn is_changed(&self, sized: bool) -> Result<bool, ImageError> {
+        for upper in self.layers.iter().filter_map(|layer| layer.upper.as_ref()) {
+            let dir = upper.dir.as_fd();
+            if file::status(dir)? != upper.fresh || !sized && !file::entries(dir)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes everything back that was written below the areas. Nobody else may use them. What else was mounted there is
+    /// gone. The overlays are made anew: one whose directories change behind it may show anything
+    /// (Documentation/filesystems/overlayfs.rst, "Changes to underlying filesystems").
+    pub fn renew(&mut self) -> Result<(), ImageError> {
+        for layer in self.layers.iter().rev() {
+            mount::detach(&layer.target)?;
+        }
+        for layer in &mut self.layers {
+            let was_writable = layer.upper.take().is_some();
+            file::empty(file::open_dir(&layer.scratch)?.as_fd(), &[])?;
+            match layer.lay()? {
+                Some(error) if was_writable => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Lays the image's tree (`root`) over the original paths, in the caller's own mount namespace and before it gives up
 /// its rights. What is written there goes to directories made below `scratch` (on a tmpfs, for this caller only). The
-/// real tree is bound below `real`: area /sw/a at `real`/sw/a. Returns why areas cannot be written to, or "".
+/// real tree is bound below `real`: area /sw/a at `real`/sw/a.
 ///
 /// An area that does not exist on this node is left out: there is nothing to be asked there.
-pub fn cover(root: &Path, areas: &[String], scratch: &Path, real: &Path) -> Result<String, ImageError> {
+pub fn cover(root: &Path, areas: &[String], scratch: &Path, real: &Path) -> Result<Covering, ImageError> {
     let mut areas: Vec<&str> = areas.iter().map(|area| area.trim_end_matches('/')).collect();
     areas.sort_unstable(); // an area comes before those below it
     areas.dedup();
@@ -38,11 +98,16 @@ pub fn cover(root: &Path, areas: &[String], scratch: &Path, real: &Path) -> Resu
                 path: inside,
             });
         }
+        // the directory on top of all layers is what one sees of the area itself
+        let status = std::fs::metadata(&inside).map_err(ImageError::file("stat", &inside))?;
         layers.push(Layer {
             original: file::open_dir(&target)?,
             lower: file::open_dir(&inside)?,
             target,
-            inside,
+            mode: status.mode() & 0o1777,
+            modified_s: status.mtime(),
+            scratch: scratch.join(layers.len().to_string()),
+            upper: None,
         });
     }
     // before anything is covered: an area may lie below another one
@@ -57,37 +122,35 @@ pub fn cover(root: &Path, areas: &[String], scratch: &Path, real: &Path) -> Resu
         }
     }
     let mut note = String::new();
-    for (at, layer) in layers.iter().enumerate() {
-        lay(layer, &scratch.join(at.to_string()), &mut note)?;
+    for layer in &mut layers {
+        if let (Some(error), true) = (layer.lay()?, note.is_empty()) {
+            note = format!("areas are read-only: {}", tidemill_wire::log::cause(&error));
+        }
     }
-    Ok(note)
+    Ok(Covering { layers, note })
 }
 
-fn lay(layer: &Layer, scratch: &Path, note: &mut String) -> Result<(), ImageError> {
-    let (upper, work) = (scratch.join("upper"), scratch.join("work"));
-    make_directories(&upper)?;
-    make_directories(&work)?;
-    // the directory on top of all layers is what one sees of the area itself
-    let status = std::fs::metadata(&layer.inside).map_err(ImageError::file("stat", &layer.inside))?;
-    let permissions = std::fs::Permissions::from_mode(status.mode() & 0o1777);
-    std::fs::set_permissions(&upper, permissions).map_err(ImageError::file("set mode of", &upper))?;
-    let upper_dir = file::open_dir(&upper);
-    attribute::set_modified(&upper, status.mtime())?;
-    let work_dir = file::open_dir(&work)?;
-    let laid = overlay::overlay(
-        layer.lower.as_fd(),
-        upper_dir?.as_fd(),
-        work_dir.as_fd(),
-        &layer.target,
-    );
-    let Err(error) = laid else { return Ok(()) };
-    // kernels before 5.11 let only real root mount an overlay
-    mount::bind_descriptor(layer.lower.as_fd(), &layer.target)?;
-    mount::set_read_only(&layer.target, true)?;
-    if note.is_empty() {
-        *note = format!("areas are read-only: {}", tidemill_wire::log::cause(&error));
+impl Layer {
+    /// The image over the area, nothing written yet. Why the area is read-only, if it is.
+    fn lay(&mut self) -> Result<Option<SysError>, ImageError> {
+        let (upper, work) = (self.scratch.join("upper"), self.scratch.join("work"));
+        make_directories(&upper)?;
+        make_directories(&work)?;
+        let permissions = std::fs::Permissions::from_mode(self.mode);
+        std::fs::set_permissions(&upper, permissions).map_err(ImageError::file("set mode of", &upper))?;
+        attribute::set_modified(&upper, self.modified_s)?;
+        let (dir, work) = (file::open_dir(&upper)?, file::open_dir(&work)?);
+        let (lower, target) = (self.lower.as_fd(), &self.target);
+        if let Err(error) = overlay::overlay(lower, dir.as_fd(), work.as_fd(), target) {
+            // kernels before 5.11 let only real root mount an overlay
+            mount::bind_descriptor(lower, target)?;
+            mount::set_read_only(target, true)?;
+            return Ok(Some(error));
+        }
+        let fresh = file::status(dir.as_fd())?;
+        self.upper = Some(Upper { dir, fresh });
+        Ok(None)
     }
-    Ok(())
 }
 
 fn make_directories(path: &Path) -> Result<(), ImageError> {

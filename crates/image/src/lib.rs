@@ -7,7 +7,8 @@
 //! ```text
 //! assemble(recipe's pieces) -> image file, digest compared
 //! show(image, S/images/SHA, "auto", &limits) -> Shown { root, way, note, bytes }   keep it: dropping it ends squashfuse
-//! cover(&shown.root, &areas, S/over, real) -> why areas are read-only, else ""     in the slot, before it gives up its rights
+//! cover(&shown.root, &areas, S/over, real) -> Covering { note }   in the slot, before it gives up its rights
+//! covering.is_changed() says whether something was written below an area; covering.renew() takes it back
 //! shown.watch() is readable once squashfuse has ended; shown.ended() then says how
 //! ```
 
@@ -26,7 +27,7 @@ mod write;
 
 pub use assemble::{assemble, digest};
 pub use choose::choose;
-pub use cover::cover;
+pub use cover::{cover, Covering};
 pub use error::ImageError;
 pub use fuse::PROGRAM_PLACES;
 pub use inode::Survey;

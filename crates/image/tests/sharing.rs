@@ -164,7 +164,8 @@ fn slot_of(dir: &Path, root: &Path, index: usize) {
     std::fs::create_dir(scratch.join("over")).unwrap();
     let real = scratch.join("real");
     let areas = [area.to_string_lossy().into_owned()];
-    assert_eq!(cover(root, &areas, &scratch.join("over"), &real).unwrap(), "");
+    let mut covering = cover(root, &areas, &scratch.join("over"), &real).unwrap();
+    assert_eq!(covering.note, "");
     let read = |name: &str| std::fs::read_to_string(area.join(name)).unwrap();
     assert_eq!(read("packed"), "image");
     let shown = real.join(area.strip_prefix("/").unwrap());
@@ -180,4 +181,10 @@ fn slot_of(dir: &Path, root: &Path, index: usize) {
     assert_eq!(read("packed"), mine);
     let entries = std::fs::read_dir(&area).unwrap().count();
     assert_eq!(entries, 3);
+    // and it can be taken back
+    assert!(covering.is_changed(true).unwrap());
+    covering.renew().unwrap();
+    assert!(!covering.is_changed(true).unwrap() && !covering.is_changed(false).unwrap());
+    assert_eq!(read("packed"), "image");
+    assert_eq!(std::fs::read_dir(&area).unwrap().count(), 2);
 }

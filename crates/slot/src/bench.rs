@@ -6,7 +6,7 @@ use tidemill_sys::fd::{self, Poll, READABLE, WRITABLE};
 use tidemill_sys::{process, time};
 use tidemill_wire::{JobDef, Program};
 
-use crate::{start, FromSlot, Slot, SlotError, SlotSpec, ToSlot};
+use crate::{start, FromSlot, Slot, SlotError, SlotImage, SlotSpec, ToSlot};
 
 /// Events of one `Run`: small enough that slots end together.
 const RUN_EVENTS: u64 = 500;
@@ -24,6 +24,8 @@ pub struct Bench {
     pub chunk_max: u64,
     /// pin slot N to CPU N of those granted
     pub pin: bool,
+    /// what lies over the file system
+    pub images: Vec<SlotImage>,
 }
 
 /// What came out.
@@ -163,6 +165,7 @@ fn start_all(bench: &Bench, granted: &[usize]) -> Result<Vec<Slot>, SlotError> {
         slots.push(start(&SlotSpec {
             index,
             cpus: cpu.into_iter().collect(),
+            images: bench.images.clone(),
             ..SlotSpec::default()
         })?);
     }

@@ -92,7 +92,7 @@ fn prepare(order: &Order, birth: &Birth) -> Result<Shown, ImageError> {
         let _ = std::fs::remove_file(&file); // unpacked: its memory is for others
     }
     let real = base.join("see/real");
-    let note = cover(&shown.root, &order.image.areas, &base.join("over"), &real)?;
+    let note = cover(&shown.root, &order.image.areas, &base.join("over"), &real)?.note;
     if !note.is_empty() {
         birth.reporter.send(&Report::Note(note));
     }

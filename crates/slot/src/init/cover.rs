@@ -29,6 +29,10 @@ const PROGRAM_DIRS: [&str; 6] = [
     "/sbin",
 ];
 
+/// Files below S, and their permissions: what stands for a masked file, and for a program that nobody may start.
+const EMPTY: (&str, u32) = ("cover/empty", 0o444);
+const NOT_FOR_USE: (&str, u32) = ("cover/nothing", 0o000);
+
 /// A directory that is covered, by S/tmp or a read-only S/cover/N.
 struct Cover {
     path: PathBuf,
@@ -38,6 +42,15 @@ struct Cover {
     skeleton: String,
 }
 
+/// What was covered, or had come back, below some directories.
+pub(crate) struct Covered {
+    masks: Vec<PathBuf>,
+    forbidden: Vec<PathBuf>,
+    backs: Vec<PathBuf>,
+    /// below S, used no more
+    skeletons: Vec<String>,
+}
+
 /// Everything that is covered in this slot's mount namespace.
 pub(crate) struct Covers {
     active: bool,
@@ -45,6 +58,8 @@ pub(crate) struct Covers {
     root: OwnedFd,
     covers: Vec<Cover>,
     masks: Vec<PathBuf>,
+    /// programs that nobody can start
+    forbidden: Vec<PathBuf>,
     backs: Vec<PathBuf>,
     /// where images lie
     areas: Vec<PathBuf>,
@@ -60,6 +75,7 @@ impl Covers {
             root,
             covers: Vec::new(),
             masks: Vec::new(),
+            forbidden: Vec::new(),
             backs: Vec::new(),
             areas: Vec::new(),
             kept: vec![".tidemill".into()],
@@ -152,9 +168,52 @@ impl Covers {
                 skeleton,
             });
         } else {
-            let empty = self.number();
-            drop(file::create_at(self.root.as_fd(), &empty, 0o444)?);
-            self.show(self.root.as_fd(), &empty, path, true)?;
+            self.show_empty_file(EMPTY, path)?;
+        }
+        Ok(())
+    }
+
+    /// An empty file with these permissions at a path; all such paths share one.
+    fn show_empty_file(&self, (name, mode): (&str, u32), path: &Path) -> Result<()> {
+        if file::status_at(self.root.as_fd(), name)?.is_none() {
+            drop(file::create_at(self.root.as_fd(), name, mode)?);
+        }
+        self.show(self.root.as_fd(), name, path, true)
+    }
+
+    /// Before the mounts at these directories are taken away, and what is mounted below them with it: forgets that, and
+    /// lets go of it.
+    pub fn uncover(&mut self, areas: &[PathBuf]) -> Covered {
+        let below = |path: &Path| areas.iter().any(|area| path != area && path.starts_with(area));
+        let chosen = |paths: &[PathBuf]| paths.iter().filter(|path| below(path)).cloned().collect();
+        let (gone, kept): (Vec<Cover>, _) = std::mem::take(&mut self.covers)
+            .into_iter()
+            .partition(|cover| below(&cover.path));
+        self.covers = kept;
+        let covered = Covered {
+            masks: chosen(&self.masks),
+            forbidden: chosen(&self.forbidden),
+            backs: chosen(&self.backs),
+            skeletons: gone.into_iter().map(|cover| cover.skeleton).collect(),
+        };
+        self.backs.retain(|path| !below(path));
+        covered
+    }
+
+    /// Covers again what `uncover` told. The current directory is another one afterwards.
+    pub fn cover_again(&mut self, covered: Covered) -> Result<()> {
+        for skeleton in &covered.skeletons {
+            file::empty(file::open_dir_at(self.root.as_fd(), skeleton)?.as_fd(), &[])?;
+            file::remove_at(self.root.as_fd(), skeleton, true)?;
+        }
+        for path in &covered.masks {
+            self.mask(path)?;
+        }
+        for program in &covered.forbidden {
+            self.show_empty_file(NOT_FOR_USE, program)?;
+        }
+        for path in &covered.backs {
+            self.back(path)?;
         }
         Ok(())
     }
@@ -176,9 +235,8 @@ impl Covers {
                 .filter(|path| path.is_file())
                 .collect();
             for program in found {
-                let nothing = self.number();
-                drop(file::create_at(self.root.as_fd(), &nothing, 0o000)?);
-                self.show(self.root.as_fd(), &nothing, &program, true)?;
+                self.show_empty_file(NOT_FOR_USE, &program)?;
+                self.forbidden.push(program);
             }
         }
         Ok(())

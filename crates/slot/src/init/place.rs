@@ -8,7 +8,7 @@
 //! S/shm         the payloads' /dev/shm
 //! S/own         the payloads' /tmp/.tidemill, read-only to them: lib/ and in/JOB/
 //! S/out/N/      outputs that wait for the pilot; payloads cannot reach it
-//! S/over/N/     what payloads write where image N lies over the file system (upper and work directories of overlays)
+//! S/over/N/     what a payload writes where image N lies over the file system (upper and work directories of overlays)
 //! S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
 //! ```
 //!
@@ -21,6 +21,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use tidemill_image::{Covering, ImageError};
 use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
 
 use super::cover::Covers;
@@ -49,6 +50,8 @@ pub(crate) struct Place {
     pub home_path: String,
     pub own_path: String,
     pub covers: Covers,
+    /// images over their areas
+    coverings: Vec<Covering>,
     /// what is not as it should be, and why
     pub note: String,
     /// of `SlotSpec::stores`, those that are there
@@ -124,6 +127,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         home_path: "/tmp/home".into(),
         own_path: "/tmp/.tidemill".into(),
         covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
+        coverings: Vec::new(),
         note: String::new(),
         root,
         stores,
@@ -138,6 +142,30 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     harden(false)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
+}
+
+impl Place {
+    /// Takes back what a payload wrote below the areas of images; whether there was anything. No process may be left that
+    /// uses an area.
+    pub fn renew_areas(&mut self) -> Result<bool> {
+        let mut any = false;
+        for covering in &mut self.coverings {
+            let failed = |error| image_error("empty area", "of an image", &error);
+            if !covering.is_changed(self.in_memory).map_err(failed)? {
+                continue;
+            }
+            any = true;
+            let areas: Vec<PathBuf> = covering.areas().map(Path::to_owned).collect();
+            let covered = self.covers.uncover(&areas);
+            covering.renew().map_err(failed)?;
+            self.covers.cover_again(covered)?;
+        }
+        Ok(any)
+    }
+}
+
+fn image_error(operation: &'static str, on: &str, error: &ImageError) -> SysError {
+    SysError::new(operation, on, std::io::Error::other(error.chain()))
 }
 
 /// The trees of images: where they lie may be covered a moment later.
@@ -156,17 +184,15 @@ fn cover_areas(place: &mut Place, spec: &SlotSpec, images: &[OwnedFd]) -> Result
         for area in &image.areas {
             place.covers.prepare_area(Path::new(area), place.own.as_fd())?;
         }
-        let note = tidemill_image::cover(
+        let covering = tidemill_image::cover(
             &by_number(root),
             &image.areas,
             &by_number(&place.root).join(scratch),
             Path::new(tidemill_image::ALIAS),
         )
-        .map_err(|error| {
-            let source = std::io::Error::other(error.chain());
-            SysError::new("show image over", image.areas.join(", "), source)
-        })?;
-        place.note.push_str(&note);
+        .map_err(|error| image_error("show image over", &image.areas.join(", "), &error))?;
+        place.note.push_str(&covering.note);
+        place.coverings.push(covering);
     }
     Ok(())
 }
@@ -190,6 +216,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         home_path: path("tmp/home"),
         own_path: path("own"),
         covers: Covers::none(tidemill_sys::fd::duplicate(root.as_fd())?),
+        coverings: Vec::new(),
         note: String::new(),
         root,
         stores: open_stores(entry.spec),

@@ -84,11 +84,12 @@ impl Scratch {
         Ok(())
     }
 
-    /// Empties /tmp, /dev/shm, home and work directory. Where inode and block counts and the change times of the four
+    /// Empties /tmp, /dev/shm, home and work directory, and what was written below areas of images. Where inode and block counts and the change times of the four
     /// directories are as before (nobody can set a change time), there is nothing to empty. Other users of the file
     /// system (slots without namespaces, outputs that the pilot removes) make the counts useless.
     pub fn clean(&mut self) -> Result<()> {
-        if self.before.is_some() && self.waiting == 0 && self.before == Some(self.snapshot()?) {
+        let renewed = self.place.renew_areas()?;
+        if !renewed && self.before.is_some() && self.waiting == 0 && self.before == Some(self.snapshot()?) {
             return Ok(());
         }
         self.before = None;

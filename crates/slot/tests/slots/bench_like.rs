@@ -15,6 +15,7 @@ fn two_slots() {
         mode: "command".into(),
         chunk_max: 1,
         pin: true,
+        images: Vec::new(),
     })
     .unwrap();
     assert_eq!(

@@ -3,6 +3,7 @@
 // a test may panic: that is how it fails
 #![allow(clippy::unwrap_used)]
 
+mod areas;
 mod bench_like;
 mod command;
 mod isolation;
@@ -25,6 +26,7 @@ fn main() {
     }
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let groups = [
+        areas::TESTS,
         command::TESTS,
         isolation::TESTS,
         limits::TESTS,
