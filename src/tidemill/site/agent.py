@@ -12,8 +12,6 @@ from pathlib import Path
 from tidemill import __version__, clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError
-from tidemill.log import Log
 from tidemill.model.state import AllocationState
 from tidemill.node.binary import find_binary
 from tidemill.site import state as s
@@ -22,11 +20,11 @@ from tidemill.site.applications import Applications
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.deliveries import Deliveries
 from tidemill.site.errands import Errands
-from tidemill.site.fleets import Fleets, OpenFleet, is_over, orders_of
+from tidemill.site.fleets import Fleets
 from tidemill.site.granting import Granting
 from tidemill.site.guest import Guest
 from tidemill.site.harvesting import Harvesting
-from tidemill.site.identity import Identity, SupersededError
+from tidemill.site.identity import Identity
 from tidemill.site.log import SiteLog, restore
 from tidemill.site.machine import Machine
 from tidemill.site.memory import largest_slot_mb
@@ -40,6 +38,7 @@ from tidemill.site.rate import Throughput
 from tidemill.site.remarks import Remarks
 from tidemill.site.staging import Stage
 from tidemill.site.sync import Sync
+from tidemill.site.tending import Tending
 from tidemill.site.wide import Wide
 from tidemill.site.workload import Workload
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
@@ -51,10 +50,6 @@ CLEAN_S = 5.0
 STOP_PILOTS_S = 30.0
 STOP_LOOK_S = 3.0
 JOBS_CLEANED_PER_TICK = 500
-FLEET_RECORDS_MAX = 2_000_000
-"""New work gets a new fleet after so many records: about 700 MB of journal."""
-
-_log = Log("agent")
 
 
 class Agent:
@@ -106,6 +101,7 @@ class Agent:
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
+        self.tending = Tending(self.log, self.fleets, self.granting, wide=self.wide, identity=identity)
         self.harvesting.outfit = lambda asked: self.fleets.first_work(
             self.log.pool.state, asked, self.identity.check
         )
@@ -117,12 +113,10 @@ class Agent:
         )
         self.sync = Sync(config)
         self.throughput = Throughput()
-        self.standing: OpenFleet | None = None
         self.remarks = Remarks()
         self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s, self.remarks)
         self.metrics.io = self.fleets.io
         self._offers_told = False
-        self._drained: set[str] = set()
         self._next_applications_s = 0.0
         self._next_clean_s = 0.0
         self._asked = False
@@ -140,9 +134,9 @@ class Agent:
         changed |= self.deliveries.step()
         changed |= self._grant()
         self.log.commit()
-        self._act()
+        self.tending.write()
         changed |= self._harvest()
-        changed |= self._tend_fleets()
+        changed |= self.tending.tend()
         self.log.commit()
         self._start_sync()
         self._clean()
@@ -179,148 +173,32 @@ class Agent:
         return has_news
 
     def _read_fleets(self, *, hurry: bool = False) -> bool:
-        changed = False
-        for opened in list(self.fleets.open.values()):
-            if opened.record.finished_us is not None:
-                continue
-            for entry in self._read_fleet(opened, hurry=hurry):
-                self.log.apply(entry)
-                self.machine.costs.heard(entry.records, self.log.pool.state.allocations)
-                self.profiles.heard(opened.record.name, entry.records)
-                changed = True
-                started = [record for record in entry.records if type(record) is Started]
-                if started:
-                    self.allocations.worked()
-                self.remarks.take(entry.records)
-        return changed
+        return self.tending.read(self._heard, hurry=hurry)
 
-    def _read_fleet(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
-        try:
-            entries = self.fleets.read(opened, hurry=hurry)
-        except SiteError as error:
-            _log.warning("journal.unreadable", fleet=opened.record.name, reason=error.message)
-            return []
-        if opened.mailbox is not None:
-            for entry in entries:
-                opened.mailbox.take(entry.records)
-        return entries
+    def _heard(self, fleet: str, entry: s.Read) -> None:
+        """What others make of new records, besides the pool."""
+        records = entry.records
+        self.machine.costs.heard(records, self.log.pool.state.allocations)
+        self.profiles.heard(fleet, records)
+        if any(type(record) is Started for record in records):
+            self.allocations.worked()
+        self.remarks.take(records)
 
     def _grant(self) -> bool:
         if self.guest.is_stopped:
-            return self._drain_fleets()
-        self._drained.clear()
+            return self.tending.drain()
+        self.tending.resume()
         if self.granting.unwritten:
             return False
         self._set_launching()
         changed = self.wide.grant(self.identity.check)
         if not self.log.pool.tally.backlog:
             return changed
-        if self.standing is not None and self.standing.record.records > FLEET_RECORDS_MAX:
-            self.standing = None  # it ends when its work is done; journals and bundles do not grow for ever
-        return self.granting.plan(self._standing_fleet()) or changed
-
-    def _drain_fleets(self) -> bool:
-        """The site is stopped: leads hand out nothing more, pilots leave; work to come gets another fleet."""
-        self.standing = None
-        self.wide.forget_fleets()
-        told = False
-        for opened in self.fleets.open.values():
-            if opened.record.finished_us is None and opened.record.name not in self._drained:
-                self._drained.add(opened.record.name)
-                self.granting.drain(opened)
-                told = True
-        if not told and all(each.record.finished_us is not None for each in self.fleets.open.values()):
-            told = self._give_back()
-        return told
-
-    def _give_back(self) -> bool:
-        """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
-        tally, stop = self.log.pool.tally, self.log.pool.state.stop
-        backlogs = [tally.backlog, *tally.wide.values()]
-        jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
-        if jobs:
-            self.log.apply(
-                s.GaveBack(jobs=jobs, reason=f"the site is stopped: {stop.reason if stop else ''}")
-            )
-        return bool(jobs)
-
-    def _standing_fleet(self) -> OpenFleet:
-        """The fleet of this epoch for new work, made when it is first needed."""
-        if self.standing is None:
-            state = self.log.pool.state
-            name = f"e{state.epoch}-{state.next_fleet}"
-            self.log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us()))
-            self.log.commit()
-            self.identity.check()
-            self.standing = self.fleets.create(state.fleets[name])
-        return self.standing
-
-    def _act(self) -> None:
-        """Write the work files that are noted."""
-        if self.granting.unwritten:
-            self.identity.check()
-            try:
-                self.granting.write()
-            except SiteError as error:
-                _log.error("work.unwritten", reason=error.message, hint=error.hint)
+        return self.granting.plan(self.tending.stand()) or changed
 
     def _harvest(self) -> bool:
         """The broker's step. Where the site only observes there is no fleet, and nothing is submitted."""
-        return self.harvesting.step(self.standing.record.name if self.standing else None, self.demand)
-
-    # ---- fleets ----
-
-    def _tend_fleets(self) -> bool:
-        """Keep leads alive, tell them what ended, finish fleets of earlier epochs."""
-        changed = False
-        for opened in list(self.fleets.open.values()):
-            if opened.record.finished_us is not None:
-                continue
-            opened.fleet.beat(self.identity.epoch)
-            changed |= self._tend(opened)
-        self.fleets.share_io(self.log.pool.state, self.identity.check)
-        return changed
-
-    def _tend(self, opened: OpenFleet) -> bool:
-        state, name = self.log.pool.state, opened.record.name
-        is_standing = opened is self.standing or self.wide.owns(opened)
-        over = is_over(state, name)
-        close = not is_standing and (over or not opened.has_work)
-        ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
-        if ended and opened.mailbox is not None:  # what they did comes before what they did not do
-            for entry in self._read_fleet(opened, hurry=True):
-                self.log.apply(entry)
-        told = self.granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
-        if told:
-            self.log.commit()
-            self._act()
-        if is_standing or not over:
-            if not over or opened.record.open:
-                self._keep_lead(opened)
-            return told
-        return self._finish(opened) or told
-
-    def _keep_lead(self, opened: OpenFleet) -> None:
-        try:
-            opened.lead.keep(self.identity)
-            self.fleets.hand_out(opened, self.log.pool.state, self.identity.check)
-        except SupersededError:
-            raise
-        except SiteError as error:
-            _log.error("lead.not_started", fleet=opened.record.name, reason=error.message)
-
-    def _finish(self, opened: OpenFleet) -> bool:
-        """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
-        if not opened.lead.end():
-            return False
-        entries = self._read_fleet(opened, hurry=True)
-        for entry in entries:
-            self.log.apply(entry)
-        if not entries:
-            self.log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
-            self.fleets.open.pop(opened.record.name, None)
-            _log.info("fleet.finished", fleet=opened.record.name)
-        return True
+        return self.harvesting.step(self.tending.standing, self.demand)
 
     # ---- the server ----
 
@@ -422,25 +300,8 @@ class Agent:
             self.log.apply(s.Cleaned(jobs=forgotten))
         if now >= self._next_clean_s:
             self._next_clean_s = now + CLEAN_S
-            self._remove_fleets()
-
-    def _remove_fleets(self) -> None:
-        state = self.log.pool.state
-        limit_us = clock.now_us() - int(self.config.fleet_keep_s * 1e6)
-        over = [
-            fleet.name
-            for fleet in state.fleets.values()
-            if fleet.finished_us is not None and fleet.finished_us <= limit_us
-        ]
-        if not over:
-            return
-        needed = {part.fleet for job in state.jobs.values() for part in job.parts}
-        for name in over:
-            if name not in needed and not self.deliveries.is_busy:
-                self.log.apply(s.FleetRemoved(fleet=name))
-                self.log.commit()
-                self.identity.check()
-                self.fleets.remove(name)
+            if not self.deliveries.is_busy:
+                self.tending.remove(self.config.fleet_keep_s)
 
     # ---- the end ----
 
@@ -472,8 +333,7 @@ class Agent:
             clock.sleep_s(self.config.tick_s)
         self._read_fleets(hurry=True)
         self.log.commit()
-        for opened in self.fleets.open.values():
-            opened.lead.stop()
+        self.tending.stop()
 
     def leave(self) -> None:
         """End cleanly: everything durable and condensed; pilots and leads go on."""
