@@ -60,6 +60,18 @@ def test_the_first_payload_of_a_slot_and_every_so_many_th_leave_a_profile(tmp_pa
         )
 
 
+def test_of_all_slots_of_a_node_one_traces_the_first_payload(tmp_path: Path) -> None:
+    with field(tmp_path) as it:
+        work = job(1, f"sleep 0.1; {LOOK}", events=12)
+        it.fleet.write_work(programs=[program(trace_first=True)], jobs=[work], grants=grants(work))
+        it.lead()
+        assert it.ended(it.pilot("--cores", "4")) == 0, it.tails()
+
+        assert str(it.done(1)) == "0-11"
+        assert len({record.slot for record in it.of(Done) if isinstance(record, Done)}) > 1
+        assert len(profiles(it)) == len(noted(it)) == 1
+
+
 def test_a_traced_payload_fails_with_its_own_status_and_evidence(tmp_path: Path) -> None:
     with field(tmp_path) as it:
         fails, dies = job(1, "echo words >&2; exit 7", events=1), job(2, "kill -SEGV $$", events=1, of=2)

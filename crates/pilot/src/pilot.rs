@@ -25,6 +25,7 @@ use crate::setup::Setups;
 use crate::source::Source;
 use crate::staging::Staging;
 use crate::system::{self, Notice, Signals};
+use crate::traces::FirstTraces;
 
 pub const LOG: Log = Log::new("pilot");
 /// Records that no lead has acknowledged for so long go to the own journal.
@@ -74,6 +75,7 @@ pub struct Pilot {
     pub(crate) staging: Staging,
     /// Remarks that were recorded: each is told once.
     pub(crate) told: HashSet<String>,
+    pub(crate) first_traces: FirstTraces,
     pub(crate) slots: BTreeMap<u32, Slot>,
     pub(crate) records: Records,
     pub(crate) source: Source,
@@ -137,6 +139,7 @@ impl Pilot {
             node,
             staging,
             told: HashSet::new(),
+            first_traces: FirstTraces::default(),
             slots: BTreeMap::new(),
             records,
             source,

@@ -30,6 +30,7 @@ impl Pilot {
                 Action::Destroy { slot } => self.end_slot(slot),
                 Action::TellProgram { slot, program } => {
                     if let Some(program) = self.binding.program(program).cloned() {
+                        let program = self.first_traces.told_to(slot, program);
                         self.tell(slot, &ToSlot::Program(program), now_us)?;
                     }
                 }
@@ -94,6 +95,7 @@ impl Pilot {
 
     fn close_life(&mut self, slot: u32) {
         self.permits.waiting.gone(slot);
+        self.first_traces.gone(slot);
         if let Some(made_us) = self.tally.made_us.remove(&slot) {
             if self.tally.lives.len() < LIVES_MAX {
                 self.tally.lives.push((made_us, realtime_us()));

@@ -199,7 +199,7 @@ pub struct Program {
     /// `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     pub wrap: Vec<String>,
     pub setup: Option<SetupDef>,
-    /// nobody has traced this version: the slot's first payload is
+    /// nobody has traced this version: a first payload of each node is
     pub trace_first: bool,
     /// and every so many-th after it; 0 = none
     pub trace_every: u64,

@@ -156,7 +156,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     #: `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     wrap: list[str]
     setup: SetupDef | None
-    trace_first: bool  #: nobody has traced this version: the slot's first payload is
+    trace_first: bool  #: nobody has traced this version: a first payload of each node is
     trace_every: int  #: and every so many-th after it; 0 = none
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
     start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
