@@ -74,7 +74,7 @@ class Agent:
         )
         self.log.commit()
         self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
-        self.applications = Applications(site_dir / "apps")
+        self.applications = Applications(site_dir / "apps", beside=True)
         self.applications.refresh()
         self.allocations = Allocations(
             self.log, config, binary=binary, fleets=site_dir / "fleets", nodes=machine.bad
@@ -314,6 +314,7 @@ class Agent:
             or self.granting.is_staging
             or self.errands.is_busy
             or self.deliveries.is_busy
+            or self.applications.digests.is_busy
         )
 
     def stop_pilots(self) -> None:
@@ -348,5 +349,6 @@ class Agent:
         self.hands.shutdown(wait=False, cancel_futures=True)
         self.sync.close()
         self.errands.close()
+        self.applications.digests.close()
         self.harvesting.planlog.close()
         self.log.close()

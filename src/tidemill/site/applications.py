@@ -29,7 +29,7 @@ from tidemill.model.job import NAME_PATTERN, OutputKind
 from tidemill.model.parameter import check_value
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.contained import check_contained, container_files
-from tidemill.site.digest import Digests, check_digest
+from tidemill.site.digest import Digests, PendingError, check_digest
 from tidemill.site.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
@@ -138,6 +138,8 @@ def _images(path: Path, app: Application, digests: Digests, store: Path) -> list
         return resolve_images(
             app.images, store, digests.of, site=site if (site / "site.toml").is_file() else None
         )
+    except PendingError:
+        raise
     except TidemillError as error:
         raise ConfigError(f"{path}: `images`: {error.message}", hint=error.hint) from error
 
@@ -187,14 +189,16 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
 
 
 class Applications:
-    """The applications of a directory; files that change are read again."""
+    """The applications of a directory; files that change are read again. `beside`: nobody may wait for large files to
+    be read: what needs their digests is pending until then."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, beside: bool = False) -> None:
         self._directory = directory
         self.site_dir = directory.parent
         self._seen: dict[str, tuple[int, ...]] = {}
         self._by_file: dict[str, Approved] = {}
-        self.digests = Digests()
+        self.digests = Digests(beside=beside)
+        self._pending: set[str] = set()
         self.by_name: dict[str, Approved] = {}
         self.problems: dict[str, str] = {}
 
@@ -204,14 +208,17 @@ class Applications:
         found = self._marked(listed)
         if found == self._seen:
             return False
+        before = self.by_name, dict(self.problems)
         for name in [*self._by_file, *self.problems]:
             if found.get(name) != self._seen.get(name):
                 self._by_file.pop(name, None)
                 self.problems.pop(name, None)
+        self._pending.clear()
         for name, mark in found.items():
             if self._seen.get(name) != mark:
                 self._read(name)
-        self._seen = self._marked(listed)
+        marked = self._marked(listed)
+        self._seen = {name: mark for name, mark in marked.items() if name not in self._pending}
         self.by_name = {}
         for name, approved in sorted(self._by_file.items()):
             if approved.app.name in self.by_name:
@@ -219,11 +226,14 @@ class Applications:
                 _log.error("application.refused", file=name, reason=self.problems[name])
             else:
                 self.by_name[approved.app.name] = approved
-        return True
+        return (self.by_name, self.problems) != before
 
     def _read(self, name: str) -> None:
         try:
             self._by_file[name] = load_application(self._directory / name, self.digests)
+        except PendingError as error:
+            self._pending.add(name)
+            _log.info("application.pending", file=name, reason=error.message)
         except TidemillError as error:
             self.problems[name] = error.message
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
@@ -255,8 +265,11 @@ class Applications:
         return {name: (*mark, changed_ns) if name in self.problems else mark for name, mark in listed.items()}
 
     def get(self, name: str) -> Approved:
-        """The application, whose files still have their digests. Raises JobError (class `dispatch`)."""
+        """The application, whose files still have their digests. Raises JobError (class `dispatch`), and PendingError
+        while files are read that tell."""
         approved = self.by_name.get(name)
+        if approved is None and self._pending:
+            raise PendingError(f"files of applications are being read: {', '.join(sorted(self._pending))}")
         if approved is None:
             raise JobError(
                 f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)

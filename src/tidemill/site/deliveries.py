@@ -14,6 +14,7 @@ from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site import state as s
+from tidemill.site.digest import PendingError
 from tidemill.site.log import SiteLog
 from tidemill.site.logs import find_log
 from tidemill.site.outputs import DamagedError, Deliverer, Delivery, check_complete
@@ -91,6 +92,8 @@ class Deliveries:
         try:
             outputs = self._preparer.outputs(job.spec)
             merged = self._merged(job, outputs)
+        except PendingError:
+            return 0  # asked again with the next step
         except TidemillError as error:
             self._fail(job_id, error.message)
             return 0

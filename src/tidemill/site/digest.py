@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, SiteError, TidemillError
+
+INLINE_BYTES_MAX = 64 << 20
+"""Larger files are read in a thread where nobody may wait: 0.05 s at 1.3 GB/s out of the page cache."""
+
+SLICE_BYTES = 4 << 20
+Mark = tuple[int, int, int, int]
+"""Size, times and inode of a file."""
 
 
 def check_digest(path: Path, key: str, wanted: str | None) -> None:
@@ -16,22 +26,69 @@ def check_digest(path: Path, key: str, wanted: str | None) -> None:
         raise ConfigError(f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits")
 
 
-class Digests:
-    """Checksums of files, computed again when a file's size, times or inode differ."""
+class PendingError(TidemillError):
+    """A large file is being read: its digest is known later, and until then nothing is said of what needs it."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int, int], str]] = {}
+    exit_code = 3
+
+
+class Digests:
+    """Checksums of files, computed again when a file's size, times or inode differ.
+
+    With `beside` files of more than `INLINE_BYTES_MAX` are read one after the other in a thread of their own, so that
+    a caller who must not wait does not: image packs and container images have gigabytes.
+    """
+
+    def __init__(self, *, beside: bool = False) -> None:
+        self._known: dict[str, tuple[Mark, str]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests") if beside else None
+        self._under_way: dict[str, tuple[Mark, Future[str]]] = {}
+        self._is_closed = Event()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a file is being read, or was and nobody has asked since."""
+        return bool(self._under_way)
 
     def of(self, path: str) -> str:
-        """`sha256:...` of a file. Raises SiteError."""
+        """`sha256:...` of a file. Raises SiteError; PendingError while a thread reads it."""
         try:
             status = os.stat(path)  # noqa: PTH116 -- one call, its numbers are wanted
             mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
             known = self._known.get(path)
             if known is None or known[0] != mark:
-                with open(path, "rb") as file:  # noqa: PTH123
-                    known = (mark, "sha256:" + hashlib.file_digest(file, "sha256").hexdigest())
-                self._known[path] = known
+                known = self._known[path] = (mark, self._read(path, mark))
         except OSError as error:
+            self._under_way.pop(path, None)
             raise SiteError(f"failed to read `{path}`: {error.strerror}", transient=False) from error
         return known[1]
+
+    def _read(self, path: str, mark: Mark) -> str:
+        """Raises OSError, PendingError."""
+        if self._thread is None or (mark[0] <= INLINE_BYTES_MAX and path not in self._under_way):
+            return self._digest(path)
+        read, reading = self._under_way.get(path, (None, None))
+        if reading is None or (read != mark and reading.done()):
+            reading = self._thread.submit(self._digest, path)
+            read = mark
+            self._under_way[path] = (mark, reading)
+        if read != mark or not reading.done():
+            raise PendingError(f"`{path}` is being read: {mark[0]} bytes")
+        del self._under_way[path]
+        return reading.result()
+
+    def _digest(self, path: str) -> str:
+        """In slices, so that it ends soon after `close`. Threads run beside: hashlib lets them. Raises OSError."""
+        found = hashlib.sha256()
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            while slice_ := file.read(SLICE_BYTES):
+                if self._is_closed.is_set():
+                    raise OSError(errno.ECANCELED, "the agent ends")
+                found.update(slice_)
+        return "sha256:" + found.hexdigest()
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self._is_closed.set()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)

@@ -15,6 +15,7 @@ from tidemill.model.job import InputKind, rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site import state as s
 from tidemill.site.capacity import event_s
+from tidemill.site.digest import PendingError
 from tidemill.site.fleets import Fleets, OpenFleet
 from tidemill.site.log import SiteLog
 from tidemill.site.prepare import Preparer
@@ -170,7 +171,13 @@ class Granting:
         self.unwritten.append(Work(fleet, entry, programs, jobs))
 
     def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
-        """The job's program and definition; None while inputs are on their way. Raises JobError."""
+        """The job's program and definition; None while inputs or digests are on their way. Raises JobError."""
+        try:
+            return self._prepare(job)
+        except PendingError:
+            return None
+
+    def _prepare(self, job: s.Job) -> tuple[Program, JobDef] | None:
         rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
         has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE

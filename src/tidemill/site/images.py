@@ -1,7 +1,7 @@
 """Images of the site's applications: names in application files become what pilots are told. Knows no fleet.
 
-The bytes of each pack are compared with its name once per agent and pack, and again when the file looks different;
-nodes compare the whole image's digest before they show it.
+The bytes of each pack are compared with its name once per agent and pack, and again when the file looks different,
+large ones beside the agent's tick (`digest`); nodes compare the whole image's digest before they show it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tidemill.image.areas import check_areas, why_not_beside
 from tidemill.image.recipe import use_of
 from tidemill.image.reference import resolve
 from tidemill.image.workingset import is_below
+from tidemill.site.digest import PendingError
 from tidemill.wire.staged import ImageUse
 
 IMAGES_MAX = 16
@@ -78,10 +79,12 @@ def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
 
 
 def why_changed(image: ApprovedImage, store: Path, digest_of: Callable[[str], str]) -> str | None:
-    """Why an image is not what it was when the application was read; None = it is."""
+    """Why an image is not what it was when the application was read; None = it is. Raises PendingError."""
     try:
         _, recipe = resolve(image.named, store)
         check_bytes(image, digest_of)
+    except PendingError:
+        raise
     except TidemillError as error:
         return error.message
     if recipe.file.sha256 != image.use.file.sha256:
