@@ -5,6 +5,7 @@
 
 mod answers;
 mod images;
+mod inputs;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -67,6 +68,10 @@ pub enum Action {
     Drop {
         sha256: String,
     },
+    /// A staged input that nobody uses has to make room.
+    DropInput {
+        sha256: String,
+    },
     /// An image that can never be shown here.
     FailImage {
         sha256: String,
@@ -113,6 +118,8 @@ pub struct Binding {
     tickets: HashMap<u64, Ticket>,
     room: Room,
     images: Images,
+    /// Memory that staged inputs take, by digest; 0 = they are in the fast tier.
+    inputs: BTreeMap<String, u64>,
     /// Free room of the place for work directories besides memory, and what is to be said of it.
     spill: (u64, String),
     next_ticket: u64,
@@ -136,6 +143,7 @@ impl Binding {
             slots: BTreeMap::new(),
             tickets: HashMap::new(),
             images: Images::default(),
+            inputs: BTreeMap::new(),
             spill: (0, String::from("the site has no `spill_dir`")),
             room,
             next_ticket: 1,
@@ -438,5 +446,7 @@ fn fair(short: bool, per_payload: u64, (queued, slots, idle): (u64, u64, u64)) -
 
 #[cfg(test)]
 mod image_tests;
+#[cfg(test)]
+mod input_tests;
 #[cfg(test)]
 mod tests;

@@ -67,6 +67,7 @@ impl Pilot {
                     by_files,
                 } => self.bring_image(&sha256, (limit_mb, by_files), now_us)?,
                 Action::Drop { sha256 } => self.drop_image(&sha256, now_us)?,
+                Action::DropInput { sha256 } => self.drop_input(&sha256, now_us)?,
                 Action::FailImage { sha256, message } => self.fail_image(&sha256, &message, now_us)?,
             }
         }

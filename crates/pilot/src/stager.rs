@@ -123,10 +123,20 @@ impl Stager {
             .get_mut(&sha256)
             .filter(|want| want.state != State::Failed)
         {
-            want.users.insert(user);
+            let is_new = want.users.insert(user.clone());
+            let users = vec![user]; // the others know
             return match &want.state {
-                State::Held(_) => vec![ready(want, Came::default())],
-                State::Direct => vec![direct(want, "")],
+                State::Held(_) if !is_new => Vec::new(),
+                State::Held(_) => vec![Step::Ready {
+                    sha256,
+                    users,
+                    came: Came::default(),
+                }],
+                State::Direct => vec![Step::Direct {
+                    sha256,
+                    users,
+                    message: String::new(),
+                }],
                 _ => Vec::new(),
             };
         }
@@ -242,8 +252,8 @@ impl Stager {
                     from,
                 };
                 let holds = self.holds(&sha256);
-                let Some(want) = self.wants.get_mut(&sha256) else {
-                    return vec![drop_order(&sha256)];
+                let Some(want) = self.wants.get_mut(&sha256).filter(|want| !want.users.is_empty()) else {
+                    return self.let_go(&sha256);
                 };
                 let before = std::mem::replace(&mut want.state, State::Held(PathBuf::from(path)));
                 if matches!(before, State::Held(_)) {
@@ -258,6 +268,23 @@ impl Stager {
                 avoid,
             } => self.failed(&sha256, kind, (message, avoid), now_us),
         }
+    }
+
+    /// Nobody wants what has come.
+    fn let_go(&mut self, sha256: &str) -> Vec<Step> {
+        match self.wants.remove(sha256) {
+            Some(_) => vec![not_held(sha256), drop_order(sha256)],
+            None => vec![drop_order(sha256)],
+        }
+    }
+
+    /// There is room now for what found none.
+    pub fn again(&mut self, sha256: &str, now_us: u64) -> Vec<Step> {
+        let Some(want) = self.wants.get_mut(sha256).filter(|want| !want.users.is_empty()) else {
+            return self.let_go(sha256);
+        };
+        (want.reads, want.tries) = (0, 0);
+        self.seek(sha256, now_us)
     }
 
     fn failed(

@@ -219,3 +219,26 @@ fn what_nobody_needs_any_more_is_dropped() {
     assert_eq!(stager.release(&|_, _| true), [not_held(SHA), drop_order(SHA)]);
     assert_eq!(stager.want(&file(), false, JOB, 0), [asked(&[])]);
 }
+
+#[test]
+fn what_is_held_is_ready_for_those_who_did_not_know() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&[]));
+    stager.heard(held(), 1);
+    assert_eq!(stager.want(&file(), false, JOB, 2), []);
+    let steps = stager.want(&file(), false, User::Job(8), 2);
+    assert!(matches!(&steps[..], [Step::Ready { users, .. }] if users[..] == [User::Job(8)]));
+}
+
+#[test]
+fn a_file_that_found_no_room_is_sought_again_and_one_that_nobody_wants_is_let_go() {
+    let mut stager = listening();
+    stager.want(&file(), false, JOB, 0);
+    stager.told(source(&[]));
+    assert_eq!(stager.again(SHA, 1), [asked(&[])]);
+    stager.told(source(&[]));
+    stager.release(&|_, _| true);
+    assert_eq!(stager.heard(held(), 2), [not_held(SHA), drop_order(SHA)]);
+    assert!(!stager.is_held(SHA));
+}

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use tidemill_stage::Order;
+use tidemill_stage::{FailureKind, Order, Report};
 use tidemill_wire::{ImageUse, InputDef, IoArea, Piece, StagedFile};
 
 use crate::error::PilotError;
@@ -23,8 +23,6 @@ pub struct Staging {
     pub stage: Stage,
     /// Stages that died in a row.
     pub failures: usize,
-    /// Memory that staged inputs take, by digest.
-    held_mb: BTreeMap<String, u64>,
     /// Where files are held: in memory, and in the fast tier where there is one.
     pub directories: Vec<PathBuf>,
 }
@@ -52,50 +50,83 @@ impl Pilot {
                 }
                 let settings = self.post.settings();
                 let fast = settings.fast_dir.is_some() && file.bytes >= settings.fast_bytes;
-                if !fast && !self.has_room(&file, now_us)? {
+                if !self.has_room(job, (&file, fast), now_us)? {
                     continue;
                 }
                 let steps = self.staging.stager.want(&file, fast, User::Job(job), now_us);
                 self.act_stage(steps, now_us)?;
             }
         }
+        self.release_over(now_us)?;
         self.hold_jobs();
         Ok(())
     }
 
-    /// Memory for an input, counted once; where there is none, slots read it by themselves, and that is told.
-    fn has_room(&mut self, file: &StagedFile, now_us: u64) -> Result<bool, PilotError> {
-        if self.staging.held_mb.contains_key(&file.sha256) {
-            return Ok(true);
-        }
-        let memory_mb = file.bytes.div_ceil(1 << 20);
-        if !self.binding.hold_input(memory_mb) {
-            let binding = &self.binding;
-            let over = |_: &str, user: &User| matches!(user, User::Job(job) if binding.job(*job).is_none());
-            let steps = self.staging.stager.release(&over);
-            self.act_stage(steps, now_us)?;
-            if !self.binding.hold_input(memory_mb) {
-                let message = format!(
-                    "file {}: each slot reads it by itself: it takes {memory_mb} MB, and there is no room for it in the \
-                     {} MB that this node may hold",
-                    short(&file.sha256),
-                    self.binding.store_mb()
-                );
-                if self.told.len() < TOLD_MAX && self.told.insert(message.clone()) {
-                    self.note(("stage", "direct", message), None, BTreeMap::new(), now_us)?;
-                }
-                return Ok(false);
-            }
-        }
-        self.staging.held_mb.insert(file.sha256.clone(), memory_mb);
-        Ok(true)
+    /// Let go of what only jobs that are over here wanted: nothing else bounds what the fast tier holds.
+    fn release_over(&mut self, now_us: u64) -> Result<(), PilotError> {
+        let binding = &self.binding;
+        let over = |sha256: &str, user: &User| match user {
+            User::Job(job) => binding.job(*job).is_none() && !binding.names_input(sha256),
+            User::Image { .. } => false,
+        };
+        let steps = self.staging.stager.release(&over);
+        self.act_stage(steps, now_us)
     }
 
-    /// It is not held, or not any more.
-    fn free_room(&mut self, sha256: &str) {
-        if let Some(memory_mb) = self.staging.held_mb.remove(sha256) {
-            self.binding.release_input(memory_mb);
+    /// Room for an input, counted once; where there is none, slots read it by themselves, and that is told.
+    fn has_room(
+        &mut self,
+        job: u64,
+        (file, fast): (&StagedFile, bool),
+        now_us: u64,
+    ) -> Result<bool, PilotError> {
+        let memory_mb = if fast { 0 } else { file.bytes.div_ceil(1 << 20) };
+        let mut actions = Vec::new();
+        let holds = self
+            .binding
+            .hold_input(job, (&file.sha256, memory_mb), &mut actions);
+        self.act(actions, now_us)?;
+        if !holds {
+            let message = format!(
+                "file {}: each slot reads it by itself: it takes {memory_mb} MB, and beside the slots of its job there is \
+                 no room for it in the {} MB that this node may hold",
+                short(&file.sha256),
+                self.binding.store_mb()
+            );
+            if self.told.len() < TOLD_MAX && self.told.insert(message.clone()) {
+                self.note(("stage", "direct", message), None, BTreeMap::new(), now_us)?;
+            }
         }
+        Ok(holds)
+    }
+
+    /// A file that no work here uses has to make room.
+    pub(crate) fn drop_input(&mut self, sha256: &str, now_us: u64) -> Result<(), PilotError> {
+        let its = |name: &str, user: &User| name == sha256 && matches!(user, User::Job(_));
+        let steps = self.staging.stager.release(&its);
+        self.act_stage(steps, now_us)?;
+        self.hold_jobs(); // it may still be on its way
+        Ok(())
+    }
+
+    /// Files that nobody uses make room for one that found none: true when it is fetched anew.
+    fn made_room(&mut self, report: &Report, now_us: u64) -> Result<bool, PilotError> {
+        let Report::Failed {
+            sha256,
+            kind: FailureKind::Full,
+            ..
+        } = report
+        else {
+            return Ok(false);
+        };
+        let mut actions = Vec::new();
+        if !self.binding.drop_beside(sha256, &mut actions) {
+            return Ok(false);
+        }
+        self.act(actions, now_us)?;
+        let steps = self.staging.stager.again(sha256, now_us);
+        self.act_stage(steps, now_us)?;
+        Ok(true)
     }
 
     /// Have an image's file brought: true while it is on its way, `bring_image` follows; false when it is here, or the
@@ -136,6 +167,9 @@ impl Pilot {
         match stage.hear() {
             Ok(reports) => {
                 for report in reports {
+                    if self.made_room(&report, now_us)? {
+                        continue;
+                    }
                     let steps = self.staging.stager.heard(report, now_us);
                     self.act_stage(steps, now_us)?;
                 }
@@ -158,7 +192,7 @@ impl Pilot {
                 Step::Tell(message) => self.source.send(&message, now_us)?,
                 Step::Order(order) => {
                     if let Order::Drop { sha256 } = &order {
-                        self.free_room(sha256);
+                        self.binding.release_input(sha256);
                     }
                     self.charge_own(&order, now_us);
                     self.staging.order(&order);
@@ -173,7 +207,7 @@ impl Pilot {
                     message,
                 } => {
                     let told = format!("file {}: each slot reads it by itself: {message}", short(&sha256));
-                    self.free_room(&sha256);
+                    self.binding.release_input(&sha256);
                     if !message.is_empty() {
                         self.note(("stage", "direct", told), None, BTreeMap::new(), now_us)?;
                     }

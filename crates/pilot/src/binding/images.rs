@@ -36,9 +36,10 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Images {
     known: BTreeMap<String, Known>,
-    held_mb: u64,
-    /// what images may take in all
-    store_mb: u64,
+    /// with what staged inputs take
+    pub(super) held_mb: u64,
+    /// what images and staged inputs may take in all
+    pub(super) store_mb: u64,
     /// payloads span nodes: they run from the shared file system
     off: bool,
 }
@@ -160,7 +161,9 @@ impl Binding {
             self.room.hold(least_mb);
             least_mb
         } else if least_mb > left_mb
-            && (self.evict(shape, starved, actions) || self.end_idle(shape, starved, actions))
+            && (self.drop_inputs((starved, false), actions)
+                || self.evict(shape, starved, actions)
+                || self.end_idle(shape, starved, actions))
         {
             return self.bring(shape, sha256, starved, actions);
         } else {
@@ -240,21 +243,6 @@ impl Binding {
             known.held_mb = 0;
             known.state = State::Absent;
         }
-    }
-
-    /// Memory for a staged input, beside the images; false where there is none.
-    pub fn hold_input(&mut self, memory_mb: u64) -> bool {
-        let left_mb = self.images.store_mb.saturating_sub(self.images.held_mb);
-        let holds = memory_mb <= left_mb && self.room.hold(memory_mb);
-        if holds {
-            self.images.held_mb += memory_mb;
-        }
-        holds
-    }
-
-    pub fn release_input(&mut self, memory_mb: u64) {
-        self.images.held_mb = self.images.held_mb.saturating_sub(memory_mb);
-        self.room.release(memory_mb);
     }
 
     /// Slots can use the image, and it takes so much.

@@ -47,8 +47,8 @@ impl Binding {
         })
     }
 
-    /// Destroy idle slots of shapes without work (of any shape for one that is starved), and then images that nobody
-    /// uses, if that makes the wanted one fit.
+    /// Destroy idle slots of shapes without work (of any shape for one that is starved), and then staged inputs and images
+    /// that nobody uses, if that makes the wanted one fit.
     pub(super) fn make_room(
         &mut self,
         shape: &Shape,
@@ -69,10 +69,14 @@ impl Binding {
             }
         }
         self.with_images_gone(shape, (starved, &victims), &mut trial);
+        trial.release(self.unused_mb(starved));
         if !fits(&mut trial) {
             return false;
         }
         self.destroy(&victims, actions);
+        if !fits(&mut self.room.clone()) {
+            self.drop_inputs((starved, false), actions);
+        }
         while !fits(&mut self.room.clone()) && self.evict(shape, starved, actions) {}
         fits(&mut self.room.clone())
     }
