@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.integration.container_world import give_away, open_directory, processes_with, users_fleet
-from tests.integration.pilot_fleet import Field, grants, job, output, program
+from tests.integration.pilot_fleet import Field, binary, grants, job, output, program
 
 from tidemill.node.bundle import read_member
 from tidemill.wire.node import Done, Failed, Noted, SetupDef
@@ -128,6 +132,42 @@ def test_lines_that_do_not_end_are_ended_with_all_that_they_started() -> None:
         assert isinstance(failed, Failed)
         assert "did not end within 0.5 s" in failed.message
         it.until(lambda: not processes_with("sleep 87654"), "nothing is left of it")
+
+
+@pytest.mark.parametrize(
+    ("ends", "line"), [("deaf", "sleep 76541 & sleep 76541"), ("killed", "exec sleep 76542")]
+)
+def test_lines_end_with_whoever_waits_for_them(place: Path, ends: str, line: str) -> None:
+    setup = SetupDef(key="a", lines=[f'echo "$_tm_to" >{place}/to', line], store=str(place), timeout_s=60.0)
+    sleep = line[-11:]
+    child = subprocess.Popen([binary(), "setup"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(msgspec.json.encode(setup))
+        child.stdin.close()
+        until(lambda: any(each.startswith(sleep) for each in processes_with(sleep)))
+        scratch = Path((place / "to").read_text().strip())
+        assert scratch.is_dir()
+        if ends == "deaf":
+            child.stdout.close()  # as the pilot's end does
+            child.wait(10)
+            assert not scratch.exists()
+        else:
+            child.kill()
+        until(lambda: not processes_with(sleep))
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_what_the_application_says_itself_counts_more_than_a_line() -> None:

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     let words: Vec<OsString> = args.collect();
     match words.as_slice() {
         [] => answer(),
+        [verb, parent, rest @ ..] if verb == "shell" => shell(parent, rest),
         [verb, file] if verb == "environment" => match write_environment(Path::new(file)) {
             Ok(()) => 0,
             Err(_) => 3,
@@ -73,6 +75,17 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
             2
         }
     }
+}
+
+/// Become the lines' shell, which ends with its parent.
+fn shell(parent: &OsString, args: &[OsString]) -> i32 {
+    let _ = security::set_parent_death_signal(signal::KILL);
+    if parent.to_str() != Some(&tidemill_sys::process::parent_id().to_string()) {
+        return 3; // it has ended already
+    }
+    let error = Command::new("bash").args(args).exec();
+    tidemill_wire::log::plain(&format!("failed to start `bash` for the set-up: {error}\n"));
+    127
 }
 
 fn write_environment(path: &Path) -> std::io::Result<()> {
@@ -87,7 +100,6 @@ fn write_environment(path: &Path) -> std::io::Result<()> {
 }
 
 fn answer() -> i32 {
-    let _ = security::set_parent_death_signal(signal::KILL);
     let mut text = Vec::new();
     let read = std::io::stdin().take(DEF_BYTES_MAX).read_to_end(&mut text);
     let told = match (read, serde_json::from_slice::<SetupDef>(&text)) {
@@ -148,14 +160,16 @@ impl Drop for Scratch {
     }
 }
 
-/// Run the lines. The error is meant for whoever wrote them.
+/// Run the lines, for as long as somebody waits for them. The error is meant for whoever wrote them.
 fn prepare(def: &SetupDef) -> Result<Stored, String> {
     let scratch = Scratch::make().map_err(|error| format!("no room for the set-up's files: {error}"))?;
     let file = |name: &str| File::create(scratch.0.join(name)).map_err(|error| format!("set-up: {error}"));
     let (stdout, stderr) = (file("stdout")?, file("stderr")?);
     let node = std::fs::read_link("/proc/self/exe").map_err(|error| format!("set-up: {error}"))?;
-    let mut command = Command::new("bash");
+    let mut command = Command::new(&node);
     command
+        .args(["setup", "shell"])
+        .arg(tidemill_sys::process::id().to_string())
         .args(["--noprofile", "--norc", "-c", SCRIPT, "tidemill-setup"])
         .arg(&node)
         .arg(&scratch.0)
@@ -213,7 +227,11 @@ fn wait(shell: &mut std::process::Child, timeout_s: f64, scratch: &Scratch) -> R
                 return Err(format!("the set-up printed more than {OUTPUT_BYTES_MAX} bytes"))
             }
             Ok(None) => {
-                let _ = fd::poll(&mut [] as &mut [Poll], Some(LOOK_US));
+                let mut answer = [Poll::new(std::io::stdout().as_fd(), 0)]; // 0: hung up, nothing else
+                let _ = fd::poll(&mut answer, Some(LOOK_US));
+                if answer[0].readable() {
+                    return Err("nobody waits for the set-up any more".to_owned());
+                }
             }
             Err(error) => return Err(format!("failed to wait for the set-up: {error}")),
         }
