@@ -95,7 +95,7 @@ def contained(
     container = Container(image=image, runtime=runtime, **more)  # type: ignore[arg-type]
     app = Application(name="a", executable="/bin/sh", container=container, mode=mode)
     return wrap_words(app, site), environment_of(
-        container, "nobody", NOBODY if os.geteuid() == 0 else os.geteuid()
+        container, lambda: "nobody", NOBODY if os.geteuid() == 0 else os.geteuid()
     )
 
 

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from tidemill.config.site import ContainerRuntime
-from tidemill.errors import ConfigError
+from tidemill.errors import ConfigError, JobError
 from tidemill.model.application import Application, Container, Mode, Runtime
 from tidemill.site.applications import Applications, load_application
 from tidemill.site.compatibility import ASPECTS, KINDS, cell, check, may_trace, table
 from tidemill.site.contained import inside
-from tidemill.site.containers import INNER_ROOT, parse_image, version_of, wrap_words
+from tidemill.site.containers import INNER_ROOT, environment_of, parse_image, version_of, wrap_words
 from tidemill.site.setup import key_of, setup_of
 
 ROOT = Path(__file__).parents[2]
@@ -260,3 +260,12 @@ def test_wrong_setup_lines_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="line 2 is empty"):
         load_application(path)
+
+
+def test_a_user_without_a_name_is_the_jobs_trouble_only_where_a_name_is_needed() -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    assert environment_of(Container(image=NAME, runtime=Runtime.APPTAINER), nobody, 4711) == {}
+    with pytest.raises(JobError, match="4711"):
+        environment_of(Container(image="/sw/tree", runtime=Runtime.CHARLIECLOUD), nobody, 4711)

@@ -101,7 +101,9 @@ class Agent:
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
-        self.tending = Tending(self.log, self.fleets, self.granting, wide=self.wide, identity=identity)
+        self.tending = Tending(
+            self.log, self.fleets, self.granting, wide=self.wide, identity=identity, heard=self._heard
+        )
         self.harvesting.outfit = lambda asked: self.fleets.first_work(
             self.log.pool.state, asked, self.identity.check
         )
@@ -173,7 +175,7 @@ class Agent:
         return has_news
 
     def _read_fleets(self, *, hurry: bool = False) -> bool:
-        return self.tending.read(self._heard, hurry=hurry)
+        return self.tending.read(hurry=hurry)
 
     def _heard(self, fleet: str, entry: s.Read) -> None:
         """What others make of new records, besides the pool."""

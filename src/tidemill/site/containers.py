@@ -8,9 +8,11 @@ these were run for real, and what each refuses, stands in docs/containers.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemill.config.site import ContainerRuntime
+from tidemill.errors import JobError
 from tidemill.model.application import Application, Container, Mode, Runtime
 
 OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -60,11 +62,17 @@ def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool 
     return [*INNER_ROOT, *words] if namespaces and container.runtime in PODMANS else words
 
 
-def environment_of(container: Container, user: str, uid: int) -> dict[str, str]:
+def environment_of(container: Container, user: Callable[[], str], uid: int) -> dict[str, str]:
     """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31), podman must be
-    told that its user namespace is there."""
+    told that its user namespace is there. Raises JobError where `user` knows no name and one is needed."""
     if container.runtime is Runtime.CHARLIECLOUD:
-        return {"USER": user}
+        try:
+            return {"USER": user()}
+        except (KeyError, OSError) as error:
+            raise JobError(
+                f"Charliecloud needs the name of user {uid}, and the password database has none",
+                hint="set LOGNAME where the agent starts",
+            ) from error
     if container.runtime in PODMANS:
         return {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(uid)}
     return {}

@@ -288,9 +288,7 @@ class Preparer:
 
     def _environment(self, app: Application) -> dict[str, str]:
         passed = {name: os.environ[name] for name in app.pass_environment if name in os.environ}
-        needed = (
-            {} if app.container is None else environment_of(app.container, getpass.getuser(), os.getuid())
-        )
+        needed = {} if app.container is None else environment_of(app.container, getpass.getuser, os.getuid())
         return {**needed, **passed, **app.environment}
 
     def _cores_of_rank(self, spec: JobSpec, approved: Approved) -> int | None:

@@ -27,8 +27,17 @@ class Tending:
     """The fleets of one agent's epoch."""
 
     def __init__(
-        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Identity
+        self,
+        log: SiteLog,
+        fleets: Fleets,
+        granting: Granting,
+        *,
+        wide: Wide,
+        identity: Identity,
+        heard: Callable[[str, s.Read], None],
     ) -> None:
+        """`heard` gets each entry with its fleet once it is applied."""
+        self._heard = heard
         self._log = log
         self._fleets = fleets
         self._granting = granting
@@ -57,29 +66,26 @@ class Tending:
 
     # ---- what pilots tell ----
 
-    def read(self, heard: Callable[[str, s.Read], None], *, hurry: bool = False) -> bool:
-        """Take what is new in all journals; whether there was anything. `heard` gets each with its fleet."""
-        changed = False
-        for opened in self._working():
-            for entry in self._read(opened, hurry=hurry):
-                self._log.apply(entry)
-                heard(opened.record.name, entry)
-                changed = True
-        return changed
+    def read(self, *, hurry: bool = False) -> bool:
+        """Take what is new in all journals; whether there was anything."""
+        return any([self._take(opened, hurry=hurry) for opened in self._working()])
 
     def _working(self) -> list[OpenFleet]:
         return [opened for opened in self._fleets.open.values() if opened.record.finished_us is None]
 
-    def _read(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
+    def _take(self, opened: OpenFleet, *, hurry: bool = False) -> bool | None:
+        """Take what is new in a fleet's journals; whether there was anything, None where they cannot be read now."""
         try:
             entries = self._fleets.read(opened, hurry=hurry)
         except SiteError as error:
             _log.warning("journal.unreadable", fleet=opened.record.name, reason=error.message)
-            return []
-        if opened.mailbox is not None:
-            for entry in entries:
+            return None
+        for entry in entries:
+            if opened.mailbox is not None:
                 opened.mailbox.take(entry.records)
-        return entries
+            self._log.apply(entry)
+            self._heard(opened.record.name, entry)
+        return bool(entries)
 
     # ---- what they are told ----
 
@@ -137,8 +143,7 @@ class Tending:
         close = not is_standing and (over or not opened.has_work)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
         if ended and opened.mailbox is not None:  # what they did comes before what they did not do
-            for entry in self._read(opened, hurry=True):
-                self._log.apply(entry)
+            self._take(opened, hurry=True)
         told = self._granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self._log.commit()
@@ -162,10 +167,7 @@ class Tending:
         """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
         if not opened.lead.end():
             return False
-        entries = self._read(opened, hurry=True)
-        for entry in entries:
-            self._log.apply(entry)
-        if not entries:
+        if self._take(opened, hurry=True) is False:  # not where they cannot be read now
             self._log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
             self._fleets.open.pop(opened.record.name, None)
             _log.info("fleet.finished", fleet=opened.record.name)
