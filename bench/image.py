@@ -115,6 +115,9 @@ def make_software(top: Path) -> None:
     (top / "missing.py").write_text(MISSING)
 
 
+NODE_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
+
+
 def environment(top: Path) -> dict[str, str]:
     """What its set-up script would export."""
     dead = [top / "external" / f"package{number}" for number in range(DEAD_ENTRIES)]
@@ -125,6 +128,12 @@ def environment(top: Path) -> dict[str, str]:
         "HOME": "/tmp",
         "OPENBLAS_NUM_THREADS": "1",
     }
+
+
+def with_environment(top: Path, command: list[str]) -> list[str]:
+    """The command in the application's environment, which begins behind the programs of the bench: each of them would
+    be linked by way of its search paths."""
+    return ["/usr/bin/env", *(f"{name}={value}" for name, value in environment(top).items()), *command]
 
 
 def as_user() -> list[str]:
@@ -181,20 +190,20 @@ class Place:
 
 def measure_local(place: Place, starts: list[int]) -> dict[str, float]:
     top = place.disk / "sw"
-    command = [*as_user(), *python_of(top, str(top / "payload.py"))]
-    start_all(1, command, environment(top))
-    return {str(count): round(start_all(count, command, environment(top)), 2) for count in starts}
+    command = [*as_user(), *with_environment(top, python_of(top, str(top / "payload.py")))]
+    start_all(1, command, NODE_ENVIRONMENT)
+    return {str(count): round(start_all(count, command, NODE_ENVIRONMENT), 2) for count in starts}
 
 
 def measure_direct(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
     """Each number of starts with caches that know nothing."""
     found: dict[str, dict[str, float]] = {}
     top = place.shared / "sw"
-    command = [*as_user(), *python_of(top, str(top / "payload.py"))]
+    command = [*as_user(), *with_environment(top, python_of(top, str(top / "payload.py")))]
     for count in starts:
         with slowfs(place.disk, place.shared) as shared:
             before = shared.reading()
-            wall_s = start_all(count, command, environment(top))
+            wall_s = start_all(count, command, NODE_ENVIRONMENT)
             used = shared.reading() - before
         found[str(count)] = figures(used, wall_s)
     return found
@@ -239,15 +248,10 @@ def build_image(place: Place) -> dict[str, Any]:
 
 
 def in_image(place: Place, command: list[str]) -> list[str]:
-    """The command in the image, as an ordinary user on a node. The application's environment begins in the image:
-    outside, each program of the node would be linked by way of its search paths."""
+    """The command in the image, as an ordinary user on a node."""
     recipe = place.shared / "store" / "sw.json"
-    inside = [f"{name}={value}" for name, value in environment(place.shared / "sw").items()]
-    words = [str(place.binary), "image", "run", "--recipe", str(recipe), "--", "/usr/bin/env", *inside]
-    return [*as_user(), *words, *command]
-
-
-NODE_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
+    words = [str(place.binary), "image", "run", "--recipe", str(recipe), "--"]
+    return [*as_user(), *words, *with_environment(place.shared / "sw", command)]
 
 
 def measure_image(place: Place, starts: list[int]) -> dict[str, dict[str, float]]:
@@ -280,9 +284,9 @@ def check_truth(place: Place) -> dict[str, bool]:
     missing = python_of(top, str(top / "missing.py"), str(top))
     untraced = python_of(top, "-c", "import sqlite3; print(sqlite3.sqlite_version)")
     with slowfs(place.disk, place.shared):
-        env = environment(top)
-        direct = [said([*as_user(), *command], env) for command in (missing, untraced)]
-        image = [said(in_image(place, command), NODE_ENVIRONMENT) for command in (missing, untraced)]
+        commands = [missing, untraced]
+        direct = [said([*as_user(), *with_environment(top, each)], NODE_ENVIRONMENT) for each in commands]
+        image = [said(in_image(place, command), NODE_ENVIRONMENT) for command in commands]
     return {
         "missing_fails": image[0] == direct[0] and "no error" not in image[0],
         "untraced_works": image[1] == direct[1] and image[1].startswith("0\n"),
