@@ -101,9 +101,7 @@ class Agent:
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
-        self.tending = Tending(
-            self.log, self.fleets, self.granting, wide=self.wide, identity=identity, heard=self._heard
-        )
+        self.tending = Tending(self.log, self.fleets, self.granting, wide=self.wide, identity=identity)
         self.harvesting.outfit = lambda asked: self.fleets.first_work(
             self.log.pool.state, asked, self.identity.check
         )
@@ -138,7 +136,7 @@ class Agent:
         self.log.commit()
         self.tending.write()
         changed |= self._harvest()
-        changed |= self.tending.tend()
+        changed |= self.tending.tend(self._heard)
         self.log.commit()
         self._start_sync()
         self._clean()
@@ -175,7 +173,7 @@ class Agent:
         return has_news
 
     def _read_fleets(self, *, hurry: bool = False) -> bool:
-        return self.tending.read(hurry=hurry)
+        return self.tending.read(self._heard, hurry=hurry)
 
     def _heard(self, fleet: str, entry: s.Read) -> None:
         """What others make of new records, besides the pool."""

@@ -23,21 +23,15 @@ FLEET_RECORDS_MAX = 2_000_000
 _log = Log("agent")
 
 
+Heard = Callable[[str, s.Read], None]
+
+
 class Tending:
     """The fleets of one agent's epoch."""
 
     def __init__(
-        self,
-        log: SiteLog,
-        fleets: Fleets,
-        granting: Granting,
-        *,
-        wide: Wide,
-        identity: Identity,
-        heard: Callable[[str, s.Read], None],
+        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Identity
     ) -> None:
-        """`heard` gets each entry with its fleet once it is applied."""
-        self._heard = heard
         self._log = log
         self._fleets = fleets
         self._granting = granting
@@ -66,14 +60,14 @@ class Tending:
 
     # ---- what pilots tell ----
 
-    def read(self, *, hurry: bool = False) -> bool:
-        """Take what is new in all journals; whether there was anything."""
-        return any([self._take(opened, hurry=hurry) for opened in self._working()])
+    def read(self, heard: Heard, *, hurry: bool = False) -> bool:
+        """Take what is new in all journals; whether there was anything. `heard` gets each with its fleet."""
+        return any([self._take(opened, heard, hurry=hurry) for opened in self._working()])
 
     def _working(self) -> list[OpenFleet]:
         return [opened for opened in self._fleets.open.values() if opened.record.finished_us is None]
 
-    def _take(self, opened: OpenFleet, *, hurry: bool = False) -> bool | None:
+    def _take(self, opened: OpenFleet, heard: Heard, *, hurry: bool = False) -> bool | None:
         """Take what is new in a fleet's journals; whether there was anything, None where they cannot be read now."""
         try:
             entries = self._fleets.read(opened, hurry=hurry)
@@ -84,7 +78,7 @@ class Tending:
             if opened.mailbox is not None:
                 opened.mailbox.take(entry.records)
             self._log.apply(entry)
-            self._heard(opened.record.name, entry)
+            heard(opened.record.name, entry)
         return bool(entries)
 
     # ---- what they are told ----
@@ -127,23 +121,23 @@ class Tending:
 
     # ---- their life ----
 
-    def tend(self) -> bool:
-        """Keep leads alive, tell them what ended, finish fleets of earlier epochs."""
+    def tend(self, heard: Heard) -> bool:
+        """Keep leads alive, tell them what ended, finish fleets of earlier epochs. `heard` as for `read`."""
         changed = False
         for opened in self._working():
             opened.fleet.beat(self._identity.epoch)
-            changed |= self._tend(opened)
+            changed |= self._tend(opened, heard)
         self._fleets.share_io(self._log.pool.state, self._identity.check)
         return changed
 
-    def _tend(self, opened: OpenFleet) -> bool:
+    def _tend(self, opened: OpenFleet, heard: Heard) -> bool:
         state, name = self._log.pool.state, opened.record.name
         is_standing = opened is self._standing or self._wide.owns(opened)
         over = is_over(state, name)
         close = not is_standing and (over or not opened.has_work)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
         if ended and opened.mailbox is not None:  # what they did comes before what they did not do
-            self._take(opened, hurry=True)
+            self._take(opened, heard, hurry=True)
         told = self._granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self._log.commit()
@@ -152,7 +146,7 @@ class Tending:
             if not over or opened.record.open:
                 self._keep_lead(opened)
             return told
-        return self._finish(opened) or told
+        return self._finish(opened, heard) or told
 
     def _keep_lead(self, opened: OpenFleet) -> None:
         try:
@@ -163,11 +157,11 @@ class Tending:
         except SiteError as error:
             _log.error("lead.not_started", fleet=opened.record.name, reason=error.message)
 
-    def _finish(self, opened: OpenFleet) -> bool:
+    def _finish(self, opened: OpenFleet, heard: Heard) -> bool:
         """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
         if not opened.lead.end():
             return False
-        if self._take(opened, hurry=True) is False:  # not where they cannot be read now
+        if self._take(opened, heard, hurry=True) is False:  # not where they cannot be read now
             self._log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
             self._fleets.open.pop(opened.record.name, None)
             _log.info("fleet.finished", fleet=opened.record.name)
