@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.batch_world import KEY, BatchWorld, Can
+from tests.contract.batch_world import KEY, Can
 
 from tidemill import clock
 from tidemill.batch.contract import BatchSystem
@@ -102,7 +102,7 @@ class PbsWorld:
 
 
 @contextlib.contextmanager
-def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:
+def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[PbsWorld]:
     before = dict(os.environ)
     interpreter = directory / "bin"
     interpreter.mkdir()

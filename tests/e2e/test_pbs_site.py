@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from tests.contract.batch_pbs import CORES, PbsWorld
@@ -35,7 +34,7 @@ REGULAR = "regular"
 def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
     """Two nodes of four processors."""
     with pbs_world(request, tmp_path) as made:
-        yield cast(PbsWorld, made)
+        yield made
 
 
 def ask(*words: str, user: str | None = None) -> list[str]:

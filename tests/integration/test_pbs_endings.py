@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from tests.contract.batch_pbs import PbsWorld, world
@@ -26,7 +25,7 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
     with world(request, tmp_path) as made:
-        yield cast(PbsWorld, made)
+        yield made
 
 
 def client(pbs: PbsWorld, unknown_s: float = 60.0) -> PbsBatchSystem:
