@@ -67,10 +67,10 @@ def test_an_application_says_bytes_with_a_unit(tmp_path: Path) -> None:
     assert load(file, Application).start_bytes == {"sw": 300_000_000, "home": 5}
 
 
-def test_what_comes_out_of_an_image_costs_nothing_unless_it_was_traced() -> None:
+def test_what_comes_out_of_an_image_costs_nothing_whatever_was_traced_without_it() -> None:
     assert start_ops(config(), app(sw=300, home=7), program(images=["/sw"])) == {"home": 7}
     assert start_ops(config(), app(home=7), program(images=["/home"])) == {"home": 7}
-    assert start_ops(config(), app(sw=300), program(images=["/sw"], sw=12)) == {"sw": 12}
+    assert start_ops(config(), app(sw=300), program(images=["/sw"], sw=12, home=5)) == {"home": 5}
 
 
 def test_the_first_fleet_gets_all_the_second_nothing_until_the_first_gave_some_up() -> None:

@@ -17,7 +17,7 @@ from tidemill.image.profile import Mount, read_profile
 from tidemill.node.framed import frame
 from tidemill.site.profiles import NOTED_LOOKS_MAX, VERSIONS_MAX, Profiles, Version, cost_of
 from tidemill.wire.api import AppOffer
-from tidemill.wire.node import ImageUse, IndexEntry, Noted, Program, Returned, StagedFile
+from tidemill.wire.node import IndexEntry, Noted, Program, Returned
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
 AREAS = {"software": ["/sw", "/opt"], "work": ["/lustre"]}
@@ -46,8 +46,9 @@ class World:
         programs = [
             {"program": 1, "app": "sim", "version": "2/b", "more": 1},
             {"program": 2, "app": "command", "version": "1"},
+            {"program": 3, "app": "other", "version": "1"},
         ]
-        jobs = [{"job": 7, "program": 1}, {"job": 8, "program": 2}]
+        jobs = [{"job": 7 + number, "program": 1 + number} for number in range(3)]
         for number, told in enumerate(jobs, start=1):
             text = {"programs": programs[number - 1 : number], "jobs": [told], "number": number}
             (self.fleet / "work" / f"{number:06d}.json").write_bytes(msgspec.json.encode(text))
@@ -205,6 +206,40 @@ def test_a_bundle_that_is_shorter_than_its_index_is_read_again(it: World) -> Non
     assert it.look()
 
 
+def test_a_version_that_cannot_be_kept_takes_no_other_one_with_it(it: World) -> None:
+    (it.site / "profiles" / "other@1.json" / "in the way").mkdir(parents=True)
+    it.put(job=9)
+    it.put()
+    it.noted()
+    assert it.look()
+    it.did_something()
+    it.look()
+    cost = it.profiles.cost("sim", "2/b")
+    assert cost is not None
+    assert cost.runs == 1
+    assert it.profiles.wants_first("other", "1")
+
+
+def test_how_far_was_read_is_written_with_profiles_and_else_now_and_then(it: World) -> None:
+    taken = it.site / "profiles" / "taken"
+    it.put(kind="log")
+    it.did_something()
+    it.look()
+    assert not taken.exists()
+    it.put()
+    it.did_something()
+    it.look()
+    told = taken.read_bytes()
+    it.put(kind="log")
+    it.did_something()
+    it.look()
+    assert taken.read_bytes() == told
+    it.profiles._next_taken_s = 0.0
+    it.did_something()
+    it.look()
+    assert taken.read_bytes() != told
+
+
 def test_a_damaged_file_of_the_site_is_begun_anew(it: World) -> None:
     (it.site / "profiles").mkdir()
     (it.site / "profiles" / "sim@2%2Fb.json").write_text("{")
@@ -240,19 +275,6 @@ def test_what_an_image_shows_costs_shared_file_systems_nothing(it: World) -> Non
     assert cost_of(profile, AREAS).areas == {"software": 15, "work": 3}
     assert cost_of(traced_inside, AREAS).areas == {"software": 0, "work": 3}
     assert cost_of(traced_inside, AREAS).bytes == {"software": 0, "work": 0}
-
-    it.put()
-    it.noted()
-    it.look()
-    use = ImageUse(
-        name="rel1",
-        file=StagedFile(sha256="0" * 64, bytes=0, pieces=[]),
-        areas=["/sw", "/opt"],
-        unpacked_bytes=0,
-    )
-    told = it.profiles.outfit(msgspec.structs.replace(_program(), images=[use]), 1)
-    assert told.start_ops == {"software": 0, "work": 3}
-    assert told.start_bytes == {"software": 0, "work": 0}
 
 
 def test_small_changes_of_a_cost_do_not_make_new_programs(it: World) -> None:

@@ -94,7 +94,7 @@ class _Told(msgspec.Struct, frozen=True):
             told = self.stated.get(area) if traced is None else traced
             if told is None and not self.traced and not self.stated:
                 told = self.default
-            if rate is not None and told and (traced is not None or area not in covered):
+            if rate is not None and told and area not in covered:
                 costs[area] = told
         return costs
 

@@ -51,6 +51,9 @@ NOTED_LOOKS_MAX = 24
 MEMBER_BYTES_MAX = 64 << 20
 TAKEN = "taken"
 TAKEN_BYTES_MAX = 16 << 20
+TAKEN_S = 600.0
+"""Where no profile came, it is written so often how far indices were read: the next agent reads the rest once more."""
+
 CHANGE_MIN = 0.1
 """Fleets are told of a cost that has changed by so much."""
 
@@ -120,6 +123,7 @@ class Profiles:
         self._under_way: Future[_Look] | None = None
         self._next_s = 0.0
         self._taken: dict[str, int] | None = None
+        self._next_taken_s = clock.monotonic_s() + TAKEN_S
 
     # ---- what is known ----
 
@@ -145,23 +149,15 @@ class Profiles:
         return app != ADHOC and self.cost(app, version) is None
 
     def outfit(self, program: Program, trace_every: int) -> Program:
-        """The program with what its starts cost, and with orders to trace some of them."""
-
-        def unseen(costs: dict[str, int]) -> dict[str, int]:
-            return {area: 0 if self._is_shown(area, program) else cost for area, cost in costs.items()}
-
+        """The program with what its starts cost, and with orders to trace some of them. What of that images spare file
+        systems is `io.with_costs`'s to say."""
         return msgspec.structs.replace(
             program,
             trace_first=trace_every > 0 and self.wants_first(program.app, program.version),
             trace_every=max(0, trace_every),
-            start_ops=unseen(self.start_ops(program.app, program.version)),
-            start_bytes=unseen(self.start_bytes(program.app, program.version)),
+            start_ops=self.start_ops(program.app, program.version),
+            start_bytes=self.start_bytes(program.app, program.version),
         )
-
-    def _is_shown(self, area: str, program: Program) -> bool:
-        """Whether payloads see all of an area out of images."""
-        finder = AreaFinder([each for image in program.images for each in image.areas])
-        return all(finder.area_of(prefix) is not None for prefix in self.areas[area])
 
     def mark(self, app: str, version: str) -> int:
         """Another number whenever fleets should be told of another cost."""
@@ -229,8 +225,7 @@ class Profiles:
 
     def _look(self, look: _Look) -> _Look:
         """In a helper's thread: read indices, merge the profiles that they name, write them."""
-        before = self._read_taken()
-        taken = dict(before)
+        taken = self._read_taken()
         found: dict[Version, list[Profile]] = {}
         for pilot, bundle in self._bundles_of(look.pilots):
             key = f"{pilot[0]}/{bundle.name}"
@@ -246,23 +241,27 @@ class Profiles:
                     found.setdefault(version, []).append(profile)
             taken[key] = tail.offset
         for version, several in found.items():
-            look.costs[version] = self._keep(version, several, look.areas)
-        if taken != before:
-            self._write_taken(taken)
+            try:
+                look.costs[version] = self._keep(version, several, look.areas)
+            except SiteError as error:  # what these runs cost is lost; a version of which none is kept is traced anew
+                _log.warning("profile.unkept", app=version.app, reason=error.message, hint=error.hint)
+        if found or clock.monotonic_s() >= self._next_taken_s:
+            try:
+                self._write_taken()
+            except SiteError as error:  # this agent knows it; for the next one these runs count twice
+                _log.warning("profiles.taken_unwritten", reason=error.message, hint=error.hint)
         return look
 
     def _read(
         self, fleet: Path, bundle: Path, tail: IndexTail
     ) -> list[tuple[Version | None, Profile | None]]:
         """The new profiles of a bundle; those that are nobody's or damaged as None. Raises SiteError."""
-        found: list[tuple[Version | None, Profile | None]] = []
         try:
-            for entry in tail.read():
-                if entry.kind == "profile" and entry.length:
-                    found.append(self._collect(fleet, bundle, entry))
+            entries = [entry for entry in tail.read() if entry.kind == "profile" and entry.length]
         except ProtocolError as error:
             _log.warning("profile.damaged", bundle=str(bundle), reason=error.message)
-        return found
+            return []
+        return [self._collect(fleet, bundle, entry) for entry in entries]
 
     def _bundles_of(self, pilots: Iterable[Pilot]) -> list[tuple[Pilot, Path]]:
         wanted = set(pilots)
@@ -275,19 +274,25 @@ class Profiles:
 
     def _collect(self, fleet: Path, bundle: Path, entry: IndexEntry) -> tuple[Version | None, Profile | None]:
         """The profile of an entry, and whose it is. Raises SiteError where it cannot be read yet."""
-        version = version_of(fleet, entry.job)
-        if version is None or version.app == ADHOC:
-            return None, None
+        version = None
+        try:
+            version = version_of(fleet, entry.job)
+            if version is None or version.app == ADHOC:
+                return None, None
+            return version, self._content(version, bundle, entry)
+        except (ConfigError, ProtocolError) as error:
+            app = None if version is None else version.app
+            _log.warning("profile.damaged", bundle=str(bundle), app=app, reason=error.message)
+            return version, None
+
+    def _content(self, version: Version, bundle: Path, entry: IndexEntry) -> Profile | None:
+        """None where it was cut. Raises SiteError, ConfigError, ProtocolError."""
         source = f"{bundle} at {entry.offset}"
         if entry.truncated or entry.length > MEMBER_BYTES_MAX:
             _log.warning("profile.cut", source=source, app=version.app, bytes=entry.length)
-            return version, None
-        try:
-            content = read_member(bundle.parent, member_of(bundle.name, entry))
-            return version, parse_profile(content, source=source)
-        except (ConfigError, ProtocolError) as error:
-            _log.warning("profile.damaged", app=version.app, reason=error.message)
-            return version, None
+            return None
+        content = read_member(bundle.parent, member_of(bundle.name, entry))
+        return parse_profile(content, source=source)
 
     def _keep(self, version: Version, profiles: list[Profile], areas: dict[str, list[str]]) -> StartCost:
         """Merge into the version's file. Raises SiteError."""
@@ -296,6 +301,8 @@ class Profiles:
             try:
                 profiles = [read_profile(path), *profiles]
             except (ConfigError, SiteError) as error:
+                if isinstance(error, SiteError) and error.transient:
+                    raise  # what is there is worth more than these runs
                 _log.warning("profile.damaged", app=version.app, reason=error.message)
         merged = bounded(merge(profiles), PATHS_MAX)
         self._make_directory()
@@ -333,14 +340,16 @@ class Profiles:
                 self._taken = {}  # profiles of fleets that are still there count twice then: means stay what they are
         return self._taken
 
-    def _write_taken(self, taken: dict[str, int]) -> None:
+    def _write_taken(self) -> None:
         """Keep how far indices were read, of fleets that are still there. Raises SiteError."""
+        self._next_taken_s = clock.monotonic_s() + TAKEN_S
+        taken = self._read_taken()
         gone = {
             fleet for fleet in {key.partition("/")[0] for key in taken} if not (self._fleets / fleet).is_dir()
         }
-        kept = {key: at for key, at in taken.items() if key.partition("/")[0] not in gone}
-        write_durable(self.directory / TAKEN, msgspec.json.encode(kept))
-        self._taken = kept
+        for key in [key for key in taken if key.partition("/")[0] in gone]:
+            del taken[key]
+        write_durable(self.directory / TAKEN, msgspec.json.encode(taken))
 
     def _make_directory(self) -> None:
         try:
