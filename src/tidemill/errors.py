@@ -48,6 +48,11 @@ class SiteError(TidemillError):
         self.transient = transient
 
 
+def is_transient(error: Exception) -> bool:
+    """Whether trying again may help."""
+    return isinstance(error, SiteError) and error.transient
+
+
 class ProtocolError(TidemillError):
     """Another process sent what cannot be read."""
 

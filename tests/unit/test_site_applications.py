@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, JobError
+from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources
 from tidemill.site import state as s
@@ -101,6 +101,39 @@ def test_changed_executable_is_refused_with_both_digests(apps: Path, tmp_path: P
     message = refused(it, spec).message
     assert approved in message
     assert changed in message
+
+
+HICCUP = Path("/proc/self/mem")
+"""Every read of its first byte fails with EIO, as those of a file system may that is away for a moment."""
+
+
+def test_a_hiccup_of_the_file_system_refuses_no_job(apps: Path, tmp_path: Path) -> None:
+    it, program = preparer(apps), tmp_path / "prog"
+    spec = JobSpec(app="sim", params={"energy": 2})
+    program.rename(tmp_path / "kept")
+    program.symlink_to(HICCUP)
+    for _ in range(2):
+        with pytest.raises(SiteError, match="Input/output error") as caught:
+            prepare(it, spec)
+        assert caught.value.transient
+    (tmp_path / "kept").rename(program)
+    prepare(it, spec)
+    program.unlink()
+    assert "No such file" in refused(it, spec).message
+
+
+def test_an_application_whose_files_cannot_be_read_just_now_is_tried_again(
+    apps: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "prog"
+    program.rename(tmp_path / "kept")
+    program.symlink_to(HICCUP)
+    applications = Applications(apps)
+    applications.refresh()
+    assert (applications.by_name, applications.problems) == ({}, {})
+    (tmp_path / "kept").rename(program)
+    assert applications.refresh()
+    assert list(applications.by_name) == ["sim"]
 
 
 def test_command_is_refused_unless_the_site_allows_it(apps: Path) -> None:

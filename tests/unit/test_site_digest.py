@@ -73,6 +73,20 @@ def test_a_file_that_goes_while_it_is_read_is_an_error_and_no_wait_for_ever(tmp_
     assert not digests.is_busy
 
 
+def test_what_a_file_tells_is_asked_again_when_the_file_looks_different(tmp_path: Path) -> None:
+    file, asked, digests = tmp_path / "recipe", [], Digests()
+
+    def read() -> str:
+        asked.append(file.read_text())
+        return asked[-1]
+
+    file.write_text("one")
+    assert (digests.told(str(file), read), digests.told(str(file), read)) == ("one", "one")
+    file.write_text("other")
+    assert digests.told(str(file), read) == "other"
+    assert asked == ["one", "other"]
+
+
 def test_a_read_under_way_ends_with_its_owner(tmp_path: Path) -> None:
     endless, digests = zeros(tmp_path / "pack", 1 << 42), Digests(beside=True)
     with pytest.raises(PendingError):
@@ -99,6 +113,7 @@ def test_an_application_whose_files_are_being_read_is_neither_offered_nor_are_it
     with pytest.raises(PendingError):
         preparer.program(JobSpec(app="sim"), None)
     waited_for(applications.digests, program)
+    preparer.begin()
     assert applications.refresh()
     assert not applications.refresh()
     assert [offer.name for offer in applications.offers({})] == ["sim"]
@@ -109,6 +124,7 @@ def test_an_application_whose_files_are_being_read_is_neither_offered_nor_are_it
     with pytest.raises(PendingError):
         preparer.program(JobSpec(app="sim"), None)
     waited_for(applications.digests, program)
+    preparer.begin()
     with pytest.raises(JobError, match="has digest"):
         preparer.program(JobSpec(app="sim"), None)
     applications.digests.close()

@@ -213,7 +213,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield _mode(read)
     yield from _paths(read)
     yield binary_finding(read.node_binary)
-    yield from _applications(directory)
+    yield from _applications(directory, read)
     if read.batch != "local":
         yield from _manners(read)
         if not offline:
@@ -246,10 +246,10 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         )
 
 
-def _applications(directory: Path) -> Iterator[Finding]:
+def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.site.applications import Applications
 
-    applications = Applications(directory / "apps")
+    applications = Applications(directory / "apps", site=read)
     applications.refresh()
     yield Finding("applications", "ok", ", ".join(sorted(applications.by_name)) or "none approved")
     for file, problem in sorted(applications.problems.items()):

@@ -74,7 +74,7 @@ class Agent:
         )
         self.log.commit()
         self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
-        self.applications = Applications(site_dir / "apps", beside=True)
+        self.applications = Applications(site_dir / "apps", site=config, beside=True)
         self.applications.refresh()
         self.allocations = Allocations(
             self.log, config, binary=binary, fleets=site_dir / "fleets", nodes=machine.bad

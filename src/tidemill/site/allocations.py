@@ -14,7 +14,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, Ending, Status, Submission
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError, TidemillError
+from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
 from tidemill.site import state as s
@@ -173,7 +173,7 @@ class Allocations:
         )
 
     def _refused(self, submission: Submission, elements: list[s.Allocation], error: TidemillError) -> None:
-        if not (isinstance(error, SiteError) and error.transient):
+        if not is_transient(error):
             for allocation in elements:
                 self._note(allocation, AllocationState.FAILED, "", error.message)
         self._failed_start(submission.name, error.message)

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.config import load
-from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean, is_transient
 from tidemill.log import Log
 from tidemill.model.application import (
     DEFAULT_CORES,
@@ -49,9 +50,16 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""  #: `sha256:...` of the executable, or of the container that it is in
 
 
-def load_application(path: Path, digests: Digests | None = None, *, store: Path | None = None) -> Approved:
-    """An application file, checked whole. `store`: where its images are, if not beside the directory of the file.
-    Raises ConfigError naming file, key and the nearest legal word."""
+def load_application(
+    path: Path,
+    digests: Digests | None = None,
+    *,
+    store: Path | None = None,
+    site: SiteConfig | None = None,
+) -> Approved:
+    """An application file, checked whole. `store`: where its images are, if not beside the directory of the file;
+    `site`: its site, if not the one in whose `apps` it lies. Raises ConfigError naming file, key and the nearest legal
+    word, SiteError where its files cannot be read just now (PendingError: are being read)."""
     app = load(path, Application)
     _check_names(path, app)
     _check_width(path, app)
@@ -75,7 +83,7 @@ def load_application(path: Path, digests: Digests | None = None, *, store: Path 
     digests = digests or Digests()
     store = store or path.absolute().parent.parent / FOLDER
     images = _images(path, app, digests, store)
-    check_contained(path, app, [area for image in images for area in image.use.areas])
+    check_contained(path, app, [area for image in images for area in image.use.areas], site=site)
     if app.container is None:
         files = _files(path, app, digests)
         digest = files[app.executable]
@@ -138,9 +146,9 @@ def _images(path: Path, app: Application, digests: Digests, store: Path) -> list
         return resolve_images(
             app.images, store, digests.of, site=site if (site / "site.toml").is_file() else None
         )
-    except PendingError:
-        raise
     except TidemillError as error:
+        if is_transient(error):
+            raise
         raise ConfigError(f"{path}: `images`: {error.message}", hint=error.hint) from error
 
 
@@ -176,6 +184,8 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
         try:
             found = digests.of(file)
         except SiteError as error:
+            if error.transient:
+                raise
             raise ConfigError(f"{path}: `{key}`: {error}") from error
         if wanted is not None and found != wanted:
             raise ConfigError(
@@ -190,10 +200,11 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
 
 class Applications:
     """The applications of a directory; files that change are read again. `beside`: nobody may wait for large files to
-    be read: what needs their digests is pending until then."""
+    be read: what needs their digests is pending until then. `site`: as for `load_application`."""
 
-    def __init__(self, directory: Path, *, beside: bool = False) -> None:
+    def __init__(self, directory: Path, *, site: SiteConfig | None = None, beside: bool = False) -> None:
         self._directory = directory
+        self._site = site
         self.site_dir = directory.parent
         self._seen: dict[str, tuple[int, ...]] = {}
         self._by_file: dict[str, Approved] = {}
@@ -230,11 +241,15 @@ class Applications:
 
     def _read(self, name: str) -> None:
         try:
-            self._by_file[name] = load_application(self._directory / name, self.digests)
+            self._by_file[name] = load_application(self._directory / name, self.digests, site=self._site)
         except PendingError as error:
             self._pending.add(name)
             _log.info("application.pending", file=name, reason=error.message)
         except TidemillError as error:
+            if is_transient(error):
+                self._pending.add(name)
+                _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
+                return
             self.problems[name] = error.message
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
@@ -264,9 +279,9 @@ class Applications:
             changed_ns = 0
         return {name: (*mark, changed_ns) if name in self.problems else mark for name, mark in listed.items()}
 
-    def get(self, name: str) -> Approved:
-        """The application, whose files still have their digests. Raises JobError (class `dispatch`), and PendingError
-        while files are read that tell."""
+    def known(self, name: str) -> Approved:
+        """The application; its files are not looked at. Raises JobError (class `dispatch`), and PendingError while
+        it is read."""
         approved = self.by_name.get(name)
         if approved is None and self._pending:
             raise PendingError(f"files of applications are being read: {', '.join(sorted(self._pending))}")
@@ -274,10 +289,18 @@ class Applications:
             raise JobError(
                 f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)
             )
+        return approved
+
+    def get(self, name: str) -> Approved:
+        """The application, whose files still have their digests. Raises JobError (class `dispatch`), and SiteError
+        where that cannot be told just now (PendingError: they are being read)."""
+        approved = self.known(name)
         for path, wanted in approved.files.items():
             try:
                 found = self.digests.of(path)
             except SiteError as error:
+                if error.transient:
+                    raise
                 raise JobError(f"application `{name}`: {error}") from error
             if found != wanted:
                 raise JobError(
@@ -285,7 +308,7 @@ class Applications:
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
         for image in approved.images:
-            why = why_changed(image, approved.store, self.digests.of)
+            why = why_changed(image, approved.store, self.digests)
             if why is not None:
                 raise JobError(
                     f"application `{name}`: {why}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidemill.config import load
 from tidemill.config.site import ContainerRuntime, SiteConfig
-from tidemill.errors import ConfigError, SiteError, did_you_mean
+from tidemill.errors import ConfigError, SiteError, did_you_mean, is_transient
 from tidemill.model.application import Application, Container, Runtime
 from tidemill.site.compatibility import check
 from tidemill.site.containers import Image, parse_image
@@ -50,15 +50,17 @@ def runtime_of(container: Container, site: SiteConfig) -> ContainerRuntime:
     return found
 
 
-def check_contained(path: Path, app: Application, areas: Sequence[str]) -> None:
-    """Refuse an application whose `container` or `setup` cannot work, with the reason. `areas`: of its images. Raises
-    ConfigError."""
+def check_contained(
+    path: Path, app: Application, areas: Sequence[str], *, site: SiteConfig | None = None
+) -> None:
+    """Refuse an application whose `container` or `setup` cannot work, with the reason. `areas`: of its images; `site`:
+    if not the one in whose `apps` it lies. Raises ConfigError."""
     wrong = check_setup(app)
     if wrong:
         raise ConfigError(f"{path}: `setup`: {wrong[0]}")
     if app.container is None:
         return
-    site = site_of(path)
+    site = site or site_of(path)
     configured = None
     if site is not None:
         _check_names(site, path)
@@ -150,6 +152,8 @@ def _of_file(path: Path, image: Image, digest_of: Callable[[str], str]) -> tuple
     try:
         found = digest_of(image.path)
     except SiteError as error:
+        if error.transient:
+            raise
         raise ConfigError(f"{path}: `container.image`: {error}") from error
     if found != image.digest:
         approved = image.digest or "none: an image that is no directory needs one"
@@ -177,6 +181,8 @@ def _of_directory(
             real = str(inside(Path(image.path), file))
             found = digest_of(real)
         except (OSError, SiteError) as error:
+            if is_transient(error):
+                raise
             raise ConfigError(f"{path}: `{key}` in `{image.path}`: {error}") from error
         if wanted is not None and found != wanted:
             raise ConfigError(

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import JobError, SiteError, TidemillError
+from tidemill.errors import JobError, TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output, OutputKind
@@ -163,7 +163,7 @@ class Deliveries:
             self._damaged(job_id, error)
         except TidemillError as error:
             attempt.tries += 1
-            if isinstance(error, SiteError) and error.transient and attempt.tries < TRIES_MAX:
+            if is_transient(error) and attempt.tries < TRIES_MAX:
                 attempt.next_s = clock.monotonic_s() + PAUSE_S * 2**attempt.tries
                 _log.warning("delivery.delayed", job=job_id, reason=error.message)
                 return

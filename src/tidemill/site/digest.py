@@ -6,16 +6,29 @@ import errno
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.errors import ConfigError, SiteError
 
 INLINE_BYTES_MAX = 64 << 20
 """Larger files are read in a thread where nobody may wait: 0.05 s at 1.3 GB/s out of the page cache."""
 
 SLICE_BYTES = 4 << 20
+LASTING = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
+"""What open(2) and read(2) say of a path that stays as it is until somebody mends it; all else may be a file system's
+hiccup, such as ESTALE, EIO and ETIMEDOUT of NFS."""
+
 Mark = tuple[int, int, int, int]
 """Size, times and inode of a file."""
 
@@ -26,10 +39,8 @@ def check_digest(path: Path, key: str, wanted: str | None) -> None:
         raise ConfigError(f"{path}: digest `{wanted}` of `{key}` is not `sha256:` and 64 hexadecimal digits")
 
 
-class PendingError(TidemillError):
+class PendingError(SiteError):
     """A large file is being read: its digest is known later, and until then nothing is said of what needs it."""
-
-    exit_code = 3
 
 
 class Digests:
@@ -41,6 +52,7 @@ class Digests:
 
     def __init__(self, *, beside: bool = False) -> None:
         self._known: dict[str, tuple[Mark, str]] = {}
+        self._told: dict[str, tuple[Mark, str]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digests") if beside else None
         self._under_way: dict[str, tuple[Mark, Future[str]]] = {}
         self._is_closed = Event()
@@ -52,16 +64,26 @@ class Digests:
 
     def of(self, path: str) -> str:
         """`sha256:...` of a file. Raises SiteError; PendingError while a thread reads it."""
+        return self._remembered(self._known, path, lambda mark: self._read(path, mark))
+
+    def told(self, path: str, read: Callable[[], str]) -> str:
+        """What `read` says of a small file, asked again when the file looks different. Raises SiteError, and what
+        `read` raises."""
+        return self._remembered(self._told, path, lambda _: read())
+
+    def _remembered(self, known: dict[str, tuple[Mark, str]], path: str, read: Callable[[Mark], str]) -> str:
         try:
             status = os.stat(path)  # noqa: PTH116 -- one call, its numbers are wanted
             mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            known = self._known.get(path)
-            if known is None or known[0] != mark:
-                known = self._known[path] = (mark, self._read(path, mark))
+            found = known.get(path)
+            if found is None or found[0] != mark:
+                found = known[path] = (mark, read(mark))
         except OSError as error:
             self._under_way.pop(path, None)
-            raise SiteError(f"failed to read `{path}`: {error.strerror}", transient=False) from error
-        return known[1]
+            raise SiteError(
+                f"failed to read `{path}`: {error.strerror}", transient=error.errno not in LASTING
+            ) from error
+        return found[1]
 
     def _read(self, path: str, mark: Mark) -> str:
         """Raises OSError, PendingError."""

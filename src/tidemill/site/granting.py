@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from tidemill.errors import JobError, SiteError, TidemillError
+from tidemill.errors import JobError, SiteError, TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
@@ -62,6 +62,7 @@ class Granting:
         self._hands = hands
         self._staging: dict[int, _Staging] = {}
         self._defined: dict[int, tuple[Program, JobDef]] = {}
+        self._hiccup = ""  #: that was told last
         self.unwritten: list[Work] = []
 
     def plan(self, fleet: OpenFleet) -> bool:
@@ -171,10 +172,16 @@ class Granting:
         self.unwritten.append(Work(fleet, entry, programs, jobs))
 
     def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
-        """The job's program and definition; None while inputs or digests are on their way. Raises JobError."""
+        """The job's program and definition; None while inputs or digests are on their way, or a file system does not
+        tell. Raises JobError."""
         try:
             return self._prepare(job)
-        except PendingError:
+        except SiteError as error:
+            if not error.transient:
+                raise
+            if not isinstance(error, PendingError) and error.message != self._hiccup:
+                self._hiccup = error.message
+                _log.warning("application.unread", job=job.id, reason=error.message, hint=error.hint)
             return None
 
     def _prepare(self, job: s.Job) -> tuple[Program, JobDef] | None:
@@ -220,8 +227,7 @@ class Granting:
             staging.inputs = done.result()
         except TidemillError as error:
             staging.tries += 1
-            is_lasting = not (isinstance(error, SiteError) and error.transient)
-            if is_lasting or staging.tries >= STAGE_TRIES_MAX:
+            if not is_transient(error) or staging.tries >= STAGE_TRIES_MAX:
                 self._refuse(job, FailureClass.STAGE_IN, error)
             return
         for first, end in staging.events:

@@ -1,7 +1,8 @@
 """Images of the site's applications: names in application files become what pilots are told. Knows no fleet.
 
 The bytes of each pack are compared with its name once per agent and pack, and again when the file looks different,
-large ones beside the agent's tick (`digest`); nodes compare the whole image's digest before they show it.
+large ones beside the agent's tick (`digest`); nodes compare the whole image's digest before they show it. Recipes are
+read again when they look different: they have up to a million pieces.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.errors import ConfigError, SiteError, TidemillError, is_transient
 from tidemill.image.areas import check_areas, why_not_beside
 from tidemill.image.recipe import use_of
 from tidemill.image.reference import resolve
 from tidemill.image.workingset import is_below
-from tidemill.site.digest import PendingError
+from tidemill.site.digest import Digests
 from tidemill.wire.staged import ImageUse
 
 IMAGES_MAX = 16
@@ -30,6 +31,8 @@ class ApprovedImage(msgspec.Struct, frozen=True, kw_only=True):
 
     named: str
     use: ImageUse
+    recipe: str  #: its path
+    packs: list[str]  #: paths of those that it needs
 
 
 def resolve_images(
@@ -39,11 +42,7 @@ def resolve_images(
     area may hold. Raises ConfigError, SiteError."""
     if len(named) > IMAGES_MAX:
         raise ConfigError(f"{len(named)} images are more than {IMAGES_MAX}")
-    found = [
-        ApprovedImage(named=text, use=use_of(recipe, path.parent))
-        for text in named
-        for path, recipe in [resolve(text, store)]
-    ]
+    found = [_approved(text, store) for text in named]
     for number, image in enumerate(found):
         check_areas(image.use.areas)
         why = why_not_beside(image.use.areas, str(site)) if site is not None else None
@@ -53,6 +52,12 @@ def resolve_images(
             _refuse_overlap(image, other)
         check_bytes(image, digest_of)
     return found
+
+
+def _approved(named: str, store: Path) -> ApprovedImage:
+    path, recipe = resolve(named, store)
+    packs = sorted(str(path.parent / pack) for pack in recipe.packs())
+    return ApprovedImage(named=named, use=use_of(recipe, path.parent), recipe=str(path), packs=packs)
 
 
 def _refuse_overlap(image: ApprovedImage, other: ApprovedImage) -> None:
@@ -67,7 +72,7 @@ def _refuse_overlap(image: ApprovedImage, other: ApprovedImage) -> None:
 
 def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
     """Compare the packs of an image with their names. Raises SiteError where one lacks or is another one."""
-    for path in sorted({piece.path for piece in image.use.file.pieces}):
+    for path in image.packs:
         wanted = f"sha256:{Path(path).stem}"
         found = digest_of(path)
         if found != wanted:
@@ -78,18 +83,16 @@ def check_bytes(image: ApprovedImage, digest_of: Callable[[str], str]) -> None:
             )
 
 
-def why_changed(image: ApprovedImage, store: Path, digest_of: Callable[[str], str]) -> str | None:
-    """Why an image is not what it was when the application was read; None = it is. Raises PendingError."""
+def why_changed(image: ApprovedImage, store: Path, digests: Digests) -> str | None:
+    """Why an image is not what it was when the application was read; None = it is. Raises SiteError where that
+    cannot be told now."""
     try:
-        _, recipe = resolve(image.named, store)
-        check_bytes(image, digest_of)
-    except PendingError:
-        raise
+        found = digests.told(image.recipe, lambda: resolve(image.named, store)[1].file.sha256)
+        check_bytes(image, digests.of)
     except TidemillError as error:
+        if is_transient(error):
+            raise
         return error.message
-    if recipe.file.sha256 != image.use.file.sha256:
-        return (
-            f"image `{image.named}` has digest sha256:{recipe.file.sha256}, "
-            f"approved is sha256:{image.use.file.sha256}"
-        )
+    if found != image.use.file.sha256:
+        return f"image `{image.named}` has digest sha256:{found}, approved is sha256:{image.use.file.sha256}"
     return None

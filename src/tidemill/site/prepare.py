@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, JobError, did_you_mean
+from tidemill.errors import ConfigError, JobError, TidemillError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,
     DEFAULT_EVENT_S,
@@ -66,7 +66,7 @@ class Preparer:
         self.launching = Launching()  #: how payloads that span nodes are started here
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
-        self._checked: set[str] = set()
+        self._checked: dict[str, TidemillError | None] = {}  #: applications in this tick, and what was wrong
         self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
@@ -75,10 +75,10 @@ class Preparer:
         self._checked.clear()
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
-        """The program of a job. Raises JobError (class `dispatch`)."""
+        """The program of a job. Raises JobError (class `dispatch`), and SiteError where a file system hiccups."""
         name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
         shape = _encode(spec.command) if spec.app is None else b""
-        if spec.app is not None and spec.app not in self._checked:
+        if spec.app is not None:
             self._refresh(spec.app)
         mark = self._traced_mark(spec)
         key = (name, mark, _encode(spec.resources), shape + _encode(spec.outputs), spec.keep_stdout)
@@ -144,9 +144,19 @@ class Preparer:
         return approved.digest if approved else ""
 
     def _refresh(self, name: str) -> None:
-        """Look at the application's files; after a change of the application forget what was made of it."""
-        approved = self._applications.get(name)
-        self._checked.add(name)
+        """Look at the application's files, once in a tick; after a change of the application forget what was made of
+        it. Raises JobError, SiteError."""
+        if name in self._checked:
+            wrong = self._checked[name]
+            if wrong is not None:
+                raise wrong.with_traceback(None)
+            return
+        try:
+            approved = self._applications.get(name)
+        except TidemillError as error:
+            self._checked[name] = error
+            raise
+        self._checked[name] = None
         arguments = self._arguments.get(name)
         if arguments is not None and arguments.approved is not approved:
             del self._arguments[name]
@@ -162,7 +172,7 @@ class Preparer:
 
     def _approved(self, spec: JobSpec) -> Approved:
         if spec.app is not None:
-            return self._applications.get(spec.app)
+            return self._applications.known(spec.app)
         if not self._config.allow_adhoc:
             raise JobError(
                 "this site runs approved applications only, no commands",

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError
+from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError, is_transient
 from tidemill.image.profile import (
     AreaFinder,
     Profile,
@@ -243,7 +243,9 @@ class Profiles:
         for version, several in found.items():
             try:
                 look.costs[version] = self._keep(version, several, look.areas)
-            except SiteError as error:  # what these runs cost is lost; a version of which none is kept is traced anew
+            except (
+                SiteError
+            ) as error:  # what these runs cost is lost; a version of which none is kept is traced anew
                 _log.warning("profile.unkept", app=version.app, reason=error.message, hint=error.hint)
         if found or clock.monotonic_s() >= self._next_taken_s:
             try:
@@ -301,7 +303,7 @@ class Profiles:
             try:
                 profiles = [read_profile(path), *profiles]
             except (ConfigError, SiteError) as error:
-                if isinstance(error, SiteError) and error.transient:
+                if is_transient(error):
                     raise  # what is there is worth more than these runs
                 _log.warning("profile.damaged", app=version.app, reason=error.message)
         merged = bounded(merge(profiles), PATHS_MAX)

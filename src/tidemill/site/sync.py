@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError, TidemillError
+from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.wire.api import SyncReply, SyncRequest
 from tidemill.wire.http import ConflictError, Connection
@@ -102,7 +102,7 @@ class Sync:
         longest = min(self._longest_s, AWAY_FIRST_S * 2 ** min(self.failures - 1, 20))
         pause_s = longest * random.uniform(0.5, 1.0)  # so that sites do not come back all at once
         self._next_s = clock.monotonic_s() + pause_s
-        transient = isinstance(error, SiteError) and error.transient
+        transient = is_transient(error)
         if error.message != self.said:
             self.said = error.message
             tell = _log.warning if transient else _log.error
