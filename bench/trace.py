@@ -7,16 +7,24 @@ trace_ratio                 wall time under the trace, divided by the bare comma
 strace_ratio                the same under `strace -f -o FILE`
 strace_seccomp_ratio        the same under `strace -f --seccomp-bpf -e trace=CALLS -o FILE` with the calls of the trace
 
+WAY_cpu_ratio               the same of user and system time of all processes, those of the tracer included
+WAY_median_ratio            wall time: the median of the ratios of each round
+noise, cpu_noise            how far apart the bare command's own figures are: see below
 strace_seccomp_over_trace   what the trace saves against strace --seccomp-bpf, in percent of the bare command's time
 
-Ratios are medians of the ratios of each round, in which the four ways follow each other, each round beginning with the
-next one. A case goes on for `--rounds` rounds and `--seconds` seconds, so that short ones have many. Cases:
+The ways follow each other in each round, each round beginning with the next one; the bare command is taken twice. A
+ratio is that of the fastest rounds of both: whatever else a machine does makes a run slower, never faster, and of the
+estimates tried (median of the rounds' ratios, ratio of medians, of the fastest quarter) this one told the bare command
+least from itself on a machine with other work. `noise` is how far apart the fastest rounds of the bare command are in
+four groups of its runs, each of half the rounds, so that it is rather too large: smaller differences between ways mean
+nothing. A case goes on for `--rounds` rounds and `--seconds` seconds, then until `noise` is below NOISE_MAX or
+`--seconds-max` is over; neither asks how the trace does. Cases:
 
 import   a scientific Python stack          storm    the same behind 25 dead search directories of Python and the linker
 compile  g++ -c of four standard headers    find     a tree, by size
 pythia   100 events, where pythia8mc is     threads  8 forks of 4 threads, dirfd, chdir, a static program
 
-    python bench/trace.py --json [--only import] [--rounds 5]
+    python bench/trace.py --json [--only import] [--rounds 20]
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ import collections
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import statistics
@@ -40,8 +49,10 @@ from pathlib import Path
 from tidemill.errors import TidemillError
 from tidemill.node.binary import find_binary
 
-ROUNDS = 5
+ROUNDS = 8
 SECONDS = 10.0
+SECONDS_MAX = 75.0
+NOISE_MAX = 0.01
 DEAD_DIRECTORIES = 25
 MIX_ROUNDS = 60
 LIMIT_S = 120.0
@@ -64,6 +75,10 @@ for _ in range(100):
 
 Ends = dict[tuple[str, str], int]
 """Operations by call and errno (empty: success)."""
+
+
+BARE, AGAIN = "bare", "again"
+WAYS = ("trace", "strace", "strace_seccomp")
 
 
 class BenchError(Exception):
@@ -185,9 +200,23 @@ def count_by_trace(
     return ends, content
 
 
-def run(command: list[str], case: Case) -> float:
-    """Seconds that a command took; one that fails is an error."""
-    began = time.perf_counter()
+@dataclass(frozen=True)
+class Took:
+    """What a run cost: wall time; user and system time of all its processes."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def cpu_of_children_s() -> float:
+    """Of those that have ended and were waited for, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run(command: list[str], case: Case) -> Took:
+    """What a command took; one that fails is an error."""
+    cpu_s, began = cpu_of_children_s(), time.perf_counter()
     result = subprocess.run(
         command,
         env=case.environ(),
@@ -197,57 +226,91 @@ def run(command: list[str], case: Case) -> float:
         check=False,
         timeout=LIMIT_S,
     )
-    seconds = time.perf_counter() - began
+    took = Took(time.perf_counter() - began, cpu_of_children_s() - cpu_s)
     if result.returncode:
         last = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise BenchError(f"`{' '.join(command)[:200]}` ended with {result.returncode}: {last}")
-    return seconds
+    return took
 
 
-def ratios(times: list[float], to: list[float]) -> list[float]:
-    """Of each round."""
-    return [a / b for a, b in zip(times, to, strict=True)]
+@dataclass(frozen=True)
+class Rounds:
+    """Runs of each way, one per round."""
+
+    runs: dict[str, list[Took]]
+
+    def fastest(self, way: str, what: str) -> float:
+        """Ratio of the fastest run of a way to the fastest bare one; `what`: wall_s or cpu_s."""
+        return self.least(self.runs[way], what) / self.least(self.runs[BARE], what)
+
+    def median(self, way: str) -> float:
+        """Median of the ratios of each round, of wall time."""
+        pairs = zip(self.runs[way], self.runs[BARE], strict=True)
+        return statistics.median(ours.wall_s / bare.wall_s for ours, bare in pairs)
+
+    def noise(self, what: str) -> float:
+        """How far the fastest of four groups of bare runs are apart, as a part of the fastest."""
+        groups = [self.runs[way][start::2] for way in (BARE, AGAIN) for start in (0, 1)]
+        least = [self.least(group, what) for group in groups if group]
+        return max(least) / min(least) - 1
+
+    @staticmethod
+    def least(runs: list[Took], what: str) -> float:
+        return min(run.wall_s if what == "wall_s" else run.cpu_s for run in runs)
 
 
-def differences(times: dict[str, list[float]]) -> list[float]:
-    """What strace takes beyond the trace in each round, in units of the bare command."""
-    pairs = zip(
-        ratios(times["strace_seccomp"], times["bare"]), ratios(times["trace"], times["bare"]), strict=True
-    )
-    return [theirs - ours for theirs, ours in pairs]
+@dataclass(frozen=True)
+class Effort:
+    """How long a case is measured."""
+
+    rounds: int = ROUNDS
+    seconds: float = SECONDS
+    seconds_max: float = SECONDS_MAX
 
 
-def measure(case: Case, folder: Path, *, rounds: int, seconds: float) -> dict[str, float]:
-    """Counts and ratios of one case."""
+def take_rounds(case: Case, folder: Path, effort: Effort) -> Rounds:
+    """Runs the ways in turn until that is enough."""
     run(case.command, case)  # what is compiled or cached at the first time
     log, profile = str(folder / "log"), str(folder / "profile.json")
     ways = {
-        "bare": [],
+        BARE: [],
         "trace": [str(find_binary()), "trace", "-o", profile, "--"],
+        AGAIN: [],
         "strace": ["strace", "-f", "-o", log],
         "strace_seccomp": ["strace", "-f", "--seccomp-bpf", "-e", strace_filter(), "-o", log],
     }
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    rounds = Rounds({way: [] for way in ways})
     order = collections.deque(ways)
-    end = time.monotonic() + seconds
-    while len(times["bare"]) < rounds or time.monotonic() < end:
+    began = time.monotonic()
+    while True:
         for way in order:
-            times[way].append(run([*ways[way], *case.command], case))
+            rounds.runs[way].append(run([*ways[way], *case.command], case))
         order.rotate(-1)
+        spent = time.monotonic() - began
+        enough = len(rounds.runs[BARE]) >= effort.rounds and spent >= effort.seconds
+        if enough and (spent >= effort.seconds_max or rounds.noise("wall_s") <= NOISE_MAX):
+            return rounds
+
+
+def measure(case: Case, folder: Path, effort: Effort) -> dict[str, float]:
+    """Counts and ratios of one case."""
+    rounds = take_rounds(case, folder, effort)
     ours, _ = count_by_trace(case, folder)
     theirs = count_by_strace(case, folder)
     failed = {"failed": ours, "strace_failed": theirs}
+    wall = {way: rounds.fastest(way, "wall_s") for way in WAYS}
     return {
         "ops": sum(ours.values()),
         "strace_ops": sum(theirs.values()),
         **{name: sum(n for (_, errno), n in ends.items() if errno) for name, ends in failed.items()},
-        **{
-            f"{way}_ratio": round(statistics.median(ratios(times[way], times["bare"])), 3)
-            for way in ("trace", "strace", "strace_seccomp")
-        },
-        "strace_seccomp_over_trace": round(100 * statistics.median(differences(times)), 2),
-        "rounds": len(times["bare"]),
-        "bare_s": round(statistics.median(times["bare"]), 4),
+        **{f"{way}_ratio": round(wall[way], 3) for way in WAYS},
+        **{f"{way}_cpu_ratio": round(rounds.fastest(way, "cpu_s"), 3) for way in WAYS},
+        **{f"{way}_median_ratio": round(rounds.median(way), 3) for way in WAYS},
+        "noise": round(rounds.noise("wall_s"), 3),
+        "cpu_noise": round(rounds.noise("cpu_s"), 3),
+        "strace_seccomp_over_trace": round(100 * (wall["strace_seccomp"] - wall["trace"]), 2),
+        "rounds": len(rounds.runs[BARE]),
+        "bare_s": round(rounds.least(rounds.runs[BARE], "wall_s"), 4),
     }
 
 
@@ -270,7 +333,11 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="at least so long per case (default: 10)"
     )
+    parser.add_argument(
+        "--seconds-max", type=float, default=SECONDS_MAX, help="no longer, however noisy it is (default: 75)"
+    )
     args = parser.parse_args()
+    effort = Effort(args.rounds, args.seconds, args.seconds_max)
     enter_namespace()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # PID 1 has no default action
     results = {}
@@ -279,7 +346,7 @@ def main() -> int:
             for case_name, case in make_cases(Path(name)):
                 if args.only and case_name not in args.only:
                     continue
-                results[case_name] = measure(case, Path(name), rounds=args.rounds, seconds=args.seconds)
+                results[case_name] = measure(case, Path(name), effort)
                 print(f"{case_name}: {results[case_name]}", file=sys.stderr)
     except (BenchError, TidemillError) as error:
         print(f"error: {error}", file=sys.stderr)

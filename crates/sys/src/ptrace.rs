@@ -61,7 +61,28 @@ fn request(what: libc::c_uint, pid: i32, address: usize, data: usize, operation:
     // SAFETY: the requests that come here take numbers, or write a word into the other process; none writes to memory of
     // this process.
     let result = unsafe { libc::ptrace(what, pid, address, data) };
-    check(result, operation, pid.to_string())?;
+    done(result, operation, pid)
+}
+
+/// As `check`, of a process: its number becomes text only where something failed, which these requests seldom do.
+fn done(result: libc::c_long, operation: &'static str, pid: i32) -> Result<()> {
+    if result == -1 {
+        let source = io::Error::last_os_error();
+        return Err(SysError::new(operation, pid.to_string(), source));
+    }
+    Ok(())
+}
+
+/// Who waits for stops needs no SIGCHLD of each: the kernel does not even make one.
+pub fn stops_without_signal() -> Result<()> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a zeroed sigaction is valid, and the kernel fills it; its handler stays what it was, only a flag is added.
+    let result = unsafe {
+        libc::sigaction(libc::SIGCHLD, std::ptr::null(), action.as_mut_ptr());
+        (*action.as_mut_ptr()).sa_flags |= libc::SA_NOCLDSTOP;
+        libc::sigaction(libc::SIGCHLD, action.as_ptr(), std::ptr::null_mut())
+    };
+    check(result, "handle signal", "SIGCHLD")?;
     Ok(())
 }
 
@@ -128,23 +149,34 @@ pub fn event_message(pid: i32) -> Result<i32> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: PTRACE_GETEVENTMSG writes one unsigned long to its data argument.
     let result = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut message) };
-    check(result, "ask for the event of", pid.to_string())?;
+    done(result, "ask for the event of", pid)?;
     Ok(message as i32)
 }
 
 /// Whether `divert` and its kin work: registers that a system call loses anyway are needed for it.
 pub const DIVERTS: bool = cfg!(target_arch = "x86_64");
 
-/// Registers of a stopped process.
+/// Registers of a stopped process: those that a system call is made of.
 #[derive(Clone, Copy)]
 pub struct Registers(libc::user_regs_struct);
 
-/// Reads all general registers; None where the process runs in a mode (32 bits) whose registers are others.
+/// So much of `user_regs_struct` is read and set (linux/ptrace.h of x86: 17 words to rip, then cs and flags). What follows
+/// on x86_64 are the stack and segments, which nobody here asks for or changes, and each of which takes time.
+#[cfg(target_arch = "x86_64")]
+const READ_BYTES: usize = 19 * 8;
+#[cfg(target_arch = "x86_64")]
+const SET_BYTES: usize = 17 * 8;
+#[cfg(not(target_arch = "x86_64"))]
+const READ_BYTES: usize = size_of::<libc::user_regs_struct>();
+#[cfg(not(target_arch = "x86_64"))]
+const SET_BYTES: usize = READ_BYTES;
+
+/// Reads registers; None where the process runs in a mode (32 bits) whose registers are others.
 pub fn registers(pid: i32) -> Result<Option<Registers>> {
     let mut registers = MaybeUninit::<libc::user_regs_struct>::zeroed();
     let mut part = libc::iovec {
         iov_base: registers.as_mut_ptr().cast(),
-        iov_len: size_of::<libc::user_regs_struct>(),
+        iov_len: READ_BYTES,
     };
     // SAFETY: PTRACE_GETREGSET writes at most iov_len bytes to iov_base, which is valid for that; a zeroed structure of
     // integers is valid if less is written.
@@ -157,16 +189,16 @@ pub fn registers(pid: i32) -> Result<Option<Registers>> {
         );
         (result, registers.assume_init())
     };
-    check(result, "read registers of", pid.to_string())?;
-    Ok((part.iov_len == size_of::<libc::user_regs_struct>()).then_some(Registers(registers)))
+    done(result, "read registers of", pid)?;
+    Ok((part.iov_len == READ_BYTES).then_some(Registers(registers)))
 }
 
-/// Sets all general registers. A process that was killed meanwhile is no error.
+/// Sets registers. A process that was killed meanwhile is no error.
 pub fn set_registers(pid: i32, registers: &Registers) -> Result<()> {
     let mut copy = registers.0;
     let mut part = libc::iovec {
         iov_base: (&raw mut copy).cast(),
-        iov_len: size_of::<libc::user_regs_struct>(),
+        iov_len: SET_BYTES,
     };
     // SAFETY: PTRACE_SETREGSET reads iov_len bytes from iov_base, which is valid for that.
     let result = unsafe {
@@ -177,7 +209,7 @@ pub fn set_registers(pid: i32, registers: &Registers) -> Result<()> {
             &raw mut part,
         )
     };
-    gone_is_fine(check(result, "set registers of", pid.to_string()).map(drop))
+    gone_is_fine(done(result, "set registers of", pid))
 }
 
 #[cfg(target_arch = "x86_64")]

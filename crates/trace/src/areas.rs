@@ -24,6 +24,8 @@ pub fn mounts(text: &str) -> Vec<Mount> {
 pub struct Finder {
     names: Vec<String>,
     numbers: HashMap<Vec<u8>, usize>,
+    /// of the longest name: longer beginnings of a path need not be looked up
+    bytes_max: usize,
 }
 
 impl Finder {
@@ -38,6 +40,7 @@ impl Finder {
             };
             if !finder.numbers.contains_key(key.as_bytes()) {
                 finder.numbers.insert(key.into(), finder.names.len());
+                finder.bytes_max = finder.bytes_max.max(key.len());
                 finder.names.push(key.to_owned());
             }
         }
@@ -48,8 +51,10 @@ impl Finder {
     pub fn area_of(&self, path: &[u8]) -> usize {
         let mut at = path;
         loop {
-            if let Some(&number) = self.numbers.get(at) {
-                return number;
+            if at.len() <= self.bytes_max {
+                if let Some(&number) = self.numbers.get(at) {
+                    return number;
+                }
             }
             match at.iter().rposition(|&byte| byte == b'/') {
                 None | Some(0) => return self.numbers.get(&b"/"[..]).copied().unwrap_or(0),

@@ -83,6 +83,8 @@ pub struct Operation {
 /// All that was counted.
 pub struct Counts {
     by_errno: Vec<u64>,
+    /// all that have ended
+    pub operations: u64,
     pub seconds: Vec<(u64, u64)>,
     ids: HashMap<Box<[u8]>, u32>,
     uses: Vec<Use>,
@@ -98,6 +100,7 @@ impl Counts {
     pub fn new(paths_max: usize, finder: Finder) -> Self {
         Counts {
             by_errno: vec![0; CALLS.len() * ERRNOS],
+            operations: 0,
             seconds: Vec::new(),
             ids: HashMap::new(),
             uses: Vec::new(),
@@ -146,6 +149,7 @@ impl Counts {
 
     /// An operation has ended; a negative result is an errno.
     pub fn add(&mut self, operation: Operation, result: i64) {
+        self.operations += 1;
         let call = usize::from(operation.call);
         let failed = (-4095..0).contains(&result);
         let errno = if failed { result.unsigned_abs() as usize } else { 0 };

@@ -88,6 +88,7 @@ pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> R
                 let command = program.display().to_string();
                 return Err(TraceError::Refused { command, source });
             }
+            ptrace::stops_without_signal()?;
             ptrace::forward_signals(&FORWARDED, child)?;
             Ok(child)
         }

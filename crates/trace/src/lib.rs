@@ -35,7 +35,7 @@ use counts::Counts;
 pub use error::TraceError;
 use options::{Options, Output, Wanted};
 use profile::{profile, Profile, Run, Sizes};
-use tracer::{Setup, Tracer};
+use tracer::{Moment, Setup, Tracer};
 
 /// The first snapshot is taken then, each later one after twice the time.
 const SNAPSHOT_US: u64 = 500_000;
@@ -103,13 +103,8 @@ fn trace(options: &Options) -> Result<i32, TraceError> {
     sink.keep_alone()?;
     let clocks = (begun_us, started_us);
     let mut sizes = Sizes::default();
-    let (exit, counts) = follow(options, pid, (&mut sink, &mut sizes), clocks)?;
-    let written = sink.write(&profile(
-        describe(options, Some(exit), clocks),
-        &counts,
-        &mut sizes,
-    ));
-    match written {
+    let (exit, profile) = follow(options, pid, (&mut sink, &mut sizes), clocks)?;
+    match sink.write(&profile) {
         Err(error) if exit == Exit::Status(0) && !options.best_effort => return Err(error),
         Err(error) => plain(&format!("tidemill-node trace: {}\n", cause(&error))),
         Ok(()) => {}
@@ -117,12 +112,12 @@ fn trace(options: &Options) -> Result<i32, TraceError> {
     Ok(launch::end_as(exit))
 }
 
-fn describe(options: &Options, exit: Option<Exit>, (begun_us, started_us): (u64, u64)) -> Run {
+fn describe(options: &Options, over: bool, (begun_us, started_us): (u64, u64)) -> Run {
     Run {
         command: options.command.clone(),
         wall_us: time::monotonic_us() - begun_us,
         started_us,
-        exit,
+        over,
         cwd: std::env::current_dir()
             .unwrap_or_default()
             .to_string_lossy()
@@ -139,7 +134,7 @@ fn follow(
     pid: i32,
     (sink, sizes): (&mut Sink, &mut Sizes),
     clocks: (u64, u64),
-) -> Result<(Exit, Counts), TraceError> {
+) -> Result<(Exit, Profile), TraceError> {
     let points = mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()).into_iter();
     let areas = points
         .map(|mount| mount.point)
@@ -157,16 +152,26 @@ fn follow(
         ptrace::tick(SNAPSHOT_US)?;
     }
     let mut next_us = clocks.0 + SNAPSHOT_US;
-    let result = Tracer::new(&setup, counts).run(&mut |counts| {
+    let mut prepared = None;
+    let result = Tracer::new(&setup, counts).run(&mut |counts, moment| {
         let now_us = time::monotonic_us();
-        if options.snapshots && now_us >= next_us {
+        if moment == Moment::LastEnds {
+            let profile = profile(describe(options, true, clocks), counts, sizes);
+            prepared = Some((counts.operations, profile));
+        } else if options.snapshots && now_us >= next_us {
             next_us = now_us + (now_us - clocks.0);
             // one that fails is no loss: the next, or the end, writes it anew
-            let _ = sink.rewrite(&profile(describe(options, None, clocks), counts, sizes));
+            let _ = sink.rewrite(&profile(describe(options, false, clocks), counts, sizes));
         }
     });
     launch::stop_forwarding();
-    Ok(result?)
+    let (exit, counts) = result?;
+    let mut whole = match prepared {
+        Some((operations, profile)) if operations == counts.operations => profile,
+        _ => profile(describe(options, true, clocks), &counts, sizes),
+    };
+    whole.end(exit, time::monotonic_us() - clocks.0);
+    Ok((exit, whole))
 }
 
 fn host() -> String {

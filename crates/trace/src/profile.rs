@@ -95,8 +95,8 @@ pub struct Run {
     pub command: Vec<OsString>,
     pub wall_us: u64,
     pub started_us: u64,
-    /// None while it runs
-    pub exit: Option<Exit>,
+    /// nothing more will be counted
+    pub over: bool,
     pub cwd: String,
     pub env: BTreeMap<String, String>,
     pub host: String,
@@ -138,7 +138,18 @@ impl Final {
     }
 }
 
-/// The profile of a run. Asks the file system about links before `..`, about paths of which no operation said what they
+impl Profile {
+    /// Adds how and when the command ended.
+    pub fn end(&mut self, exit: Exit, wall_us: u64) {
+        self.wall_us = wall_us;
+        match exit {
+            Exit::Status(status) => self.exit = Some(status),
+            Exit::Signal(number) => self.signal = Some(number),
+        }
+    }
+}
+
+/// The profile of a run, of which nobody has said yet how it ended. Asks the file system about links before `..`, about paths of which no operation said what they
 /// are, and about the sizes of files that were opened.
 pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
     let points = run.mounts.iter().map(|mount| mount.point.clone());
@@ -146,11 +157,6 @@ pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
     let paths = final_paths(counts, &run, (&finder, sizes));
     let areas = sum_areas(counts, &paths, &finder);
     let mounts = places(&areas, &run);
-    let (exit, signal) = match run.exit {
-        Some(Exit::Status(status)) => (Some(status), None),
-        Some(Exit::Signal(number)) => (None, Some(number)),
-        None => (None, None),
-    };
     Profile {
         format: FORMAT,
         command: run
@@ -160,8 +166,8 @@ pub fn profile(run: Run, counts: &Counts, sizes: &mut Sizes) -> Profile {
             .collect(),
         runs: 1,
         wall_us: run.wall_us,
-        exit,
-        signal,
+        exit: None,
+        signal: None,
         host: run.host,
         started_us: run.started_us,
         cwd: run.cwd,
@@ -351,7 +357,7 @@ fn add_groups(area: &mut Area, groups: &ByGroup) {
 /// Mount points that were touched, and all prefixes. With their stripes on Lustre once the run is over: asking takes
 /// time, for which a run would stand still.
 fn places(areas: &[Area], run: &Run) -> Vec<Place> {
-    let (mounts, asks) = (&run.mounts, run.exit.is_some());
+    let (mounts, asks) = (&run.mounts, run.over);
     let owners = Finder::new(mounts.iter().map(|mount| mount.point.clone()).collect());
     let kind_of = |point: &str| {
         let mount = mounts.iter().find(|mount| mount.point == point);

@@ -33,6 +33,18 @@ pub struct Tracer {
     end_with_command: bool,
     pub(crate) notes: Notes,
     pub(crate) beside: Beside,
+    /// the last thread is about to end
+    last_ends: bool,
+}
+
+/// When the tracer's caller may look at what was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// `Setup::tick_us` have gone by
+    Ticked,
+    /// The last thread ends, nothing more will be counted. What is done now costs no time as long as the kernel takes
+    /// down the program's memory. May be missing, where the last thread is killed.
+    LastEnds,
 }
 
 /// What a person should know; each is said once.
@@ -79,17 +91,18 @@ impl Tracer {
             end_with_command: setup.end_with_command,
             notes: Notes::default(),
             beside: Beside::new(setup.beside, setup.tick_us),
+            last_ends: false,
         }
     }
 
-    /// Traces until all have ended; how the command ended, and what was counted. `tick` gets what was counted so far,
+    /// Traces until all have ended; how the command ended, and what was counted. `look` gets what was counted so far,
     /// at least as often as `Setup::tick_us` says.
-    pub fn run(mut self, tick: &mut dyn FnMut(&Counts)) -> Result<(Exit, Counts)> {
+    pub fn run(mut self, look: &mut dyn FnMut(&Counts, Moment)) -> Result<(Exit, Counts)> {
         let mut ended = Exit::Signal(tidemill_sys::signal::KILL);
         loop {
             if ptrace::ticked() {
                 self.beside.tick();
-                tick(&self.counts);
+                look(&self.counts, Moment::Ticked);
             }
             match ptrace::wait()? {
                 Event::NoChildren => break,
@@ -106,6 +119,9 @@ impl Tracer {
                     }
                 }
                 Event::Stopped(pid, stop) => gone_is_fine(self.stopped(pid, stop))?,
+            }
+            if std::mem::take(&mut self.last_ends) {
+                look(&self.counts, Moment::LastEnds);
             }
         }
         self.beside.release();
@@ -139,6 +155,10 @@ impl Tracer {
                     ptrace::EVENT_EXEC => self.executed(pid)?,
                     ptrace::EVENT_EXIT => {
                         self.settle_before_exit(pid)?;
+                        self.last_ends = self.tasks.len() == 1 && self.early.is_empty();
+                        if self.last_ends {
+                            self.beside.release(); // a CPU for its end, a CPU for us
+                        }
                     }
                     _ => {}
                 }
