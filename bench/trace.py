@@ -7,18 +7,17 @@ trace_ratio                 wall time under the trace, divided by the bare comma
 strace_ratio                the same under `strace -f -o FILE`
 strace_seccomp_ratio        the same under `strace -f --seccomp-bpf -e trace=CALLS -o FILE` with the calls of the trace
 
-WAY_cpu_ratio               the same of user and system time of all processes, those of the tracer included
-WAY_median_ratio            wall time: the median of the ratios of each round
-noise, cpu_noise            how far apart the bare command's own figures are: see below
+WAY_noise                   how sure that ratio is: half the width of the interval that holds the true median with 95 %
+WAY_least_ratio             the fastest run of a way, divided by the fastest run of the bare command
+WAY_cpu_ratio               the same of the user and system time of all processes, those of the tracer included
+least_noise, cpu_noise      how far the bare command is from itself by these two
 strace_seccomp_over_trace   what the trace saves against strace --seccomp-bpf, in percent of the bare command's time
 
-The ways follow each other in each round, each round beginning with the next one; the bare command is taken twice. A
-ratio is that of the fastest rounds of both: whatever else a machine does makes a run slower, never faster, and of the
-estimates tried (median of the rounds' ratios, ratio of medians, of the fastest quarter) this one told the bare command
-least from itself on a machine with other work. `noise` is how far apart the fastest rounds of the bare command are in
-four groups of its runs, each of half the rounds, so that it is rather too large: smaller differences between ways mean
-nothing. A case goes on for `--rounds` rounds and `--seconds` seconds, then until `noise` is below NOISE_MAX or
-`--seconds-max` is over; neither asks how the trace does. Cases:
+Ratios are medians of the ratios of each round, in which the ways follow each other, each round beginning with the next
+one. The bare command is taken twice in each round, and a ratio is to the mean of the two. A shared machine is faster at
+times and slower at others, which rounds even out; the fastest runs tell more of commands that compute for long.
+A case goes on for `--rounds` rounds and `--seconds` seconds, then until all ratios are surer than NOISE_MAX or
+`--seconds-max` is over; none of it asks how the trace does. Cases:
 
 import   a scientific Python stack          storm    the same behind 25 dead search directories of Python and the linker
 compile  g++ -c of four standard headers    find     a tree, by size
@@ -32,6 +31,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import math
 import os
 import re
 import resource
@@ -53,6 +53,7 @@ ROUNDS = 8
 SECONDS = 10.0
 SECONDS_MAX = 75.0
 NOISE_MAX = 0.01
+UNSURE = 0.05
 DEAD_DIRECTORIES = 25
 MIX_ROUNDS = 60
 LIMIT_S = 120.0
@@ -239,24 +240,35 @@ class Rounds:
 
     runs: dict[str, list[Took]]
 
-    def fastest(self, way: str, what: str) -> float:
-        """Ratio of the fastest run of a way to the fastest bare one; `what`: wall_s or cpu_s."""
-        return self.least(self.runs[way], what) / self.least(self.runs[BARE], what)
+    def ratios(self, way: str) -> list[float]:
+        """Wall time of a way, divided by the mean of the two bare runs, of each round; in order of size."""
+        each = zip(self.runs[way], self.runs[BARE], self.runs[AGAIN], strict=True)
+        return sorted(2 * run.wall_s / (bare.wall_s + again.wall_s) for run, bare, again in each)
 
-    def median(self, way: str) -> float:
-        """Median of the ratios of each round, of wall time."""
-        pairs = zip(self.runs[way], self.runs[BARE], strict=True)
-        return statistics.median(ours.wall_s / bare.wall_s for ours, bare in pairs)
+    def noise(self, way: str) -> float:
+        """Half the width of the 95 % interval of the median of the ratios."""
+        ratios = self.ratios(way)
+        outside = rank_outside(len(ratios))
+        return (ratios[-1 - outside] - ratios[outside]) / 2
 
-    def noise(self, what: str) -> float:
-        """How far the fastest of four groups of bare runs are apart, as a part of the fastest."""
-        groups = [self.runs[way][start::2] for way in (BARE, AGAIN) for start in (0, 1)]
-        least = [self.least(group, what) for group in groups if group]
-        return max(least) / min(least) - 1
+    def least_wall(self, way: str) -> float:
+        """The fastest run, divided by the fastest bare one."""
+        return min(run.wall_s for run in self.runs[way]) / min(run.wall_s for run in self.runs[BARE])
 
-    @staticmethod
-    def least(runs: list[Took], what: str) -> float:
-        return min(run.wall_s if what == "wall_s" else run.cpu_s for run in runs)
+    def least_cpu(self, way: str) -> float:
+        """The run that took the least CPU time, divided by the bare one that did."""
+        return min(run.cpu_s for run in self.runs[way]) / min(run.cpu_s for run in self.runs[BARE])
+
+
+def rank_outside(count: int) -> int:
+    """So many of `count` values at each end lie outside of the 95 % interval of their median.
+
+    The sign test: each value is as likely above the true median as below.
+    """
+    chance, ends = 0.0, 0
+    while (chance := chance + math.comb(count, ends) / 2**count) <= UNSURE / 2:
+        ends += 1
+    return max(0, ends - 1)
 
 
 @dataclass(frozen=True)
@@ -288,7 +300,7 @@ def take_rounds(case: Case, folder: Path, effort: Effort) -> Rounds:
         order.rotate(-1)
         spent = time.monotonic() - began
         enough = len(rounds.runs[BARE]) >= effort.rounds and spent >= effort.seconds
-        if enough and (spent >= effort.seconds_max or rounds.noise("wall_s") <= NOISE_MAX):
+        if enough and (spent >= effort.seconds_max or max(rounds.noise(way) for way in WAYS) <= NOISE_MAX):
             return rounds
 
 
@@ -298,19 +310,20 @@ def measure(case: Case, folder: Path, effort: Effort) -> dict[str, float]:
     ours, _ = count_by_trace(case, folder)
     theirs = count_by_strace(case, folder)
     failed = {"failed": ours, "strace_failed": theirs}
-    wall = {way: rounds.fastest(way, "wall_s") for way in WAYS}
+    wall = {way: statistics.median(rounds.ratios(way)) for way in WAYS}
     return {
         "ops": sum(ours.values()),
         "strace_ops": sum(theirs.values()),
         **{name: sum(n for (_, errno), n in ends.items() if errno) for name, ends in failed.items()},
         **{f"{way}_ratio": round(wall[way], 3) for way in WAYS},
-        **{f"{way}_cpu_ratio": round(rounds.fastest(way, "cpu_s"), 3) for way in WAYS},
-        **{f"{way}_median_ratio": round(rounds.median(way), 3) for way in WAYS},
-        "noise": round(rounds.noise("wall_s"), 3),
-        "cpu_noise": round(rounds.noise("cpu_s"), 3),
+        **{f"{way}_noise": round(rounds.noise(way), 3) for way in WAYS},
+        **{f"{way}_least_ratio": round(rounds.least_wall(way), 3) for way in WAYS},
+        **{f"{way}_cpu_ratio": round(rounds.least_cpu(way), 3) for way in WAYS},
+        "least_noise": round(abs(rounds.least_wall(AGAIN) - 1), 3),
+        "cpu_noise": round(abs(rounds.least_cpu(AGAIN) - 1), 3),
         "strace_seccomp_over_trace": round(100 * (wall["strace_seccomp"] - wall["trace"]), 2),
         "rounds": len(rounds.runs[BARE]),
-        "bare_s": round(rounds.least(rounds.runs[BARE], "wall_s"), 4),
+        "bare_s": round(statistics.median(run.wall_s for run in rounds.runs[BARE]), 4),
     }
 
 
