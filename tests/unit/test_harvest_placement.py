@@ -2,58 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+from tidemill.harvest.backfill import Ending
+from tidemill.harvest.holdings import Held
+from tidemill.harvest.placement import Homes, Layout, layout_of
+from tidemill.harvest.plan import Policy, decide
+from tidemill.harvest.pools import Terms, cut, decide_each
+from tidemill.harvest.situation import Backlog, Limits, Waiting
+from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
-import pytest
 
-from tidemill.harvest.placement import Starting, chosen, kept_from, preferred
-from tidemill.model.machine import Queued
+def layout(ours: dict[str, int], idle: set[int], queue: list[Waiting], *starting: str) -> Layout:
+    others = [Ending(500.0, frozenset(range(8)) - idle - set(ours.values()))]
+    held = {name: Ending(450.0, frozenset({place})) for name, place in ours.items()}
+    return Layout(0.0, frozenset(idle), held, others, queue, frozenset(starting))
 
-NODES = [f"n{number}" for number in range(8)]
 
-
-@pytest.mark.parametrize(
-    ("free", "width", "taken"),
-    [
-        ([0, 1, 2, 3], 2, [0, 1]),
-        ([0, 1, 2, 5, 6], 2, [5, 6]),  # the smallest run that suffices
-        ([0, 2, 3, 5], 3, [2, 3, 0]),  # none suffices: the largest first
-        ([4], 2, [4]),
-        ([], 1, []),
-    ],
-)
-def test_the_smallest_run_that_suffices_else_the_largest(
-    free: list[int], width: int, taken: list[int]
-) -> None:
-    assert chosen(free, width) == taken
+OURS = {"a": 1, "b": 2, "c": 5, "d": 6}
 
 
 def test_ours_on_those_nodes_go_and_the_next_job_gets_others() -> None:
-    ours = {"a": "n1", "b": "n2", "c": "n5", "d": "n6"}
-    two, again, three = Starting("1", 2), Starting("2", 2), Starting("3", 3)
-    assert preferred(NODES, ["n0"], ours, [two]) == (["c", "d"], [], [])
-    assert preferred(NODES, ["n0"], ours, [two, again]).names == ["c", "d", "a"]
-    assert preferred(NODES, ["n0"], ours, [three]).names == ["a", "b"]
-    assert preferred(NODES, [], {"x": "gone"}, [Starting("4", 1)]).names == []
+    two, again, three = Waiting("1", 2, 60.0), Waiting("2", 2, 60.0), Waiting("3", 3, 60.0)
+    assert layout(OURS, {0}, [two], "1").homes() == Homes({"1": ["c", "d"]}, {})
+    assert layout(OURS, {0}, [two, again], "1", "2").homes().now == {"1": ["c", "d"], "2": ["a"]}
+    assert layout(OURS, {0}, [three], "3").homes().now == {"3": ["a", "b"]}
 
 
-def test_beside_a_planned_job_only_the_nodes_that_are_not_planned_help() -> None:
-    ours = {"a": "n1", "b": "n2", "c": "n5", "d": "n6"}
-    planned = frozenset({"n0", "n1", "n2", "n3", "n4", "n5"})
-    long = Starting("9", 1, planned)
-    assert preferred(NODES, ["n0"], ours, [long]) == (["d"], ["d"], ["9"])
-    assert preferred(NODES, ["n0", "n7"], {"a": "n1"}, [long]) == ([], [], [])
-    assert preferred(NODES, [], {"a": "n1", "b": "n2"}, [long]) == (["a"], [], [])  # nothing helps it
-    avoid = frozenset({"n0", "n1", "n2", "n3", "n4"})
-    beside = preferred(NODES, ["n0", "n6", "n7"], {"a": "n5"}, [Starting("9", 1, avoid)])
-    assert beside == (["a"], [], [])  # it would get n5, yet n6 does as well
+def test_beside_a_planned_job_are_the_nodes_that_it_does_not_need() -> None:
+    wide, one = Waiting("wide", 6, 60.0), Waiting("one", 1, 900.0)
+    here = layout(OURS, {0}, [wide, one], "one")
+    homes = here.homes()
+    assert homes == Homes({"one": ["d"]}, {"a": 500.0, "b": 500.0, "c": 500.0})
+    assert here.late(["a"], {}) == ["one"]  # planned for the wide one at once
+    assert here.late(["d"], {}) == []
 
 
-def test_a_job_that_ends_before_the_planned_one_starts_can_have_its_nodes() -> None:
-    def queued(number: str, **more: Any) -> Queued:
-        return Queued(id=number, name="j", user="u", width=1, walltime_s=300.0, **more)
+def test_where_counts_see_a_start_and_the_plan_sees_none_counts_are_believed() -> None:
+    wide, one = Waiting("wide", 8, 60.0), Waiting("one", 1, 900.0)  # the wide one needs all nodes
+    here = layout(OURS, {0}, [wide, one], "one")
+    assert here.homes().now == {"one": ["c"]}
+    assert here.late(["c"], {}) == ["one"]
 
-    wide = queued("1", planned_s=1250.0, planned_nodes=("n0", "n1"))
-    assert kept_from(queued("2"), [wide], 1000.0) == {"n0", "n1"}
-    assert kept_from(queued("2"), [wide], 900.0) == frozenset()
-    assert kept_from(queued("2"), [queued("3", planned_nodes=("n3",))], 1000.0) == frozenset()
+
+def test_the_jobs_of_a_pool_are_placed_on_its_nodes_only() -> None:
+    nodes = [
+        Node(name=name, cores=64, memory_mb=1000, cores_free=0, state=NodeState.BUSY, features=features)
+        for name, features in {"c0": (), "c1": (), "g0": ("gpu",), "g1": ("gpu",), "g2": ("gpu",)}.items()
+    ]
+    snapshot = Snapshot(
+        at_s=10,
+        nodes=nodes,
+        running=[
+            Running(
+                id=node.name, name=node.name, user="us", nodes=(node.name,), width=1, started_s=0, ends_s=9e3, ours=True
+            )
+            for node in nodes
+        ],
+        queued=[Queued(id="7", name="j", user="them", width=2, walltime_s=60, features=("gpu",))],
+    )  # fmt: skip
+    held = [Held(name=node.name, width=1, is_waiting=False) for node in nodes]
+    limits = Limits(nodes_max=9, allocations_max=9)
+    backlog = Backlog(node_s=1e18, nodes_max=9, event_s=1.0)
+    pools = cut(snapshot, held, Terms(), backlog=backlog, limits=limits)
+    found = {
+        pool.features: layout_of(snapshot, pool, decision)
+        for pool, decision in decide_each(pools, lambda situation: decide(situation, Policy.YIELD))
+    }
+    assert found[()] is None
+    there = found["gpu",]
+    assert there is not None
+    assert there.homes() == Homes({"7": ["g0", "g1"]}, {})

@@ -90,7 +90,7 @@ def test_a_uniform_machine_is_one_pool() -> None:
 
     assert [pool.name for pool in found] == ["batch/64c"]
     situation = found[0].situation
-    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 630)])
+    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 600)])
     assert situation.queue == [Waiting("2", 2, 600, 5.0)]
     assert situation.knows_plan
     assert (situation.limits.walltime_max_s, situation.limits.width_max) == (3600, 4)
@@ -113,13 +113,13 @@ def test_nodes_that_end_wake_or_are_over_time_come_free_soon_and_those_away_do_n
 def test_several_jobs_on_a_node_hold_it_until_the_last_ends() -> None:
     shared = node("n0", state=NodeState.SHARED, cores_free=32)
     jobs = [runs(1, "n0", whole=False), runs(2, "n0", whole=False, ends_s=NOW + 900)]
-    assert only(machine(shared, running=jobs)).busy == [Busy(1, NOW + 930)]
+    assert only(machine(shared, running=jobs)).busy == [Busy(1, NOW + 900)]
 
 
 def test_jobs_with_hidden_nodes_lend_their_ends_to_busy_nodes() -> None:
     hidden = [runs(1, width=1, ends_s=NOW + 900), runs(2, width=1, ends_s=NOW + 100)]
     situation = only(machine(busy("n0"), busy("n1"), busy("n2"), running=hidden))
-    assert situation.busy == [Busy(1, NOW + 130), Busy(1, NOW + 930), Busy(1, FAR_S)]
+    assert situation.busy == [Busy(1, NOW + 100), Busy(1, NOW + 900), Busy(1, FAR_S)]
 
 
 def test_reservations_close_nodes_once_whoever_is_on_them() -> None:
@@ -137,8 +137,8 @@ def test_reservations_close_nodes_once_whoever_is_on_them() -> None:
     )
     situation = only(snapshot)
     assert situation.idle == 1
-    assert situation.busy == [Busy(1, NOW + 1000), Busy(1, NOW + 1530), Busy(1, NOW + 2000)]
-    assert situation.outages == [Outage(1, NOW + 900, NOW + 2000), Outage(1, NOW + 1530, NOW + 2000)]
+    assert situation.busy == [Busy(1, NOW + 1000), Busy(1, NOW + 1500), Busy(1, NOW + 2000)]
+    assert situation.outages == [Outage(1, NOW + 900, NOW + 2000), Outage(1, NOW + 1500, NOW + 2000)]
 
 
 def test_in_a_reservation_only_its_nodes_are_ours_and_only_until_its_end() -> None:
@@ -152,7 +152,7 @@ def test_in_a_reservation_only_its_nodes_are_ours_and_only_until_its_end() -> No
         reservations=[mine],
     )
     situation = only(snapshot, terms=msgspec.structs.replace(TERMS, reservation="mine"))
-    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 630)])
+    assert (situation.nodes, situation.idle, situation.busy) == (2, 1, [Busy(1, NOW + 600)])
     assert situation.outages == [Outage(2, NOW + 900, FAR_S)]
     assert [each.id for each in situation.queue] == ["3"]
 

@@ -5,36 +5,26 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.placement import Preferred
 from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.pools import Terms, cut, decide_each
-from tidemill.harvest.situation import Cancel, Decision, Holding, Limits, Shorten
+from tidemill.harvest.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
-from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
+from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.capacity import Ahead, wanted
+from tidemill.site.naming import Choice, Named, Shape, with_names
 from tidemill.site.planning import (
-    Choice,
     Demand,
-    Group,
-    Named,
-    Shape,
     Starts,
     anything,
     backlog_of,
     causes_of,
-    ends_of,
     for_others,
-    given_back,
     group_by_start,
     local_situation,
     pause_s_of,
     policy_of,
     poll_s_of,
-    preferred_of,
     starts_left,
-    with_names,
 )
 from tidemill.site.retry import decide as decide_retry
 from tidemill.site.state import Allocation, Piece
@@ -139,30 +129,6 @@ def test_room_that_pilots_make_for_our_own_wide_jobs_is_no_wait_of_others() -> N
     assert for_others(decision, snapshot) == Decision(yields_to=["7"], waits_for="queue")
 
 
-def test_the_jobs_of_a_pool_are_placed_on_its_nodes_only() -> None:
-    nodes = [
-        Node(name=name, cores=64, memory_mb=1000, cores_free=0, state=NodeState.BUSY, features=features)
-        for name, features in {"c0": (), "c1": (), "g0": ("gpu",), "g1": ("gpu",), "g2": ("gpu",)}.items()
-    ]
-    snapshot = Snapshot(
-        at_s=10,
-        nodes=nodes,
-        running=[
-            Running(
-                id=node.name, name=node.name, user="us", nodes=(node.name,), width=1, started_s=0, ends_s=9e3, ours=True
-            )
-            for node in nodes
-        ],
-        queued=[Queued(id="7", name="j", user="them", width=2, walltime_s=60, features=("gpu",))],
-    )  # fmt: skip
-    held = [Held(name=node.name, width=1, is_waiting=False) for node in nodes]
-    limits = Limits(nodes_max=9, allocations_max=9)
-    pools = cut(snapshot, held, Terms(), backlog=anything(limits), limits=limits)
-    for pool, decision in decide_each(pools, lambda situation: decide(situation, Policy.YIELD)):
-        is_asked = pool.features == ("gpu",)
-        assert preferred_of(snapshot, pool, decision).names == (["g0", "g1"] if is_asked else [])
-
-
 AHEAD = Ahead(
     cores=4,
     open_core_s=0,
@@ -198,42 +164,3 @@ def test_range_is_halved_and_uncounted_failures_are_not() -> None:
     assert halves.again == [Piece(0, 3, 3), Piece(3, 2, 2)]
     whole = decide_retry(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
     assert (whole.again, whole.counted) == ([Piece(0, 5)], [])
-
-
-def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
-    def group(key: int, loss_s: float, *names: str) -> Group:
-        holding = Holding(
-            key=key, width=1, count=len(names), waiting=False, started_s=0.0, ends_s=900.0, loss_s=loss_s
-        )
-        return Group(holding=holding, names=list(names))
-
-    groups = [group(0, 0.0, "a", "b"), group(1, 5.0, "c"), group(2, 500.0, "d")]
-    decision = Decision(cancel=[Cancel(0, 2)])
-
-    def going(*names: str, needed: tuple[str, ...] = ()) -> list[str]:
-        return given_back(decision, groups, Preferred([*names], [*needed], []), event_s=10.0)
-
-    assert going() == ["a", "b"]
-    assert going("d", "c") == ["c", "a"]
-    assert going("b", "c") == ["b", "c"]
-    assert going("d", needed=("d",)) == ["d", "a"]  # whatever it costs: no other helps
-    assert going("b", "c", "d", needed=("b", "c", "d")) == ["b", "c", "d"]
-    decision = Decision()
-    assert (going("d"), going("d", needed=("d",))) == ([], ["d"])
-
-
-def test_who_goes_instead_of_being_shortened_leaves_as_many_the_less_to_be_shortened() -> None:
-    def group(key: int, names: str, ends_s: float) -> Group:
-        return Group(
-            holding=Holding(key=key, width=1, count=len(names), waiting=False, started_s=0, ends_s=ends_s),
-            names=list(names),
-        )
-
-    groups = [group(0, "ab", 400.0), group(1, "xy", 900.0)]
-    decision = Decision(cancel=[Cancel(0, 1)], shorten=[Shorten(1, 1, 500.0)])  # one of two may outlast 500
-
-    assert ends_of(decision, groups, ["a"]) == {"y": 500.0}
-    assert ends_of(decision, groups, ["x"]) == {}  # y is the one that may
-    assert ends_of(decision, groups, ["x", "y"]) == {}
-    late = [group(0, "ab", 600.0), group(1, "xy", 900.0)]
-    assert ends_of(decision, late, ["x"]) == {"a": 500.0}  # what stays for it is in the way as well

@@ -178,7 +178,9 @@ class Harvest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     slack_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),
-        doc("From the limit of others' jobs to their nodes being free: Slurm's KillWait and the epilog"),
+        doc(
+            "Others' jobs that are over time are taken to end so much later: Slurm's KillWait and the epilog"
+        ),
     ] = 30.0
     width: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,

@@ -31,14 +31,18 @@ class Occupancy(msgspec.Struct, frozen=True, kw_only=True):
 def occupancy(
     snapshot: Snapshot, placed: Collection[Placed], *, reservation: str, slack_s: float
 ) -> Occupancy:
-    """Who is where. `slack_s` is added to the end of each regular job; one that is over time ends then, from now."""
+    """Who is where. A regular job ends at its limit, as the scheduler plans; one over time `slack_s` from now.
+
+    An end that is later than the scheduler's would let ours outlast its planned starts, which it then puts off: time
+    for others to be backfilled that would not have fitted without us.
+    """
     now_s = snapshot.at_s
     ends: dict[str, float] = {}
     elsewhere = []
     for job in snapshot.running:
         if job.ours:
             continue
-        end_s = max(job.ends_s, now_s) + slack_s
+        end_s = job.ends_s if job.ends_s > now_s else now_s + slack_s
         if not job.nodes:
             elsewhere.append((end_s, job.width, job.partition))
         for name in job.nodes:

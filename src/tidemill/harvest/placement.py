@@ -2,93 +2,102 @@
 
 Any of ours would do for the job that starts now. But where it lands decides which nodes stay together, and so which of
 the next jobs can start beside those that the scheduler has planned for. Giving back the very nodes keeps the schedule
-as it would have been. A job that would still run when one before it is planned to start can have only the nodes that
-are not planned for that one: there it is these that go, whatever they cost, since no other helps.
-
-Slurm without topology takes, of the runs of neighbouring free nodes, the smallest that suffices, else the largest ones
-first, each from its first node on (`_eval_nodes` of plugins/select/cons_tres/job_test.c, 22.05).
+as it would have been. And beside a job that waits for more nodes than are free, few nodes help at all: the scheduler
+plans that job anew each time, on whatever is free then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from tidemill.model.machine import Queued
+from tidemill.harvest.backfill import Ending, Planned, chosen, planned
+from tidemill.harvest.pools import Pool
+from tidemill.harvest.situation import Decision, Waiting
+from tidemill.model.machine import NodeState, Running, Snapshot
 
 
-def chosen(free: Iterable[int], width: int) -> list[int]:
-    """The nodes, as places in the batch system's order, that a job of `width` whole nodes gets of the free ones."""
-    runs = sorted(
-        _runs(sorted(free)), key=lambda run: (len(run), -run[0])
-    )  # the last one: the first of the largest
-    found: list[int] = []
-    while runs and len(runs[-1]) < width - len(found):
-        found += runs.pop()
-    missing = width - len(found)
-    enough = [run for run in runs if len(run) >= missing] if missing > 0 else []
-    if enough:
-        found += min(enough, key=lambda run: (len(run), run[0]))[:missing]
-    return found
+class Homes(NamedTuple):
+    """Allocations of ours on nodes that jobs would have without us. `now`: for each job that starts, in order;
+    `later_s`: those on nodes that blocked jobs before it would have, and since when."""
+
+    now: dict[str, list[str]]
+    later_s: dict[str, float]
 
 
-def _runs(places: Sequence[int]) -> list[list[int]]:
-    runs: list[list[int]] = []
-    for place in places:
-        if runs and runs[-1][-1] == place - 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    return runs
+class Layout(NamedTuple):
+    """A pool by its nodes, as places in the batch system's order, and the jobs that are to start on them now."""
+
+    now_s: float
+    idle: frozenset[int]
+    ours: dict[str, Ending]  #: running allocations of one node, by name
+    others: list[Ending]
+    queue: list[Waiting]  #: up to the last one that starts
+    starting: frozenset[str]
+
+    def homes(self) -> Homes:
+        """Which of ours are where the scheduler would have these jobs were ours free, too."""
+        holder = {place: name for name, each in self.ours.items() for place in each.places}
+        free = self.idle | holder.keys()
+        plans = planned(free, self.others, self.queue, self.now_s)
+        left = set(free)
+        found = Homes({}, {})
+        for job in self.queue:
+            plan = plans.get(job.id)
+            starts = plan is not None and plan.at_s <= self.now_s
+            if job.id in self.starting:
+                taken = plan.places if plan and starts and plan.places <= left else chosen(left, job.width)
+                left.difference_update(taken)
+                found.now[job.id] = [holder[place] for place in sorted(taken) if place in holder]
+            elif plan and not starts:
+                for place in plan.places & holder.keys():
+                    found.later_s.setdefault(holder[place], plan.at_s)
+        return found
+
+    def late(self, cancel: Collection[str], ends_s: Mapping[str, float]) -> list[str]:
+        """Those of `starting` that the scheduler would not start now after these have gone and those were shortened."""
+        gone = {place for name in cancel if name in self.ours for place in self.ours[name].places}
+        stay = [
+            Ending(ends_s.get(name, each.ends_s), each.places)
+            for name, each in self.ours.items()
+            if name not in cancel
+        ]
+        plans = planned(self.idle | gone, [*self.others, *stay], self.queue, self.now_s)
+        never = Planned(float("inf"), frozenset())
+        return [
+            job.id
+            for job in self.queue
+            if job.id in self.starting and plans.get(job.id, never).at_s > self.now_s
+        ]
 
 
-class Starting(NamedTuple):
-    """A job that would start now. `avoid`: nodes that the scheduler keeps for jobs before it, until later than this one
-    would end; on the others it starts at once."""
-
-    id: str
-    width: int
-    avoid: frozenset[str] = frozenset()
-
-
-class Preferred(NamedTuple):
-    """`names`: our allocations that the scheduler would have jobs start on, in the order of the jobs. `needed`: those
-    of them without which a job does not start whatever else is free, and `jobs`: these jobs."""
-
-    names: list[str]
-    needed: list[str]
-    jobs: list[str]
-
-
-def preferred(
-    nodes: Sequence[str], idle: Iterable[str], ours: Mapping[str, str], jobs: Iterable[Starting]
-) -> Preferred:
-    """Our allocations on the nodes that these jobs, in this order, would get were ours free, too.
-
-    `nodes`: all, in the batch system's order; `ours`: allocation of one node -> its node.
-    """
-    place = {name: at for at, name in enumerate(nodes)}
-    holder = {place[node]: name for name, node in ours.items() if node in place}
-    free = {place[name] for name in idle if name in place} | set(holder)
-    found = Preferred([], [], [])
-    for job in jobs:
-        allowed = free - {place[name] for name in job.avoid if name in place}
-        is_confined = len(job.avoid) > 0 and len(allowed) >= job.width
-        taken = chosen(allowed if is_confined else free, job.width)
-        free.difference_update(taken)
-        names = [holder[at] for at in taken if at in holder]
-        found.names.extend(names)
-        if is_confined and len(allowed - holder.keys()) < job.width:
-            found.needed.extend(names)
-            found.jobs.append(job.id)
-    return found
-
-
-def kept_from(job: Queued, before: Iterable[Queued], at_s: float) -> frozenset[str]:
-    """Nodes that a job cannot have now: the scheduler plans a job before it to start there while this one would run."""
-    return frozenset(
-        name
-        for other in before
-        if other.planned_s is not None and other.planned_s < at_s + job.walltime_s
-        for name in other.planned_nodes
+def layout_of(snapshot: Snapshot, pool: Pool, decision: Decision) -> Layout | None:
+    """The pool as it is where jobs start on it now; None where none does."""
+    starting = frozenset({*decision.ready, *decision.yields_to})
+    last = max((at for at, job in enumerate(pool.situation.queue) if job.id in starting), default=None)
+    if last is None:
+        return None
+    place = {node.name: at for at, node in enumerate(snapshot.nodes) if node.name in pool.nodes}
+    ours: dict[str, Ending] = {}
+    others: list[Ending] = []
+    for job in snapshot.running:
+        if each := _ending(job, place):
+            if job.ours and len(job.nodes) == 1:
+                ours[job.name] = each
+            else:
+                others.append(each)
+    return Layout(
+        now_s=snapshot.at_s,
+        idle=frozenset(
+            place[node.name] for node in snapshot.nodes if node.state is NodeState.IDLE and node.name in place
+        ),
+        ours=ours,
+        others=others,
+        queue=pool.situation.queue[: last + 1],
+        starting=starting,
     )
+
+
+def _ending(job: Running, place: Mapping[str, int]) -> Ending | None:
+    places = frozenset(place[name] for name in job.nodes if name in place)
+    return Ending(job.ends_s, places) if places else None

@@ -29,9 +29,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     exclude: frozenset[str] = frozenset()  #: by configuration or quarantine
     wake_nodes: bool = False
     windows_only: bool = False  #: do not trust a plan of our own
-    end_slack_s: float = (
-        30.0  #: from a job's limit to its free nodes: Slurm's KillWait (slurm.conf(5)), epilog
-    )
+    end_slack_s: float = 30.0  #: until a job over time has gone: Slurm's KillWait (slurm.conf(5)), epilog
     guard_s: float = GUARD_S
     left_out: frozenset[str] = (
         frozenset()

@@ -30,8 +30,9 @@ from tidemill.site.evictions import Eviction, Silence, doomed, late
 from tidemill.site.log import SiteLog
 from tidemill.site.machine import CYCLE_S, Machine
 from tidemill.site.manners import retreat
+from tidemill.site.naming import Named
 from tidemill.site.planlog import PlanLog
-from tidemill.site.planning import Demand, Named, Starts, pause_s_of, policy_of, poll_s_of
+from tidemill.site.planning import Demand, Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.wide import Wide, WidePlan, plan_wide
 
 IDLE_FACTOR = 10

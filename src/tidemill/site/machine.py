@@ -18,6 +18,7 @@ from tidemill.errors import SiteError
 from tidemill.harvest.holdings import Held
 from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
 from tidemill.harvest.patience import Patience
+from tidemill.harvest.placement import layout_of
 from tidemill.harvest.plan import Policy, decide
 from tidemill.harvest.pools import Pool, Terms, cut, decide_each
 from tidemill.harvest.situation import Limits
@@ -28,8 +29,9 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.site import planning
 from tidemill.site.allocations import Ask
 from tidemill.site.costs import Costs
+from tidemill.site.naming import Choice, Group, Named, Shape, with_names
 from tidemill.site.nodes import Nodes
-from tidemill.site.planning import Demand, Group, Named, Shape, Starts
+from tidemill.site.planning import Demand, Starts
 from tidemill.site.prepare import NodeShape
 from tidemill.site.state import Allocation, SiteState
 from tidemill.site.wide import WideAsk, WideBounds, as_regular, room_for
@@ -132,9 +134,8 @@ class Machine:
             ready += decision.ready
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
-            favored = planning.preferred_of(snapshot, pool, decision)
-            choice = planning.Choice(decision=decision, favored=favored)
-            plan = planning.with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
+            choice = Choice(decision=decision, layout=layout_of(snapshot, pool, decision))
+            plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             told = planning.for_others(plan.decision, self.snapshot)
             plans.append(msgspec.structs.replace(plan, decision=told))
         for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
@@ -198,9 +199,7 @@ class Machine:
         groups = planning.group_by_start(living)
         situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
         decision = decide(situation, Policy.DEMAND)
-        return planning.with_names(
-            shape, situation, choice=planning.Choice(decision=decision), groups=groups, starts_wait=wait
-        )
+        return with_names(shape, situation, choice=Choice(decision=decision), groups=groups, starts_wait=wait)
 
     def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
         """The grants now, with what is in flight and committed."""

@@ -1,6 +1,6 @@
-"""From what the site has and wants to one decision, and from the decision to names. Pure: state, limits and `now` in.
+"""From what the site has and wants to what is decided on. Pure: state, limits and `now` in.
 
-The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs.
+The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs; `naming` makes names of it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.harvest.placement import Preferred, Starting, kept_from, preferred
 from tidemill.harvest.plan import Policy
-from tidemill.harvest.pools import Pool
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
-from tidemill.model.machine import NodeState, Queued, Snapshot
+from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.site.naming import Group, Named
 from tidemill.site.state import Allocation
 
 NODE_WORK_S_MIN = 30.0
@@ -59,47 +58,6 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
     tries: int | None = None
     why: str = ""
     hour: int = 0
-
-
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool's nodes are like, and how to ask for them."""
-
-    pool: str
-    cores: int
-    memory_mb: int
-    partition: str = ""
-    features: tuple[str, ...] = ()
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A holding and the allocations in it, the one to go first in front."""
-
-    holding: Holding
-    names: list[str]
-
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision in counts, and who should go first of those that cost alike."""
-
-    decision: Decision
-    favored: Preferred = Preferred([], [], [])
-
-
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision with names. `submit`: (nodes, count, walltime_s)."""
-
-    shape: Shape
-    situation: Situation
-    decision: Decision
-    cancel: list[str]
-    ends_s: dict[str, float]
-    submit: list[tuple[int, int, float]]
-    waits_for: str
-
-    @property
-    def acts(self) -> bool:
-        """Whether there is anything to do."""
-        return bool(self.cancel or self.ends_s or self.submit)
 
 
 def policy_of(config: SiteConfig) -> Policy:
@@ -244,114 +202,3 @@ def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
     ours = {job.id for job in snapshot.queued if job.ours}
     yields_to = [name for name in decision.yields_to if name not in ours]
     return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision
-
-
-def preferred_of(snapshot: Snapshot, pool: Pool, decision: Decision) -> Preferred:
-    """Our allocations on the pool's nodes that the regular jobs that start there now would get without us."""
-    starting = {*decision.ready, *decision.yields_to}
-    if not starting:
-        return Preferred([], [], [])
-    known = {job.id: job for job in snapshot.queued}
-    jobs: list[Starting] = []
-    before: list[Queued] = []
-    for job in pool.situation.queue:
-        queued = known.get(job.id)
-        if job.id in starting:
-            avoid = frozenset[str]() if queued is None else kept_from(queued, before, snapshot.at_s)
-            jobs.append(Starting(job.id, job.width, avoid))
-        elif queued is not None:
-            before.append(queued)
-    return preferred(
-        [node.name for node in snapshot.nodes],
-        [node.name for node in snapshot.nodes if node.state is NodeState.IDLE and node.name in pool.nodes],
-        {
-            job.name: job.nodes[0]
-            for job in snapshot.running
-            if job.ours and len(job.nodes) == 1 and job.nodes[0] in pool.nodes
-        },
-        jobs,
-    )
-
-
-def given_back(
-    decision: Decision, groups: Sequence[Group], favored: Preferred, *, event_s: float
-) -> list[str]:
-    """Who goes: as many as decided, the cheapest, but of those that cost alike (within an event) the favored ones, and
-    those that are needed in any case, also if that is more than was decided in counts.
-
-    `favored`: running allocations of one node on the nodes that the scheduler would have taken.
-    """
-    counts = {order.key: order.count for order in decision.cancel}
-    ours = {group.holding.key: group for group in groups}
-    going = [name for key, count in counts.items() for name in ours[key].names[:count]]
-    single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
-    ended = [group for group in single if counts.get(group.holding.key)]
-    there = {name for group in single for name in group.names}
-    needed = [name for name in favored.needed if name in there]
-    if not ended:
-        return going + needed
-    dearest_s = max(group.holding.loss_s for group in ended) + event_s
-    alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
-    replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
-    better = needed + [name for name in favored.names if name in alike and name not in needed]
-    better = better[: max(len(replaced), len(needed))]
-    rest = [name for name in going if name in replaced and name not in better]
-    return (
-        [name for name in going if name not in replaced]
-        + better
-        + rest[: max(0, len(replaced) - len(better))]
-    )
-
-
-def ends_of(decision: Decision, groups: Sequence[Group], cancel: Sequence[str]) -> dict[str, float]:
-    """Who is shortened, to which end: what goes is not shortened, too.
-
-    Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
-    shortened: one too many, and the scheduler plans anew, on nodes that the job which starts now was to have. Those
-    that stay for them are shortened where they would end later.
-    """
-    counts = {order.key: order.count for order in decision.cancel}
-    gone = set(cancel)
-    left = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
-    spared = [
-        (group.holding.ends_s, name)
-        for group in groups
-        for name in group.names[: counts.get(group.holding.key, 0)]
-        if name not in gone
-    ]
-    more = {
-        group.holding.key: sum(name in gone for name in group.names) - counts.get(group.holding.key, 0)
-        for group in groups
-    }
-    ends_s: dict[str, float] = {}
-    for each in decision.shorten:
-        instead = max(0, min(each.count, more[each.key]))
-        more[each.key] -= instead
-        for _ in range(min(each.count - instead, len(left[each.key]))):
-            ends_s[left[each.key].pop()] = each.ends_s
-        for end_s, name in spared[:instead]:
-            if end_s > each.ends_s:
-                ends_s[name] = each.ends_s
-        del spared[:instead]
-    return ends_s
-
-
-def with_names(
-    shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
-) -> Named:
-    """Who it is that goes or ends earlier."""
-    favored = choice.favored
-    more = [job for job in favored.jobs if job not in choice.decision.yields_to]
-    decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
-    cancel = given_back(decision, groups, favored, event_s=situation.backlog.event_s)
-    ends_s = ends_of(decision, groups, cancel)
-    is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == "starts"
-    return Named(
-        shape=shape,
-        situation=situation,
-        decision=decision,
-        cancel=cancel,
-        ends_s=ends_s,
-        submit=[(each.width, each.count, each.walltime_s) for each in decision.submit],
-        waits_for=starts_wait if is_held_back else decision.waits_for,
-    )

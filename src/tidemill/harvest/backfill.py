@@ -1,0 +1,171 @@
+"""What Slurm's backfill scheduler plans: which nodes it keeps for which waiting job, and from when on. Pure.
+
+Counts say whether a job can start. Which nodes it gets, and which are kept for the jobs before it, decides whether it
+still does once we have given some of ours back. Slurm has no question for that, so this is its calculation once more,
+for jobs of whole nodes that are alike: `_will_run_test` and `_eval_nodes` of select/cons_tres and the loop of
+sched/backfill (22.05; without topology, features, licences and reservations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemill.harvest.situation import Waiting
+
+WINDOW_S = 30.0
+"""Ends of jobs within so long are looked at together; the next time within twice as long, and so on."""
+BLOCKED_MAX = 10
+"""So many waiting jobs are planned; Slurm plans more (`bf_max_job_test`), but each costs time."""
+TRIES_MAX = 100
+EVER = float("inf")
+DIGITS = bytes.maketrans(b"\0\1", b"01")
+
+
+class Ending(NamedTuple):
+    """Nodes, as places in the batch system's order, that come free at `ends_s` at the latest."""
+
+    ends_s: float
+    places: frozenset[int]
+
+
+class Planned(NamedTuple):
+    """A job's start, now or later, and its nodes."""
+
+    at_s: float
+    places: frozenset[int]
+
+
+class _Coming(NamedTuple):
+    """As Ending; nodes are the bits of a number, which makes sets of thousands cheap."""
+
+    ends_s: float
+    nodes: int
+
+
+class _Kept(NamedTuple):
+    begin_s: float
+    end_s: float
+    nodes: int
+
+    def meets(self, begin_s: float, end_s: float) -> bool:
+        return self.begin_s < end_s and self.end_s > begin_s
+
+
+def planned(
+    free: frozenset[int], endings: Iterable[Ending], queue: Iterable[Waiting], now_s: float
+) -> dict[str, Planned]:
+    """What the jobs of the queue, in its order, get of the nodes that are free and of those that come free.
+
+    Without those that never fit, and without those after BLOCKED_MAX jobs that have to wait.
+    """
+    coming = _in_order(endings, now_s)
+    idle = _bits(free)
+    found: dict[str, Planned] = {}
+    kept: list[_Kept] = []
+    for job in queue:
+        each = _reserved(job, idle, coming, kept, now_s)
+        if each is None:
+            continue
+        kept.append(each)
+        found[job.id] = Planned(each.begin_s, frozenset(_places(each.nodes)))
+        if sum(one.begin_s > now_s for one in kept) == BLOCKED_MAX:
+            break
+    return found
+
+
+def _in_order(endings: Iterable[Ending], now_s: float) -> list[_Coming]:
+    late_s = now_s + WINDOW_S  # KillWait, by default
+    nodes: dict[float, set[int]] = {}
+    for each in endings:
+        nodes.setdefault(each.ends_s if each.ends_s > now_s else late_s, set()).update(each.places)
+    return [_Coming(ends_s, _bits(places)) for ends_s, places in sorted(nodes.items())]
+
+
+def _reserved(
+    job: Waiting, free: int, coming: Sequence[_Coming], kept: Sequence[_Kept], now_s: float
+) -> _Kept | None:
+    """The first start beside the jobs before it, tried from each time on at which one of these begins or ends."""
+    from_s = now_s
+    for _ in range(TRIES_MAX):
+        taken = 0
+        next_s = EVER
+        for one in kept:
+            if one.meets(from_s, from_s + job.walltime_s):
+                taken |= one.nodes
+            for edge_s in one[:2]:
+                if from_s < edge_s < next_s:
+                    next_s = edge_s
+        found = _first(job.width, free, coming, taken=taken, now_s=now_s)
+        if found is not None and (begin_s := max(found.ends_s, from_s)) <= next_s:
+            end_s = begin_s + job.walltime_s
+            if not any(one.meets(begin_s, end_s) and one.nodes & found.nodes for one in kept):
+                return _Kept(begin_s, end_s, found.nodes)
+            next_s = begin_s
+        if next_s == EVER:
+            return None
+        from_s = next_s
+    return None
+
+
+def _first(width: int, free: int, coming: Sequence[_Coming], *, taken: int, now_s: float) -> _Coming | None:
+    """The first start if nobody else came, and the nodes: on free ones, else when those have ended that end in one
+    window."""
+    nodes = free & ~taken
+    if nodes.bit_count() >= width:
+        return _Coming(now_s, _bits(chosen(_places(nodes), width)))
+    coming = [each for each in coming if each.nodes & ~taken]
+    if not coming:
+        return None
+    window_s = WINDOW_S
+    border_s = coming[0].ends_s - coming[0].ends_s % window_s + window_s
+    last = len(coming) - 1
+    for at, each in enumerate(coming):
+        nodes |= each.nodes & ~taken
+        if at < last and coming[at + 1].ends_s <= border_s + window_s:
+            continue
+        if nodes.bit_count() >= width:
+            return _Coming(each.ends_s, _bits(chosen(_places(nodes), width)))
+        window_s *= 2
+        while at < last and coming[at + 1].ends_s > border_s + window_s:
+            window_s *= 2
+    return None
+
+
+def _bits(places: Iterable[int]) -> int:
+    flags = bytearray()
+    for place in places:
+        if place >= len(flags):
+            flags.extend(bytes(place + 1 - len(flags)))
+        flags[place] = 1
+    return int(flags[::-1].translate(DIGITS) or b"0", 2)
+
+
+def _places(bits: int) -> list[int]:
+    return [place for place, bit in enumerate(bin(bits)[:1:-1]) if bit == "1"]
+
+
+def chosen(free: Iterable[int], width: int) -> list[int]:
+    """The nodes that a job of `width` gets of the free ones, fewer where there are fewer: of the runs of neighbours the
+    smallest that suffices, else the largest ones first, each from its first node on."""
+    runs = sorted(
+        _runs(sorted(free)), key=lambda run: (len(run), -run[0])
+    )  # the last one: the first of the largest
+    found: list[int] = []
+    while runs and len(runs[-1]) < width - len(found):
+        found += runs.pop()
+    missing = width - len(found)
+    enough = [run for run in runs if len(run) >= missing] if missing > 0 else []
+    if enough:
+        found += min(enough, key=lambda run: (len(run), run[0]))[:missing]
+    return found
+
+
+def _runs(places: Sequence[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and runs[-1][-1] == place - 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return runs

@@ -1,0 +1,180 @@
+"""From a decision in counts to names: which of our allocations go, and which end earlier. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.harvest.placement import Layout
+from tidemill.harvest.situation import Decision, Holding, Situation
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool's nodes are like, and how to ask for them."""
+
+    pool: str
+    cores: int
+    memory_mb: int
+    partition: str = ""
+    features: tuple[str, ...] = ()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A holding and the allocations in it, the one to go first in front."""
+
+    holding: Holding
+    names: list[str]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision in counts, and the nodes that it is about, where regular jobs start on them now."""
+
+    decision: Decision
+    layout: Layout | None = None
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision with names. `submit`: (nodes, count, walltime_s)."""
+
+    shape: Shape
+    situation: Situation
+    decision: Decision
+    cancel: list[str]
+    ends_s: dict[str, float]
+    submit: list[tuple[int, int, float]]
+    waits_for: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.cancel or self.ends_s or self.submit)
+
+
+def given_back(
+    decision: Decision,
+    groups: Sequence[Group],
+    favored: Sequence[str],
+    *,
+    needed: Sequence[str] = (),
+    event_s: float,
+) -> list[str]:
+    """Who goes: as many as decided, the cheapest, but of those that cost alike (within an event) the favored ones, and
+    those that are needed in any case, also if that is more than was decided in counts.
+
+    `favored`, `needed`: running allocations of one node.
+    """
+    counts = {order.key: order.count for order in decision.cancel}
+    ours = {group.holding.key: group for group in groups}
+    going = [name for key, count in counts.items() for name in ours[key].names[:count]]
+    single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
+    ended = [group for group in single if counts.get(group.holding.key)]
+    there = {name for group in single for name in group.names}
+    needed = [name for name in needed if name in there]
+    if not ended:
+        return going + needed
+    dearest_s = max(group.holding.loss_s for group in ended) + event_s
+    alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
+    replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
+    better = needed + [name for name in favored if name in alike and name not in needed]
+    better = better[: max(len(replaced), len(needed))]
+    rest = [name for name in going if name in replaced and name not in better]
+    return (
+        [name for name in going if name not in replaced]
+        + better
+        + rest[: max(0, len(replaced) - len(better))]
+    )
+
+
+def ends_of(decision: Decision, groups: Sequence[Group], cancel: Sequence[str]) -> dict[str, float]:
+    """Who is shortened, to which end: what goes is not shortened, too.
+
+    Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
+    shortened: one too many, and the scheduler plans anew, on nodes that the job which starts now was to have. Those
+    that stay for them are shortened where they would end later.
+    """
+    counts = {order.key: order.count for order in decision.cancel}
+    gone = set(cancel)
+    left = {group.holding.key: [name for name in group.names if name not in gone] for group in groups}
+    spared = [
+        (group.holding.ends_s, name)
+        for group in groups
+        for name in group.names[: counts.get(group.holding.key, 0)]
+        if name not in gone
+    ]
+    more = {
+        group.holding.key: sum(name in gone for name in group.names) - counts.get(group.holding.key, 0)
+        for group in groups
+    }
+    ends_s: dict[str, float] = {}
+    for each in decision.shorten:
+        instead = max(0, min(each.count, more[each.key]))
+        more[each.key] -= instead
+        for _ in range(min(each.count - instead, len(left[each.key]))):
+            ends_s[left[each.key].pop()] = each.ends_s
+        for end_s, name in spared[:instead]:
+            if end_s > each.ends_s:
+                ends_s[name] = each.ends_s
+        del spared[:instead]
+    return ends_s
+
+
+class Orders(NamedTuple):
+    """Who goes, who ends when, and which jobs more had to go for than was decided in counts."""
+
+    cancel: list[str]
+    ends_s: dict[str, float]
+    jobs: list[str]
+
+
+def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Orders:
+    """Names for counts, and what it takes beyond counts that jobs start which can.
+
+    Where the scheduler would still not start a job, it gets the nodes that it would have without us, whatever they
+    cost; and if that is not enough, those before it get theirs, when they are planned, so that they need no others.
+    """
+    decision, layout, event_s = choice.decision, choice.layout, situation.backlog.event_s
+    if layout is None:
+        cancel = given_back(decision, groups, [], event_s=event_s)
+        return Orders(cancel, ends_of(decision, groups, cancel), [])
+    homes = layout.homes()
+    favored = [name for names in homes.now.values() for name in names]
+    cancel = given_back(decision, groups, favored, event_s=event_s)
+    best = Orders(cancel, ends_of(decision, groups, cancel), [])
+    late = layout.late(best.cancel, best.ends_s)
+    if not late:
+        return best
+    needed = [name for job in late for name in homes.now[job]]
+    cancel = given_back(decision, groups, favored, needed=needed, event_s=event_s)
+    ends_s = ends_of(decision, groups, cancel)
+    earlier_s = {
+        name: at_s - situation.limits.death_s for name, at_s in homes.later_s.items() if name not in cancel
+    }
+    earlier_s = {
+        name: end_s for name, end_s in earlier_s.items() if ends_s.get(name, layout.ours[name].ends_s) > end_s
+    }
+    for more in (Orders(cancel, ends_s, late), Orders(cancel, {**ends_s, **earlier_s}, late)):
+        still = layout.late(more.cancel, more.ends_s)
+        if len(still) < len(late):
+            return more._replace(jobs=[job for job in late if job not in still])
+    return best
+
+
+def with_names(
+    shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
+) -> Named:
+    """Who it is that goes or ends earlier."""
+    found = orders(choice, groups, situation)
+    more = [job for job in found.jobs if job not in choice.decision.yields_to]
+    decision = msgspec.structs.replace(choice.decision, yields_to=[*choice.decision.yields_to, *more])
+    is_held_back = bool(starts_wait) and not decision.submit and decision.waits_for == "starts"
+    return Named(
+        shape=shape,
+        situation=situation,
+        decision=decision,
+        cancel=found.cancel,
+        ends_s=found.ends_s,
+        submit=[(each.width, each.count, each.walltime_s) for each in decision.submit],
+        waits_for=starts_wait if is_held_back else decision.waits_for,
+    )
