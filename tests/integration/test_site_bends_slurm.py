@@ -21,4 +21,6 @@ def test_a_gap_is_as_long_as_slurm_plans_it(slurm_cluster: SlurmCluster) -> None
         campaign(it, *SECOND, events=5000)
         it.wait(lambda: len(it.ours("R")) == 3, "pilots run beside the first one", 40)
         asked = [record["walltime_s"] for record in it.records("submit") for _ in range(record["count"])]
-        assert sum(walltime_s <= 180.0 for walltime_s in asked) == 1  # on the node that is planned for the second
+        assert (
+            sum(walltime_s <= 180.0 for walltime_s in asked) == 1
+        )  # on the node that is planned for the second

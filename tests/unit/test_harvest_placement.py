@@ -11,10 +11,11 @@ from tidemill.harvest.situation import Backlog, Limits, Waiting
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 
-def layout(ours: dict[str, int], idle: set[int], queue: list[Waiting], *starting: str) -> Layout:
+def layout(ours: dict[str, int], idle: set[int], *queue: Waiting) -> Layout:
     others = [Ending(500.0, frozenset(range(8)) - idle - set(ours.values()))]
     held = {name: Ending(450.0, frozenset({place})) for name, place in ours.items()}
-    return Layout(0.0, frozenset(idle), held, others, queue, frozenset(starting))
+    places = {f"n{place}": place for place in range(8)}
+    return Layout(0.0, places, frozenset(idle), held, others, [*queue])
 
 
 OURS = {"a": 1, "b": 2, "c": 5, "d": 6}
@@ -22,25 +23,25 @@ OURS = {"a": 1, "b": 2, "c": 5, "d": 6}
 
 def test_ours_on_those_nodes_go_and_the_next_job_gets_others() -> None:
     two, again, three = Waiting("1", 2, 60.0), Waiting("2", 2, 60.0), Waiting("3", 3, 60.0)
-    assert layout(OURS, {0}, [two], "1").homes() == Homes({"1": ["c", "d"]}, {})
-    assert layout(OURS, {0}, [two, again], "1", "2").homes().now == {"1": ["c", "d"], "2": ["a"]}
-    assert layout(OURS, {0}, [three], "3").homes().now == {"3": ["a", "b"]}
+    assert layout(OURS, {0}, two).homes({"1"}) == Homes({"1": ["c", "d"]}, {})
+    assert layout(OURS, {0}, two, again).homes({"1", "2"}).now == {"1": ["c", "d"], "2": ["a"]}
+    assert layout(OURS, {0}, three).homes({"3"}).now == {"3": ["a", "b"]}
 
 
 def test_beside_a_planned_job_are_the_nodes_that_it_does_not_need() -> None:
     wide, one = Waiting("wide", 6, 60.0), Waiting("one", 1, 900.0)
-    here = layout(OURS, {0}, [wide, one], "one")
-    homes = here.homes()
+    here = layout(OURS, {0}, wide, one)
+    homes = here.homes({"one"})
     assert homes == Homes({"one": ["d"]}, {"a": 500.0, "b": 500.0, "c": 500.0})
-    assert here.late(["a"], {}) == ["one"]  # planned for the wide one at once
-    assert here.late(["d"], {}) == []
+    assert here.late({"one"}, ["a"], {}) == ["one"]  # planned for the wide one at once
+    assert here.late({"one"}, ["d"], {}) == []
 
 
 def test_where_counts_see_a_start_and_the_plan_sees_none_counts_are_believed() -> None:
     wide, one = Waiting("wide", 8, 60.0), Waiting("one", 1, 900.0)  # the wide one needs all nodes
-    here = layout(OURS, {0}, [wide, one], "one")
-    assert here.homes().now == {"one": ["c"]}
-    assert here.late(["c"], {}) == ["one"]
+    here = layout(OURS, {0}, wide, one)
+    assert here.homes({"one"}).now == {"one": ["c"]}
+    assert here.late({"one"}, ["c"], {}) == ["one"]
 
 
 def test_the_jobs_of_a_pool_are_placed_on_its_nodes_only() -> None:
@@ -64,10 +65,7 @@ def test_the_jobs_of_a_pool_are_placed_on_its_nodes_only() -> None:
     backlog = Backlog(node_s=1e18, nodes_max=9, event_s=1.0)
     pools = cut(snapshot, held, Terms(), backlog=backlog, limits=limits)
     found = {
-        pool.features: layout_of(snapshot, pool, decision)
+        pool.features: layout_of(snapshot, pool).homes({*decision.ready, *decision.yields_to})
         for pool, decision in decide_each(pools, lambda situation: decide(situation, Policy.YIELD))
     }
-    assert found[()] is None
-    there = found["gpu",]
-    assert there is not None
-    assert there.homes() == Homes({"7": ["g0", "g1"]}, {})
+    assert found == {(): Homes({}, {}), ("gpu",): Homes({"7": ["g0", "g1"]}, {})}

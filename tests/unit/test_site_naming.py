@@ -69,6 +69,7 @@ def between(
     queue = [Waiting("wide", 14, 180.0), Waiting("one", 1, 360.0)]
     layout = Layout(
         now_s=0.0,
+        places={},
         idle=frozenset(),
         ours=ours,
         others=[
@@ -77,7 +78,6 @@ def between(
             Ending(301.0, frozenset(range(4, 9))),
         ],
         queue=queue,
-        starting=frozenset({"one"}),
     )
     groups = [
         Group(
@@ -125,8 +125,8 @@ def test_the_planned_job_keeps_its_nodes_so_that_it_does_not_take_the_free_one()
         ["p14"], {"p12": 300.5}, ["one"]
     )  # else the wide job were planned on 14 instead of 12
     assert choice.layout is not None
-    assert choice.layout.late(["p14"], {}) == ["one"]
-    assert choice.layout.late(found.cancel, found.ends_s) == []
+    assert choice.layout.late({"one"}, ["p14"], {}) == ["one"]
+    assert choice.layout.late({"one"}, found.cancel, found.ends_s) == []
 
 
 def test_no_node_helps_but_one_then_that_one_goes_whatever_it_costs() -> None:

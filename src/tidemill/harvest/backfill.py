@@ -63,7 +63,13 @@ def planned(
     idle = _bits(free)
     found: dict[str, Planned] = {}
     kept: list[_Kept] = []
+    nodes = idle
+    for one in coming:
+        nodes |= one.nodes
+    count = nodes.bit_count()
     for job in queue:
+        if job.width > count:
+            continue
         each = _reserved(job, idle, coming, kept, now_s)
         if each is None:
             continue

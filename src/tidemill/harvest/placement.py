@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidemill.harvest.backfill import Ending, Planned, chosen, planned
 from tidemill.harvest.pools import Pool
-from tidemill.harvest.situation import Decision, Waiting
+from tidemill.harvest.situation import Waiting
 from tidemill.model.machine import NodeState, Running, Snapshot
 
 
@@ -26,26 +26,44 @@ class Homes(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A pool by its nodes, as places in the batch system's order, and the jobs that are to start on them now."""
+    """A pool by its nodes, each a place in the batch system's order."""
 
     now_s: float
+    places: Mapping[str, int]
     idle: frozenset[int]
     ours: dict[str, Ending]  #: running allocations of one node, by name
     others: list[Ending]
-    queue: list[Waiting]  #: up to the last one that starts
-    starting: frozenset[str]
+    queue: list[Waiting]
 
-    def homes(self) -> Homes:
-        """Which of ours are where the scheduler would have these jobs were ours free, too."""
+    def without_us(self) -> dict[str, Planned]:
+        """What the scheduler would plan were ours free, too."""
+        return planned(
+            self.idle.union(*(each.places for each in self.ours.values())),
+            self.others,
+            self.queue,
+            self.now_s,
+        )
+
+    def after(self, cancel: Collection[str], ends_s: Mapping[str, float]) -> dict[str, Planned]:
+        """What it will plan when these of ours have gone and those were shortened."""
+        gone = [self.ours[name].places for name in cancel if name in self.ours]
+        stay = [
+            Ending(ends_s.get(name, each.ends_s), each.places)
+            for name, each in self.ours.items()
+            if name not in cancel
+        ]
+        return planned(self.idle.union(*gone), [*self.others, *stay], self.queue, self.now_s)
+
+    def homes(self, starting: Collection[str]) -> Homes:
+        """Which of ours are where the scheduler would have these jobs, and those before them, were ours free, too."""
         holder = {place: name for name, each in self.ours.items() for place in each.places}
-        free = self.idle | holder.keys()
-        plans = planned(free, self.others, self.queue, self.now_s)
-        left = set(free)
+        plans = self.without_us()
+        left = set(self.idle | holder.keys())
         found = Homes({}, {})
-        for job in self.queue:
+        for job in self._until_last(starting):
             plan = plans.get(job.id)
             starts = plan is not None and plan.at_s <= self.now_s
-            if job.id in self.starting:
+            if job.id in starting:
                 taken = plan.places if plan and starts and plan.places <= left else chosen(left, job.width)
                 left.difference_update(taken)
                 found.now[job.id] = [holder[place] for place in sorted(taken) if place in holder]
@@ -54,50 +72,47 @@ class Layout(NamedTuple):
                     found.later_s.setdefault(holder[place], plan.at_s)
         return found
 
-    def late(self, cancel: Collection[str], ends_s: Mapping[str, float]) -> list[str]:
+    def late(
+        self, starting: Collection[str], cancel: Collection[str], ends_s: Mapping[str, float]
+    ) -> list[str]:
         """Those of `starting` that the scheduler would not start now after these have gone and those were shortened."""
-        gone = {place for name in cancel if name in self.ours for place in self.ours[name].places}
-        stay = [
-            Ending(ends_s.get(name, each.ends_s), each.places)
-            for name, each in self.ours.items()
-            if name not in cancel
-        ]
-        plans = planned(self.idle | gone, [*self.others, *stay], self.queue, self.now_s)
-        never = Planned(float("inf"), frozenset())
+        plans = self.after(cancel, ends_s)
         return [
             job.id
             for job in self.queue
-            if job.id in self.starting and plans.get(job.id, never).at_s > self.now_s
+            if job.id in starting and (job.id not in plans or plans[job.id].at_s > self.now_s)
         ]
 
+    def _until_last(self, starting: Collection[str]) -> list[Waiting]:
+        last = max((at for at, job in enumerate(self.queue) if job.id in starting), default=-1)
+        return self.queue[: last + 1]
 
-def layout_of(snapshot: Snapshot, pool: Pool, decision: Decision) -> Layout | None:
-    """The pool as it is where jobs start on it now; None where none does."""
-    starting = frozenset({*decision.ready, *decision.yields_to})
-    last = max((at for at, job in enumerate(pool.situation.queue) if job.id in starting), default=None)
-    if last is None:
-        return None
-    place = {node.name: at for at, node in enumerate(snapshot.nodes) if node.name in pool.nodes}
+
+def layout_of(snapshot: Snapshot, pool: Pool) -> Layout:
+    """The pool as it is."""
+    places = {node.name: at for at, node in enumerate(snapshot.nodes) if node.name in pool.nodes}
     ours: dict[str, Ending] = {}
     others: list[Ending] = []
     for job in snapshot.running:
-        if each := _ending(job, place):
+        if each := _ending(job, places):
             if job.ours and len(job.nodes) == 1:
                 ours[job.name] = each
             else:
                 others.append(each)
     return Layout(
         now_s=snapshot.at_s,
+        places=places,
         idle=frozenset(
-            place[node.name] for node in snapshot.nodes if node.state is NodeState.IDLE and node.name in place
+            places[node.name]
+            for node in snapshot.nodes
+            if node.state is NodeState.IDLE and node.name in places
         ),
         ours=ours,
         others=others,
-        queue=pool.situation.queue[: last + 1],
-        starting=starting,
+        queue=pool.situation.queue,
     )
 
 
-def _ending(job: Running, place: Mapping[str, int]) -> Ending | None:
-    places = frozenset(place[name] for name in job.nodes if name in place)
-    return Ending(job.ends_s, places) if places else None
+def _ending(job: Running, places: Mapping[str, int]) -> Ending | None:
+    found = frozenset(places[name] for name in job.nodes if name in places)
+    return Ending(job.ends_s, found) if found else None

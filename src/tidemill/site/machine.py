@@ -15,6 +15,7 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.harvest.foresight import foreseen
 from tidemill.harvest.holdings import Held
 from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
 from tidemill.harvest.patience import Patience
@@ -130,11 +131,14 @@ class Machine:
         pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
         plans = []
         ready: list[str] = []
-        for pool, decision in decide_each(pools, lambda situation: decide(situation, policy)):
+        layouts = [layout_of(snapshot, pool) for pool in pools]
+        pools = [foreseen(*both, snapshot.queued) for both in zip(pools, layouts, strict=True)]
+        decided = decide_each(pools, lambda situation: decide(situation, policy))
+        for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
             groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
             shape = self._shape_of(pool, single=len(pools) == 1)
-            choice = Choice(decision=decision, layout=layout_of(snapshot, pool, decision))
+            choice = Choice(decision=decision, layout=layout)
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             told = planning.for_others(plan.decision, self.snapshot)
             plans.append(msgspec.structs.replace(plan, decision=told))

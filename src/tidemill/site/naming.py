@@ -29,7 +29,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision in counts, and the nodes that it is about, where regular jobs start on them now."""
+    """A decision in counts, and the nodes that it is about where these are known."""
 
     decision: Decision
     layout: Layout | None = None
@@ -135,14 +135,15 @@ def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Ord
     cost; and if that is not enough, those before it get theirs, when they are planned, so that they need no others.
     """
     decision, layout, event_s = choice.decision, choice.layout, situation.backlog.event_s
-    if layout is None:
+    if layout is None or not (decision.ready or decision.yields_to):
         cancel = given_back(decision, groups, [], event_s=event_s)
         return Orders(cancel, ends_of(decision, groups, cancel), [])
-    homes = layout.homes()
+    starting = {*decision.ready, *decision.yields_to}
+    homes = layout.homes(starting)
     favored = [name for names in homes.now.values() for name in names]
     cancel = given_back(decision, groups, favored, event_s=event_s)
     best = Orders(cancel, ends_of(decision, groups, cancel), [])
-    late = layout.late(best.cancel, best.ends_s)
+    late = layout.late(starting, best.cancel, best.ends_s)
     if not late:
         return best
     needed = [name for job in late for name in homes.now[job]]
@@ -155,7 +156,7 @@ def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Ord
         name: end_s for name, end_s in earlier_s.items() if ends_s.get(name, layout.ours[name].ends_s) > end_s
     }
     for more in (Orders(cancel, ends_s, late), Orders(cancel, {**ends_s, **earlier_s}, late)):
-        still = layout.late(more.cancel, more.ends_s)
+        still = layout.late(starting, more.cancel, more.ends_s)
         if len(still) < len(late):
             return more._replace(jobs=[job for job in late if job not in still])
     return best
