@@ -8,7 +8,10 @@ sched/backfill (22.05; without topology, features, licences and reservations).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple
 
 from tidemill.harvest.situation import Waiting
@@ -19,7 +22,6 @@ BLOCKED_MAX = 10
 """So many waiting jobs are planned; Slurm plans more (`bf_max_job_test`), but each costs time."""
 TRIES_MAX = 100
 EVER = float("inf")
-DIGITS = bytes.maketrans(b"\0\1", b"01")
 
 
 class Ending(NamedTuple):
@@ -37,10 +39,11 @@ class Planned(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """As Ending; nodes are the bits of a number, which makes sets of thousands cheap."""
+    """Ends in order, and the nodes that are free after each of them. Nodes are the bits of a number, which makes sets
+    of thousands cheap."""
 
-    ends_s: float
-    nodes: int
+    ends_s: list[float]
+    nodes: list[int]
 
 
 class _Kept(NamedTuple):
@@ -59,14 +62,11 @@ def planned(
 
     Without those that never fit, and without those after BLOCKED_MAX jobs that have to wait.
     """
-    coming = _in_order(endings, now_s)
     idle = _bits(free)
+    coming = _in_order(idle, endings, now_s)
+    count = (coming.nodes[-1] if coming.nodes else idle).bit_count()
     found: dict[str, Planned] = {}
     kept: list[_Kept] = []
-    nodes = idle
-    for one in coming:
-        nodes |= one.nodes
-    count = nodes.bit_count()
     for job in queue:
         if job.width > count:
             continue
@@ -80,17 +80,17 @@ def planned(
     return found
 
 
-def _in_order(endings: Iterable[Ending], now_s: float) -> list[_Coming]:
+def _in_order(idle: int, endings: Iterable[Ending], now_s: float) -> _Coming:
     late_s = now_s + WINDOW_S  # KillWait, by default
-    nodes: dict[float, set[int]] = {}
+    places: dict[float, set[int]] = {}
     for each in endings:
-        nodes.setdefault(each.ends_s if each.ends_s > now_s else late_s, set()).update(each.places)
-    return [_Coming(ends_s, _bits(places)) for ends_s, places in sorted(nodes.items())]
+        places.setdefault(each.ends_s if each.ends_s > now_s else late_s, set()).update(each.places)
+    ends_s = sorted(places)
+    nodes = accumulate((_bits(places[end_s]) for end_s in ends_s), or_, initial=idle)
+    return _Coming(ends_s, list(nodes)[1:])
 
 
-def _reserved(
-    job: Waiting, free: int, coming: Sequence[_Coming], kept: Sequence[_Kept], now_s: float
-) -> _Kept | None:
+def _reserved(job: Waiting, free: int, coming: _Coming, kept: Sequence[_Kept], now_s: float) -> _Kept | None:
     """The first start beside the jobs before it, tried from each time on at which one of these begins or ends."""
     from_s = now_s
     for _ in range(TRIES_MAX):
@@ -103,10 +103,11 @@ def _reserved(
                 if from_s < edge_s < next_s:
                     next_s = edge_s
         found = _first(job.width, free, coming, taken=taken, now_s=now_s)
-        if found is not None and (begin_s := max(found.ends_s, from_s)) <= next_s:
+        if found is not None and (begin_s := max(found[0], from_s)) <= next_s:
             end_s = begin_s + job.walltime_s
-            if not any(one.meets(begin_s, end_s) and one.nodes & found.nodes for one in kept):
-                return _Kept(begin_s, end_s, found.nodes)
+            nodes = _bits(chosen(_places(found[1]), job.width))
+            if not any(one.meets(begin_s, end_s) and one.nodes & nodes for one in kept):
+                return _Kept(begin_s, end_s, nodes)
             next_s = begin_s
         if next_s == EVER:
             return None
@@ -114,41 +115,50 @@ def _reserved(
     return None
 
 
-def _first(width: int, free: int, coming: Sequence[_Coming], *, taken: int, now_s: float) -> _Coming | None:
-    """The first start if nobody else came, and the nodes: on free ones, else when those have ended that end in one
-    window."""
-    nodes = free & ~taken
-    if nodes.bit_count() >= width:
-        return _Coming(now_s, _bits(chosen(_places(nodes), width)))
-    coming = [each for each in coming if each.nodes & ~taken]
-    if not coming:
+def _first(width: int, free: int, coming: _Coming, *, taken: int, now_s: float) -> tuple[float, int] | None:
+    """The first start if nobody else came, and the nodes to choose from: free ones, else also those that end in one
+    window or before."""
+    if (free & ~taken).bit_count() >= width:
+        return now_s, free & ~taken
+    ends_s, last = coming.ends_s, len(coming.ends_s) - 1
+
+    def usable(at: int) -> int:
+        return (coming.nodes[at] & ~taken).bit_count()
+
+    steps = range(last + 1)
+    before = (free & ~taken).bit_count()
+    at = bisect_right(steps, before, key=usable)  # the first end that gives a node
+    if at > last:
         return None
     window_s = WINDOW_S
-    border_s = coming[0].ends_s - coming[0].ends_s % window_s + window_s
-    last = len(coming) - 1
-    for at, each in enumerate(coming):
-        nodes |= each.nodes & ~taken
-        if at < last and coming[at + 1].ends_s <= border_s + window_s:
-            continue
-        if nodes.bit_count() >= width:
-            return _Coming(each.ends_s, _bits(chosen(_places(nodes), width)))
+    border_s = ends_s[at] - ends_s[at] % window_s + window_s
+    while True:
+        at = max(at, bisect_right(ends_s, border_s + window_s) - 1)
+        if usable(at) >= width:
+            end_s = ends_s[bisect_left(steps, usable(at), key=usable)]
+            return end_s, coming.nodes[at] & ~taken
+        if at == last:
+            return None
         window_s *= 2
-        while at < last and coming[at + 1].ends_s > border_s + window_s:
+        while ends_s[at + 1] > border_s + window_s:
             window_s *= 2
-    return None
 
 
 def _bits(places: Iterable[int]) -> int:
-    flags = bytearray()
+    found = 0
     for place in places:
-        if place >= len(flags):
-            flags.extend(bytes(place + 1 - len(flags)))
-        flags[place] = 1
-    return int(flags[::-1].translate(DIGITS) or b"0", 2)
+        found |= 1 << place
+    return found
 
 
 def _places(bits: int) -> list[int]:
-    return [place for place, bit in enumerate(bin(bits)[:1:-1]) if bit == "1"]
+    digits = bin(bits)[:1:-1]
+    found = []
+    at = digits.find("1")
+    while at >= 0:
+        found.append(at)
+        at = digits.find("1", at + 1)
+    return found
 
 
 def chosen(free: Iterable[int], width: int) -> list[int]:

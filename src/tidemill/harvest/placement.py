@@ -46,13 +46,14 @@ class Layout(NamedTuple):
 
     def after(self, cancel: Collection[str], ends_s: Mapping[str, float]) -> dict[str, Planned]:
         """What it will plan when these of ours have gone and those were shortened."""
-        gone = [self.ours[name].places for name in cancel if name in self.ours]
+        gone = self.ours.keys() & cancel
         stay = [
             Ending(ends_s.get(name, each.ends_s), each.places)
             for name, each in self.ours.items()
-            if name not in cancel
+            if name not in gone
         ]
-        return planned(self.idle.union(*gone), [*self.others, *stay], self.queue, self.now_s)
+        free = self.idle.union(*(self.ours[name].places for name in gone))
+        return planned(free, [*self.others, *stay], self.queue, self.now_s)
 
     def homes(self, starting: Collection[str]) -> Homes:
         """Which of ours are where the scheduler would have these jobs, and those before them, were ours free, too."""

@@ -71,15 +71,16 @@ def given_back(
     single = [group for group in groups if not group.holding.waiting and group.holding.width == 1]
     ended = [group for group in single if counts.get(group.holding.key)]
     there = {name for group in single for name in group.names}
-    needed = [name for name in needed if name in there]
+    needed = [name for name in dict.fromkeys(needed) if name in there]
     if not ended:
         return going + needed
     dearest_s = max(group.holding.loss_s for group in ended) + event_s
     alike = {name for group in single if group.holding.loss_s <= dearest_s for name in group.names}
     replaced = {name for group in ended for name in group.names[: counts[group.holding.key]]}
-    better = needed + [name for name in favored if name in alike and name not in needed]
+    better = list(dict.fromkeys([*needed, *(name for name in favored if name in alike)]))
     better = better[: max(len(replaced), len(needed))]
-    rest = [name for name in going if name in replaced and name not in better]
+    chosen = {*better}
+    rest = [name for name in going if name in replaced and name not in chosen]
     return (
         [name for name in going if name not in replaced]
         + better
@@ -148,12 +149,11 @@ def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Ord
         return best
     needed = [name for job in late for name in homes.now[job]]
     cancel = given_back(decision, groups, favored, needed=needed, event_s=event_s)
-    ends_s = ends_of(decision, groups, cancel)
+    ends_s, gone = ends_of(decision, groups, cancel), set(cancel)
     earlier_s = {
-        name: at_s - situation.limits.death_s for name, at_s in homes.later_s.items() if name not in cancel
-    }
-    earlier_s = {
-        name: end_s for name, end_s in earlier_s.items() if ends_s.get(name, layout.ours[name].ends_s) > end_s
+        name: at_s - situation.limits.death_s
+        for name, at_s in homes.later_s.items()
+        if name not in gone and ends_s.get(name, layout.ours[name].ends_s) > at_s
     }
     for more in (Orders(cancel, ends_s, late), Orders(cancel, {**ends_s, **earlier_s}, late)):
         still = layout.late(starting, more.cancel, more.ends_s)
