@@ -50,7 +50,7 @@ def status(args: Namespace) -> int:
     applications.refresh()
     row, why = _server_view(config)
     owner = owner_of(directory)
-    stopped, away = drained(directory), read_away(directory)
+    stopped, away = drained(directory), read_away(directory, dead_s=config.dead_agent_s)
     plans = newest_plans(directory / "harvest")
     samples = read_metrics(directory / "metrics.prom")
     if args.json:

@@ -1,4 +1,7 @@
-"""SITE/away.json: while the batch system does not answer, since when, and what came back: for people."""
+"""SITE/away.json: while the batch system does not answer, since when, and what came back: for people.
+
+It is its agent's: what one that was killed left says nothing, and is not read.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import SiteError
+from tidemill.errors import ProtocolError, SiteError
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_whole
+from tidemill.site.identity import serving
 
 BYTES_MAX = 1 << 16
 NAME = "away.json"
+DEAD_S = 60.0  #: as `dead_agent_s` unless configured
 _log = Log("away")
 
 
@@ -26,7 +31,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_away(site_dir: Path, reason: str, hint: str | None = None) -> None:
     """It does not answer. Nothing depends on the file: a failure is logged."""
-    known = read_away(site_dir)
+    known = _read(site_dir)
     waiting = Waiting(since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or "")
     try:
         write_whole(site_dir / NAME, msgspec.json.encode(waiting), mode=0o644)
@@ -42,8 +47,16 @@ def clear_away(site_dir: Path) -> None:
         _log.warning("away.stays", reason=str(error))
 
 
-def read_away(site_dir: Path) -> Waiting | None:
-    """What the file says, None where there is none that can be read."""
+def read_away(site_dir: Path, *, dead_s: float = DEAD_S) -> Waiting | None:
+    """What the file says; None where there is none that can be read, or no agent whose it is. `dead_s`: an agent on
+    another host without a sign of life for so long is none."""
+    try:
+        return _read(site_dir) if serving(site_dir, dead_s=dead_s) is not None else None
+    except (ProtocolError, SiteError):
+        return None
+
+
+def _read(site_dir: Path) -> Waiting | None:
     try:
         content = read_bounded(site_dir / NAME, BYTES_MAX)
         return None if content is None else msgspec.json.decode(content, type=Waiting)

@@ -136,7 +136,30 @@ def _take(directory: Path, owner: Owner) -> bool:
     return True
 
 
+def serving(site_dir: Path, *, dead_s: float) -> Owner | None:
+    """The agent that serves the site directory, as far as can be seen without waiting; None = nobody does. `dead_s`: as
+    for `claim`."""
+    directory = site_dir / "epoch"
+    newest = max(_epochs(directory), default=0)
+    owner = _owner(directory, newest) if newest else None
+    return owner if owner is not None and _seems_alive(directory, owner, dead_s) else None
+
+
 def _lives(directory: Path, owner: Owner, heartbeat_s: float, dead_s: float) -> bool:
+    seems = _seems_alive(directory, owner, dead_s)
+    if seems is not None:
+        return seems
+    beat = _read_beat(directory, owner.epoch)
+    deadline = clock.monotonic_s() + 2 * heartbeat_s  # clocks of hosts differ: does it change?
+    while clock.monotonic_s() < deadline:
+        clock.sleep_s(heartbeat_s / 10)
+        if _read_beat(directory, owner.epoch) != beat:
+            return True
+    return False
+
+
+def _seems_alive(directory: Path, owner: Owner, dead_s: float) -> bool | None:
+    """None where its sign of life is old."""
     if (directory / f"{owner.epoch:06}.ended").exists():
         return False
     if owner.host == socket.gethostname() and owner.boot == processes.boot():
@@ -148,12 +171,7 @@ def _lives(directory: Path, owner: Owner, heartbeat_s: float, dead_s: float) -> 
     beat = _read_beat(directory, owner.epoch)
     if beat is not None and abs(clock.now_us() - beat) < dead_s * 1e6:
         return True
-    deadline = clock.monotonic_s() + 2 * heartbeat_s  # clocks of hosts differ: does it change?
-    while clock.monotonic_s() < deadline:
-        clock.sleep_s(heartbeat_s / 10)
-        if _read_beat(directory, owner.epoch) != beat:
-            return True
-    return False
+    return None
 
 
 def _epochs(directory: Path) -> list[int]:

@@ -75,6 +75,7 @@ def run_agent(
         raise SiteError(error.message, hint=error.hint, transient=False) from error
     if stop_pilots:
         agent.stop_pilots()
+    clear_away(site_dir)
     agent.leave()
     _log.info("agent.ended", site=config.name, epoch=identity.epoch)
     return 0
