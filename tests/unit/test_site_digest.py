@@ -14,7 +14,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import JobError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.site.applications import Applications
-from tidemill.site.digest import INLINE_BYTES_MAX, Digests, PendingError
+from tidemill.site.digest import INLINE_BYTES_MAX, RECORD, Digests, PendingError
 from tidemill.site.prepare import NodeShape, Preparer
 
 LARGE = INLINE_BYTES_MAX + 1
@@ -85,6 +85,26 @@ def test_what_a_file_tells_is_asked_again_when_the_file_looks_different(tmp_path
     file.write_text("other")
     assert digests.told(str(file), read) == "other"
     assert asked == ["one", "other"]
+
+
+def test_what_the_agent_found_is_not_read_again_by_those_who_ask_what_it_sees(tmp_path: Path) -> None:
+    large, agent, record = zeros(tmp_path / "image", LARGE), Digests(), tmp_path / RECORD
+    agent.write_known(record)
+    assert not record.exists()
+    agent.of(str(large))
+    agent.write_known(record)
+    written = record.stat().st_ino
+    agent.write_known(record)
+    assert record.stat().st_ino == written
+
+    asker = Digests(beside=True)
+    asker.read_known(tmp_path / "none")
+    asker.read_known(record)
+    assert asker.of(str(large)) == sha256_of_zeros(LARGE)
+    zeros(large, LARGE + 1)
+    with pytest.raises(PendingError):
+        asker.of(str(large))
+    asker.close()
 
 
 def test_a_read_under_way_ends_with_its_owner(tmp_path: Path) -> None:

@@ -41,13 +41,16 @@ def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
     from tidemill.site.applications import Applications
     from tidemill.site.away import read_away
+    from tidemill.site.digest import RECORD
     from tidemill.site.drain import drained
     from tidemill.site.planning import policy_of
 
     directory = site_directory(args)
     config = read_site(directory)
-    applications = Applications(directory / "apps")
+    applications = Applications(directory / "apps", site=config, beside=True)
+    applications.digests.read_known(directory / RECORD)
     applications.refresh()
+    applications.digests.close()  # large files that the agent has not read are not read here
     row, why = _server_view(config)
     owner = owner_of(directory)
     stopped, away = drained(directory), read_away(directory, dead_s=config.dead_agent_s)
@@ -71,6 +74,7 @@ def status(args: Namespace) -> int:
                 "stop_file": None if config.stop_file is None else str(config.stop_file),
                 "applications": sorted(applications.by_name),
                 "refused_applications": applications.problems,
+                "unread_applications": sorted(applications.pending),
                 "server": row,
                 "server_error": why,
             }
@@ -94,6 +98,8 @@ def status(args: Namespace) -> int:
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
         _line("refused", f"{file}: {problem}")
+    for file in sorted(applications.pending):
+        _line("not read", f"{file}: it has large files, which the agent has not read yet")
     _show_row(config, row, why)
     if config.batch != "local":
         _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")

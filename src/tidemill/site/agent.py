@@ -19,6 +19,7 @@ from tidemill.site.allocations import Allocations
 from tidemill.site.applications import Applications
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.deliveries import Deliveries
+from tidemill.site.digest import RECORD
 from tidemill.site.errands import Errands
 from tidemill.site.fleets import Fleets
 from tidemill.site.granting import Granting
@@ -290,6 +291,7 @@ class Agent:
             self._next_applications_s = now + APPLICATIONS_S
             if self.applications.refresh():
                 self._offers_told = False
+            self.applications.digests.write_known(self.site_dir / RECORD)
         if self.profiles.step(self.hands):
             self._offers_told = False
         forgotten = self.log.pool.state.forgotten[:JOBS_CLEANED_PER_TICK]

@@ -209,7 +209,7 @@ class Applications:
         self._seen: dict[str, tuple[int, ...]] = {}
         self._by_file: dict[str, Approved] = {}
         self.digests = Digests(beside=beside)
-        self._pending: set[str] = set()
+        self.pending: set[str] = set()  #: files of applications that are read again with the next `refresh`
         self.by_name: dict[str, Approved] = {}
         self.problems: dict[str, str] = {}
 
@@ -224,12 +224,12 @@ class Applications:
             if found.get(name) != self._seen.get(name):
                 self._by_file.pop(name, None)
                 self.problems.pop(name, None)
-        self._pending.clear()
+        self.pending.clear()
         for name, mark in found.items():
             if self._seen.get(name) != mark:
                 self._read(name)
         marked = self._marked(listed)
-        self._seen = {name: mark for name, mark in marked.items() if name not in self._pending}
+        self._seen = {name: mark for name, mark in marked.items() if name not in self.pending}
         self.by_name = {}
         for name, approved in sorted(self._by_file.items()):
             if approved.app.name in self.by_name:
@@ -243,11 +243,11 @@ class Applications:
         try:
             self._by_file[name] = load_application(self._directory / name, self.digests, site=self._site)
         except PendingError as error:
-            self._pending.add(name)
+            self.pending.add(name)
             _log.info("application.pending", file=name, reason=error.message)
         except TidemillError as error:
             if is_transient(error):
-                self._pending.add(name)
+                self.pending.add(name)
                 _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
                 return
             self.problems[name] = error.message
@@ -283,8 +283,8 @@ class Applications:
         """The application; its files are not looked at. Raises JobError (class `dispatch`), and PendingError while
         it is read."""
         approved = self.by_name.get(name)
-        if approved is None and self._pending:
-            raise PendingError(f"files of applications are being read: {', '.join(sorted(self._pending))}")
+        if approved is None and self.pending:
+            raise PendingError(f"files of applications are being read: {', '.join(sorted(self.pending))}")
         if approved is None:
             raise JobError(
                 f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)
