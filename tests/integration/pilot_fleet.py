@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.wire_values import program, settings
 
@@ -20,17 +21,16 @@ from tidemill.node.journal import FleetJournal
 from tidemill.wire.node import (
     FORMAT,
     Done,
-    Ended,
-    Failed,
     Grant,
     JobDef,
     Manifest,
+    Noted,
     OutputDef,
     Record,
-    Returned,
 )
 
 __all__ = ["program", "settings"]
+R = TypeVar("R", bound=Record)
 ROOT = Path(__file__).parents[2]
 
 
@@ -152,8 +152,11 @@ class Field:
             self.records += new
         return self.records
 
-    def of(self, kind: type[Done] | type[Failed] | type[Returned] | type[Ended]) -> list[Record]:
+    def of(self, kind: type[R]) -> list[R]:
         return [record for record in self.read() if isinstance(record, kind)]
+
+    def noted(self, topic: str) -> list[Noted]:
+        return [record for record in self.of(Noted) if record.topic == topic]
 
     def done(self, number: int) -> IntervalSet:
         """Done events of a job; fails where one was done twice."""

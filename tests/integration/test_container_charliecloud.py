@@ -43,7 +43,6 @@ def test_a_command_sees_the_image_its_work_directory_and_what_the_slot_tells_it(
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
         assert str(it.done(1)) == "0-2", it.tails()
         first = it.of(Done)[0]
-        assert isinstance(first, Done)
         told = read_member(it.fleet.bundle, first.outputs[0]).decode().split()
         assert told[:4] == ["yes", str(first.first + 1), "/tmp/home", "/tmp/work"]
         started = it.read()[0]
@@ -60,7 +59,6 @@ def test_exit_status_and_stderr_come_through(tree: Path) -> None:
         it.lead()
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
         [failed] = it.of(Failed)
-        assert isinstance(failed, Failed)
         assert (failed.failure, failed.exit_status) == ("payload", 7)
         assert "broken" in failed.stderr_tail
 
@@ -78,7 +76,6 @@ def test_a_payload_that_is_killed_leaves_no_process(tree: Path) -> None:
         it.until(lambda: bool(it.of(Failed)), "the payload is killed")
         it.until(lambda: not processes_with("sleep 98765"), "nothing is left of it")
         [failed] = it.of(Failed)
-        assert isinstance(failed, Failed)
         assert failed.failure == "walltime"
         assert it.ended(pilot) == 0, it.tails()
 
@@ -92,5 +89,4 @@ def test_an_image_that_is_not_there_fails_with_what_the_runtime_says(tree: Path)
         it.lead()
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
         [failed] = it.of(Failed)
-        assert isinstance(failed, Failed)
         assert str(tree / "gone") in failed.stderr_tail

@@ -19,7 +19,7 @@ from tests.integration.container_world import (
 )
 from tests.integration.pilot_fleet import binary, grants, job, program
 from tests.integration.test_container_podman import GLOBAL, before
-from tests.integration.test_pilot_traces import noted, profiles
+from tests.integration.test_pilot_traces import profiles
 
 from tidemill.model.application import Runtime
 from tidemill.wire.node import Failed
@@ -63,10 +63,10 @@ def test_the_first_payload_in_a_container_is_traced_and_ends_as_ever(
         it.lead()
         assert it.ended(it.pilot("--cores", "1", before=before()), 60) == 0, it.tails()
         assert str(it.done(1)) == "0", it.tails()
-        [failed] = [record for record in it.of(Failed) if isinstance(record, Failed)]
+        [failed] = it.of(Failed)
         assert (failed.exit_status, failed.first) == (1, 1)
         assert "words" in failed.stderr_tail
-        assert [(record.mode, record.message) for record in noted(it)] == [("ptrace", "")], it.tails()
+        assert [(record.mode, record.message) for record in it.noted("trace")] == [("ptrace", "")], it.tails()
         [(entry, profile)] = profiles(it)
         assert (entry.first, profile.exit) == (0, 0)
         used = {use.path: use for use in profile.paths}
@@ -104,7 +104,7 @@ def test_a_payload_in_a_container_asks_for_its_events(
         it.lead()
         assert it.ended(it.pilot("--cores", "1", before=before())) == 0, it.tails()
         assert str(it.done(1)) == "0-199", it.tails()
-        assert [record.mode for record in noted(it)] == ["ptrace"] * traced, it.tails()
+        assert [record.mode for record in it.noted("trace")] == ["ptrace"] * traced, it.tails()
 
 
 def test_a_rootless_container_is_traced_with_the_paths_inside_of_it(tree: Path, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ def starts_s(it: Field) -> dict[str, list[float]]:
     """When payloads started, per pilot. Outputs keep records of neighbours apart."""
     found: dict[str, list[float]] = {}
     for record in it.of(Done):
-        assert isinstance(record, Done)
         assert record.count == 1
         found.setdefault(record.p, []).append(record.started_us / 1e6)
     return found
@@ -77,11 +76,10 @@ def test_a_fleet_without_a_part_starts_nothing_until_it_is_given_one_and_a_stop_
         it.until(lambda: len(it.done(2)) >= 2, "the new part is used")
         it.fleet.stop("test")
         assert it.ended(pilot) == 0, it.tails()
-        given_back = sum(record.count for record in it.of(Returned) if isinstance(record, Returned))
+        given_back = sum(record.count for record in it.of(Returned))
         assert len(it.done(2)) + given_back == 40
         assert given_back > 10
         [ended] = it.of(Ended)
-        assert isinstance(ended, Ended)
         assert ended.reason == "stop"
 
 

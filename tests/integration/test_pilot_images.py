@@ -16,7 +16,7 @@ from tests.integration.node_images import Software, software, staged
 from tests.integration.pilot_fleet import Field, field, grants, job, program
 
 from tidemill.node.bundle import read_member
-from tidemill.wire.node import Done, Failed, ImageUse, JobDef, Noted, Program, Started
+from tidemill.wire.node import Done, Failed, ImageUse, JobDef, Program, Started
 
 NOBODY = 65534
 USER = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
@@ -75,14 +75,6 @@ def outputs(it: Field, number: int) -> list[bytes]:
     return [read_member(it.fleet.bundle, ref) for record in done for ref in record.outputs]
 
 
-def noted(it: Field, topic: str = "image") -> list[Noted]:
-    return [record for record in it.read() if isinstance(record, Noted) and record.topic == topic]
-
-
-def failed(it: Field) -> list[Failed]:
-    return [record for record in it.read() if isinstance(record, Failed)]
-
-
 LOOK = (
     "cat {area}/etc/rare; cat {area}/etc/none || echo absent; echo new > {area}/etc/new && cat {area}/etc/new; "
     "exec 9< /proc/self/status; grep CapEff <&9; id -u; PATH={area}/bin:$PATH; hello by path"
@@ -106,7 +98,7 @@ def check_payloads(sw: Software, it: Field, image: ImageUse, **how: object) -> N
 def test_payloads_run_from_an_image_at_its_original_paths(way: str) -> None:
     with place(images=way) as (sw, it):
         check_payloads(sw, it, sw.image())
-        [shown] = noted(it)
+        [shown] = it.noted("image")
         assert (shown.mode, shown.message) == (way, "image `sw`")
         assert shown.numbers["bytes"] > 0
         assert shown.numbers["memory_mb"] >= 1
@@ -118,7 +110,7 @@ def test_an_ordinary_user_runs_from_images(way: str) -> None:
     with place(images=way) as (sw, it):
         image = sw.image()
         check_payloads(sw, it, image, before=ordinary(sw, fuse=way == "fuse"))
-        [shown] = noted(it)
+        [shown] = it.noted("image")
         assert shown.mode == way, it.tails()
         started = it.read()[0]
         assert isinstance(started, Started)
@@ -131,7 +123,7 @@ def test_without_fuse_an_image_is_unpacked_and_the_record_says_why() -> None:
         sw.write("etc/large", "much of the same\n" * (40 * 65536))
         image = sw.image()  # too large to be unpacked where there is a choice
         check_payloads(sw, it, image, before=ordinary(sw, fuse=False))
-        [shown] = noted(it)
+        [shown] = it.noted("image")
         assert shown.mode == "unpack"
         assert "/dev/fuse" in shown.message, shown
 
@@ -151,7 +143,7 @@ def test_without_namespaces_paths_are_rewritten_and_nothing_is_left() -> None:
         started = it.read()[0]
         assert isinstance(started, Started)
         assert started.isolation == "subreaper", it.tails()
-        [shown] = noted(it)
+        [shown] = it.noted("image")
         assert (shown.mode, "no namespaces" in shown.message) == ("relocate", True), shown
         version, path, rare = outputs(it, 2)[0].decode().splitlines()
         assert (version, rare) == ("of the image", "never traced")
@@ -171,7 +163,7 @@ def test_applications_share_one_copy_and_other_images_are_other_slots() -> None:
             b"hello first release x\n",
             b"hello second release x\n",
         ]
-        assert sorted(each.message for each in noted(it)) == ["image `one`", "image `two`"]
+        assert sorted(each.message for each in it.noted("image")) == ["image `one`", "image `two`"]
         slots = {
             number: {record.slot for record in it.read() if isinstance(record, Done) and record.job == number}
             for number in (1, 2, 3)
@@ -198,12 +190,12 @@ def test_an_image_that_cannot_be_had_fails_its_payloads_with_the_cause(what: str
             image = msgspec.structs.replace(image, file=staged(other))
         run(it, [hello(sw, [image]), program(2)], [words(1, "x", events=3), job(2, ":", events=2, of=2)])
         assert str(it.done(2)) == "0-1", "work that needs no image goes on"
-        assert {each.failure for each in failed(it)} == {"image"}, it.tails()
-        assert sum(each.count for each in failed(it)) == 3
-        message = failed(it)[0].message
+        assert {each.failure for each in it.of(Failed)} == {"image"}, it.tails()
+        assert sum(each.count for each in it.of(Failed)) == 3
+        message = it.of(Failed)[0].message
         assert "image `sw`" in message
         assert str(sw.base) in message or "sha256" in message or "/dev/shm/files" in message, message
-        assert [each.mode for each in noted(it)] == ["failed"]
+        assert [each.mode for each in it.noted("image")] == ["failed"]
 
 
 def processes(shell: int) -> dict[int, str]:
@@ -243,17 +235,17 @@ def test_a_killed_squashfuse_fails_what_runs_from_it_and_the_rest_runs_from_file
             hand_over(it)
             before = ordinary(sw, fuse=True)
         pilot = it.pilot("--cores", "1", "--memory-mb", "1000", before=before)
-        it.until(lambda: bool(squashfuses(pilot.pid)) and bool(noted(it)), "squashfuse serves")
+        it.until(lambda: bool(squashfuses(pilot.pid)) and bool(it.noted("image")), "squashfuse serves")
         it.until(lambda: "slot.started" in it.tails(), "a payload may run")
         for pid in squashfuses(pilot.pid):
             os.kill(pid, signal.SIGKILL)
-        it.until(lambda: bool(failed(it)), "the payload failed")
-        assert failed(it)[0].failure == "image", it.tails()
-        assert "squashfuse ended with signal 9" in failed(it)[0].message
+        it.until(lambda: bool(it.of(Failed)), "the payload failed")
+        assert it.of(Failed)[0].failure == "image", it.tails()
+        assert "squashfuse ended with signal 9" in it.of(Failed)[0].message
         it.until(lambda: len(outputs(it, 1)) >= 3, "the others are done")
         assert set(outputs(it, 1)) == {b"of the image\n"}
-        assert [each.mode for each in noted(it)] == ["fuse", "died", "unpack"]
-        assert "squashfuse has died here before" in noted(it)[2].message
+        assert [each.mode for each in it.noted("image")] == ["fuse", "died", "unpack"]
+        assert "squashfuse has died here before" in it.noted("image")[2].message
 
 
 def test_a_killed_pilot_leaves_no_process_and_no_file() -> None:
@@ -265,7 +257,7 @@ def test_a_killed_pilot_leaves_no_process_and_no_file() -> None:
         began_s = time.time()
         shell = it.pilot("--cores", "1", "--memory-mb", "1000", before='("$0" "$@"; exec sleep 600); false')
         it.until(lambda: bool(squashfuses(shell.pid)), "squashfuse serves")
-        it.until(lambda: bool(noted(it)), "the image is shown")
+        it.until(lambda: bool(it.noted("image")), "the image is shown")
         pilots = [pid for pid, name in processes(shell.pid).items() if name == "tidemill-node"]
         os.kill(min(pilots), signal.SIGKILL)
         it.until(lambda: set(processes(shell.pid).values()) <= {"sh", "sleep"}, "only the shell is left")

@@ -8,7 +8,7 @@ from tests.integration.pilot_fleet import Field, field, grants, job, program
 
 from tidemill.image.profile import Profile, parse_profile
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
-from tidemill.wire.node import Done, Failed, IndexEntry, Noted
+from tidemill.wire.node import Done, Failed, IndexEntry
 
 LOOK = "for i in 1 2 3 4 5 6 7; do test -e /no/such/place; done; :"
 
@@ -22,10 +22,6 @@ def profiles(it: Field) -> list[tuple[IndexEntry, Profile]]:
                 content = read_member(bundle.parent, member_of(bundle.name, entry))
                 found.append((entry, parse_profile(content, source=str(bundle))))
     return found
-
-
-def noted(it: Field) -> list[Noted]:
-    return [record for record in it.read() if isinstance(record, Noted) and record.topic == "trace"]
 
 
 def test_the_first_payload_of_a_slot_and_every_so_many_th_leave_a_profile(tmp_path: Path) -> None:
@@ -48,16 +44,14 @@ def test_the_first_payload_of_a_slot_and_every_so_many_th_leave_a_profile(tmp_pa
             absent = {use.path: use.failed for use in profile.paths}
             assert absent["/no/such/place"] == 7
             assert (profile.command[0], profile.exit, entry.count) == ("/bin/sh", 0, 1)
-        records = noted(it)
+        records = it.noted("trace")
         assert [(record.job, record.program, record.mode) for record in records] == [
             (1, 1, "ptrace"),
             *[(2, 2, "ptrace")] * 3,
         ]
         assert [record.numbers["ops"] for record in records] == [each.ops_total for _, each in found]
         assert [record.numbers["failed"] for record in records] == [each.failed_total for _, each in found]
-        assert all(
-            record.user_us + record.system_us > 0 for record in it.of(Done) if isinstance(record, Done)
-        )
+        assert all(record.user_us + record.system_us > 0 for record in it.of(Done))
 
 
 def test_of_all_slots_of_a_node_one_traces_the_first_payload(tmp_path: Path) -> None:
@@ -68,8 +62,8 @@ def test_of_all_slots_of_a_node_one_traces_the_first_payload(tmp_path: Path) -> 
         assert it.ended(it.pilot("--cores", "4")) == 0, it.tails()
 
         assert str(it.done(1)) == "0-11"
-        assert len({record.slot for record in it.of(Done) if isinstance(record, Done)}) > 1
-        assert len(profiles(it)) == len(noted(it)) == 1
+        assert len({record.slot for record in it.of(Done)}) > 1
+        assert len(profiles(it)) == len(it.noted("trace")) == 1
 
 
 def test_a_traced_payload_fails_with_its_own_status_and_evidence(tmp_path: Path) -> None:
@@ -80,7 +74,7 @@ def test_a_traced_payload_fails_with_its_own_status_and_evidence(tmp_path: Path)
         it.lead()
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
 
-        failed = {record.job: record for record in it.of(Failed) if isinstance(record, Failed)}
+        failed = {record.job: record for record in it.of(Failed)}
         assert (failed[1].exit_status, failed[1].stderr_tail) == (7, "words\n")
         assert (failed[2].signal, failed[2].failure) == (11, "payload")
         assert [profile.exit for _, profile in profiles(it)] == [7, None]
@@ -103,9 +97,9 @@ def test_a_traced_payload_that_idles_is_killed_and_the_next_one_is_traced_instea
         it.lead()
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
 
-        [failed] = [record for record in it.of(Failed) if isinstance(record, Failed)]
+        [failed] = it.of(Failed)
         assert "used no CPU" in failed.message
-        assert [(record.mode, record.message) for record in noted(it)] == [
+        assert [(record.mode, record.message) for record in it.noted("trace")] == [
             ("none", "the payload was killed"),
             ("ptrace", ""),
         ]

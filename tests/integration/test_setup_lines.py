@@ -16,7 +16,7 @@ from tests.integration.container_world import give_away, open_directory, process
 from tests.integration.pilot_fleet import Field, binary, grants, job, output, program
 
 from tidemill.node.bundle import read_member
-from tidemill.wire.node import Done, Failed, Noted, SetupDef
+from tidemill.wire.node import Done, Failed, SetupDef
 
 MODULES = Path("/usr/share/modules/init/bash")
 MODULEFILE = """#%Module1.0
@@ -47,13 +47,8 @@ def run(it: Field, setup: SetupDef, script: str = 'echo "$TMTEST_ROOT $PATH" >ou
     assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
 
 
-def noted(it: Field) -> list[Noted]:
-    return [each for each in it.read() if isinstance(each, Noted) and each.topic == "setup"]
-
-
 def told(it: Field) -> str:
     done = it.of(Done)[0]
-    assert isinstance(done, Done)
     return read_member(it.fleet.bundle, done.outputs[0]).decode()
 
 
@@ -67,7 +62,7 @@ def test_a_module_is_loaded_once_and_every_payload_has_its_environment(place: Pa
         run(it, setup)
         assert str(it.done(1)) == "0-2", it.tails()
         assert told(it).startswith("/sw/tmtest/1.0 /sw/tmtest/1.0/bin:")
-        assert [each.mode for each in noted(it)] == ["run"]
+        assert [each.mode for each in it.noted("setup")] == ["run"]
         [stored] = (it.fleet.directory.parent / "setup").iterdir()
         variables = json.loads(stored.read_text())["variables"]
         assert variables["TMTEST_ROOT"] == "/sw/tmtest/1.0"
@@ -89,7 +84,7 @@ def test_a_stored_difference_is_read_and_no_shell_is_started(place: Path) -> Non
         assert it.ended(again) == 0, it.tails()
         assert str(it.done(2)) == "0-1", it.tails()
         assert counter.read_text() == "x\n"
-        assert sorted(each.mode for each in noted(it)) == ["run", "stored"]
+        assert sorted(each.mode for each in it.noted("setup")) == ["run", "stored"]
         [stored] = (it.fleet.directory.parent / "setup").iterdir()
         found = json.loads(stored.read_text())
         assert found["variables"] == {"TMTEST_ROOT": "/a"}
@@ -99,12 +94,12 @@ def test_a_stored_difference_is_read_and_no_shell_is_started(place: Path) -> Non
 def test_a_line_that_fails_fails_the_work_with_the_shells_words(place: Path) -> None:
     with users_fleet() as it:
         run(it, definition(it, "export A=1", f"source {place}/gone.sh", timeout_s=0.7), events=2)
-        failed = [each for each in it.of(Failed) if isinstance(each, Failed)]
+        failed = it.of(Failed)
         assert {each.failure for each in failed} == {"payload_setup"}
         assert f"source {place}/gone.sh" in failed[0].message
         assert "No such file" in failed[0].message
         assert failed[0].message.endswith("(tried 4 times)"), failed[0].message
-        assert [(each.mode, re.sub(r".*\((.*)\)$", r"\1", each.message)) for each in noted(it)] == [
+        assert [(each.mode, re.sub(r".*\((.*)\)$", r"\1", each.message)) for each in it.noted("setup")] == [
             ("failed", "tried again in 0.7 s, 1 of 3 times"),
             ("failed", "tried again in 0.7 s, 2 of 3 times"),
             ("failed", "tried again in 0.7 s, 3 of 3 times"),
@@ -121,7 +116,7 @@ def test_lines_that_failed_for_a_moment_are_run_again_by_the_same_pilot(place: P
         moment = f"echo x >>{counter}; test $(wc -l <{counter}) = 2"
         run(it, definition(it, moment, "export TMTEST_ROOT=/a", timeout_s=0.7), events=2)
         assert str(it.done(1)) == "0-1", it.tails()
-        assert [each.mode for each in noted(it)] == ["failed", "run"]
+        assert [each.mode for each in it.noted("setup")] == ["failed", "run"]
         assert not it.of(Failed)
 
 
@@ -129,7 +124,6 @@ def test_lines_that_do_not_end_are_ended_with_all_that_they_started() -> None:
     with users_fleet() as it:
         run(it, definition(it, "sleep 87654 & sleep 87654", timeout_s=0.5), events=1)
         [failed] = it.of(Failed)
-        assert isinstance(failed, Failed)
         assert "did not end within 0.5 s" in failed.message
         it.until(lambda: not processes_with("sleep 87654"), "nothing is left of it")
 

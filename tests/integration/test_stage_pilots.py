@@ -19,7 +19,7 @@ from tests.integration.pilot_fleet import Field, field, grants, job, program
 
 from tidemill.node.bundle import read_member
 from tidemill.node.fleet import WorkOrder
-from tidemill.wire.node import Done, Failed, InputDef, JobDef, Noted, Share
+from tidemill.wire.node import Done, Failed, InputDef, JobDef, Share
 
 MIB = 1 << 20
 
@@ -45,10 +45,6 @@ def shared_file(directory: Path, size: int) -> Path:
     return path
 
 
-def noted(it: Field) -> list[Noted]:
-    return [record for record in it.read() if isinstance(record, Noted) and record.topic == "stage"]
-
-
 def start(it: Field, work: JobDef, **changes: Any) -> None:
     it.fleet.write_work(programs=[program(event_s=1.0, **changes)], jobs=[work], grants=grants(work))
     it.lead()
@@ -70,7 +66,7 @@ def test_sixteen_nodes_read_the_shared_file_once(tmp_path: Path) -> None:
         for pilot in pilots:
             assert it.ended(pilot, 90) == 0, it.tails()
         assert str(it.done(1)) == "0-47", it.tails()
-        told = noted(it)
+        told = it.noted("stage")
         nodes = {record.p for record in it.read() if isinstance(record, Done)}
         assert len(nodes) >= 8, "else this shows little"
         assert len(told) >= len(nodes)
@@ -91,7 +87,7 @@ def test_an_image_comes_from_another_node_too(tmp_path: Path) -> None:
         for pilot in pilots:
             assert it.ended(pilot, 60) == 0, it.tails()
         assert (str(it.done(1)), str(it.done(2))) == ("0-8", "0-5"), it.tails()
-        shared = [record.numbers["shared_bytes"] for record in noted(it)]
+        shared = [record.numbers["shared_bytes"] for record in it.noted("stage")]
         assert sum(shared) == image.file.bytes, it.tails()
 
 
@@ -104,7 +100,7 @@ def test_where_nodes_cannot_reach_each_other_they_read_in_turns(tmp_path: Path) 
         for pilot in pilots:
             assert it.ended(pilot, 60) == 0, it.tails()
         assert str(it.done(1)) == "0-7"
-        told = noted(it)
+        told = it.noted("stage")
         assert {record.mode for record in told} == {"shared"}
         assert {record.numbers["shared_bytes"] for record in told} == {size}
         reads = sorted((record.at_us - 1000 * record.numbers["ms"], record.at_us) for record in told)
@@ -124,7 +120,7 @@ def test_without_a_lead_an_allocation_takes_an_image_from_the_node_of_another(tm
             it.fleet.write_work(programs=[made], jobs=[work], grants=grants(work), order=order)
             pilots.append(it.pilot("--cores", "1", "--work-from", str(number), allocation=name))
             it.until(lambda number=number: str(it.done(number)) == "0-1", "its work is done")  # type: ignore[misc]
-        told = [(record.p, record.mode, record.numbers["shared_bytes"]) for record in noted(it)]
+        told = [(record.p, record.mode, record.numbers["shared_bytes"]) for record in it.noted("stage")]
         assert told == [
             ("tm-here-e1-1.r0.i1", "shared", image.file.bytes),
             ("tm-here-e1-2.r0.i1", "peer", 0),
@@ -149,7 +145,7 @@ def test_without_a_lead_the_node_of_an_allocation_that_is_gone_costs_a_read(tmp_
             pilot = it.pilot("--cores", "1", "--work-from", str(number), allocation=name)
             assert it.ended(pilot) == 0, it.tails()
             assert str(it.done(number)) == "0-1", it.tails()
-        assert [record.mode for record in noted(it)] == ["shared", "shared"]
+        assert [record.mode for record in it.noted("stage")] == ["shared", "shared"]
         [peers] = [each for each in (it.fleet.directory / "peers").iterdir() if not each.suffix]
         assert len(json.loads(peers.read_text())["holders"]) == 1
 
@@ -163,7 +159,7 @@ def test_without_a_lead_where_nodes_cannot_reach_each_other_each_reads_for_itsel
         it.fleet.write_work(programs=[program()], jobs=[work], grants=grants(work), order=order)
         assert it.ended(it.pilot("--cores", "1", "--work-from", "1")) == 0, it.tails()
         assert str(it.done(1)) == "0-1", it.tails()
-        assert [record.mode for record in noted(it)] == ["shared"]
+        assert [record.mode for record in it.noted("stage")] == ["shared"]
         assert not (it.fleet.directory / "peers").exists()
 
 
@@ -181,8 +177,8 @@ def test_slots_of_a_node_share_one_copy_and_other_work_goes_on(tmp_path: Path, u
         assert it.ended(it.pilot("--cores", "2", user=user)) == 0, it.tails()
         assert str(it.done(1)) == "0-3", it.tails()
         assert str(it.done(2)) == "0-19"
-        assert len(noted(it)) == 1
-        done = [record for record in it.of(Done) if isinstance(record, Done) and record.job == 1]
+        assert len(it.noted("stage")) == 1
+        done = [record for record in it.of(Done) if record.job == 1]
         told = [read_member(it.fleet.bundle, ref).decode() for record in done for ref in record.outputs]
         assert told, it.tails()
         for lines in "".join(told).splitlines():
@@ -199,12 +195,11 @@ def test_a_file_that_is_not_what_it_was_fails_as_stage_in_and_says_what_was_trie
         failed = it.of(Failed)
         assert sum(record.count for record in failed if isinstance(record, Failed)) == 2, it.tails()
         for record in failed:
-            assert isinstance(record, Failed)
             assert record.failure == "stage_in"
             assert re.search(r"input `cards`: .*the shared file system has digest sha256:", record.message), (
                 record
             )
-        assert [record.mode for record in noted(it)] == ["failed"]
+        assert [record.mode for record in it.noted("stage")] == ["failed"]
 
 
 def test_a_full_store_is_named_and_slots_read_the_file_themselves(tmp_path: Path) -> None:
@@ -213,7 +208,7 @@ def test_a_full_store_is_named_and_slots_read_the_file_themselves(tmp_path: Path
         start(it, with_input(job(1, check(path, 0), events=2), path))
         assert it.ended(it.pilot("--cores", "1")) == 0, it.tails()
         assert str(it.done(1)) == "0-1"
-        [told] = noted(it)
+        [told] = it.noted("stage")
         assert (told.mode, "in the 2 MB" in told.message) == ("direct", True), told
 
 
@@ -222,7 +217,7 @@ def test_a_killed_stage_is_started_again_and_keeps_what_was_whole(tmp_path: Path
     with field(tmp_path, idle_s=4.0, queue_s=1.0) as it:
         start(it, with_input(job(1, check(path, 1), events=4), path))
         first = it.pilot("--cores", "1")
-        it.until(lambda: bool(noted(it)), "it is staged")
+        it.until(lambda: bool(it.noted("stage")), "it is staged")
         for _ in range(2):
             killed = stage_of(it, first)
             os.kill(killed, signal.SIGKILL)
@@ -239,9 +234,9 @@ def test_a_killed_stage_is_started_again_and_keeps_what_was_whole(tmp_path: Path
         assert [it.ended(pilot) for pilot in (first, other)] == [0, 0], it.tails()
         assert [str(it.done(k)) for k in (1, 2, 3)] == ["0-3", "0-5", "0-1"], it.tails()
         # what the first node holds is read by nobody again, and given to the other node
-        shared = sum(record.numbers.get("shared_bytes", 0) for record in noted(it))
+        shared = sum(record.numbers.get("shared_bytes", 0) for record in it.noted("stage"))
         assert shared == 5 * MIB, it.tails()
-        again = [record.message for record in noted(it) if record.mode == "again"]
+        again = [record.message for record in it.noted("stage") if record.mode == "again"]
         assert ["SIGKILL" in text for text in again] == [True, True], again
         assert again[1].endswith("(tried again in 4 s, 2 of 3 times)"), again
 

@@ -13,7 +13,7 @@ from tests.integration.pilot_fleet import Field, field, grants, job, output, pro
 from tests.integration.test_pilot_images import NOBODY, USER, as_root, place, processes
 
 from tidemill.node.bundle import read_member
-from tidemill.wire.node import Done, Failed, InputDef, JobDef, Noted, Program, Returned
+from tidemill.wire.node import Done, Failed, InputDef, JobDef, Program, Returned
 
 MEMORY = ("--cores", "1", "--memory-mb", "400")
 
@@ -29,13 +29,9 @@ def run(it: Field, program_: Program, work: JobDef, *options: str, **how: object
 
 
 def failure(it: Field) -> Failed:
-    found = [record for record in it.read() if isinstance(record, Failed)]
+    found = it.of(Failed)
     assert len(found) == 1, it.tails()
     return found[0]
-
-
-def noted(it: Field, topic: str) -> list[Noted]:
-    return [record for record in it.read() if isinstance(record, Noted) and record.topic == topic]
 
 
 FILLS = {
@@ -97,7 +93,7 @@ def test_a_work_directory_that_memory_cannot_hold_is_refused_with_the_numbers(tm
     with field(tmp_path) as it:
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
         assert any(isinstance(record, Returned) and record.reason == "no_fit" for record in it.read())
-        [why] = noted(it, "memory")
+        [why] = it.noted("memory")
         for part in ("300 MB of memory", "200 MB for its work directory", "400 MB", "spill_dir"):
             assert part in why.message
 
@@ -119,10 +115,10 @@ def test_a_large_work_directory_goes_to_the_spill_directory(user: bool) -> None:
         script = f"head -c 50000000 /dev/zero > big; echo x > /dev/shm/y; ls {spill} | wc -l; stat -c %s big"
         large = program(memory_mb=300, scratch_mb=1000, stdout_output=True)
         run(it, large, job(1, script, events=3), **how)
-        done = [record for record in it.read() if isinstance(record, Done)]
+        done = it.of(Done)
         assert str(it.done(1)) == "0-2", it.tails()
         assert read_member(it.fleet.bundle, done[0].outputs[0]) == b"1\n50000000\n"
-        [why] = noted(it, "spill")
+        [why] = it.noted("spill")
         assert str(spill) in why.message
         assert why.numbers["scratch_mb"] == 1000
         assert list(spill.iterdir()) == []
@@ -143,7 +139,7 @@ def test_outputs_written_to_a_burst_buffer_are_brought_away_as_payloads_end() ->
         for record in it.read():
             if isinstance(record, Done):
                 assert len(read_member(it.fleet.bundle, record.outputs[0])) == 30_000_000
-        [why] = noted(it, "spill")
+        [why] = it.noted("spill")
         assert str(burst) in why.message
         assert list(burst.iterdir()) == []
 
@@ -161,7 +157,7 @@ def test_an_overrun_in_the_spill_directory_is_killed_and_named() -> None:
 def test_a_useless_spill_directory_is_told(tmp_path: Path, spill: str) -> None:
     with field(tmp_path, spill=spill) as it:
         run(it, program(memory_mb=300, scratch_mb=200), job(1, ":", events=1))
-        [why] = noted(it, "memory")
+        [why] = it.noted("memory")
         assert f"`spill_dir` `{spill}`" in why.message
 
 
@@ -216,7 +212,7 @@ def test_payloads_get_the_environment_that_was_declared_and_nothing_else(tmp_pat
         it.fleet.write_work(programs=[declared], jobs=[work], grants=grants(work))
         it.lead()
         assert it.ended(it.pilot(*MEMORY, env=batch)) == 0, it.tails()
-        [done] = [record for record in it.read() if isinstance(record, Done)]
+        [done] = it.of(Done)
         text = read_member(it.fleet.bundle, done.outputs[0]).decode()
         seen = dict(each.split("=", 1) for each in text.split("\0") if each)
         assert {name for name in seen if not name.startswith("TIDEMILL_")} == {
