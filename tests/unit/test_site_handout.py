@@ -155,10 +155,10 @@ def test_a_result_that_comes_after_its_work_was_taken_back_counts_for_whoever_ha
     it.take_back("a")
     it.give("b", grant(1, 100))
     it.take(done("a.r0.i1", 2, grant(1, 40)))
-    assert it.open_events == 60
+    assert (it.open_events, it.has_open) == (60, True)
     assert it.held_core_s("b") == 60
     it.take(done("b.r0.i1", 2, grant(1, 100)))
-    assert it.open_events == 0
+    assert (it.open_events, it.has_open) == (0, False)
     assert it.grants == {}
 
 

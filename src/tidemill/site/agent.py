@@ -88,15 +88,13 @@ class Agent:
         self.guest = Guest(self.log, config, site_dir=site_dir, hands=self.hands)
         self.workload = Workload(self.log, self.applications)
         self.shape = machine.shape
-        self.preparer = Preparer(config, self.applications, self.shape)
         areas = {area.name: area.prefixes for area in config.io}
         self.profiles = Profiles(site_dir / "profiles", site_dir / "fleets", areas)
-        self.preparer.profiles = self.profiles
+        self.preparer = Preparer(config, self.applications, self.shape, profiles=self.profiles)
         base = config.output_dir or site_dir / "out"
         roots = [*config.data_roots, base]
         self.stage = Stage(site_dir / "stage", config, roots)
-        self.fleets = Fleets(site_dir / "fleets", config, binary=binary)
-        self.fleets.devices = self.shape.devices
+        self.fleets = Fleets(site_dir / "fleets", config, binary=binary, devices=self.shape.devices)
         self.fleets.adopt(self.log.pool.state)
         self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
         self.wide = self.harvesting.wide = Wide(
@@ -115,8 +113,9 @@ class Agent:
         self.sync = Sync(config)
         self.throughput = Throughput()
         self.remarks = Remarks()
-        self.metrics = MetricsFile(site_dir / "metrics.prom", config.heartbeat_s, self.remarks)
-        self.metrics.io = self.fleets.io
+        self.metrics = MetricsFile(
+            site_dir / "metrics.prom", config.heartbeat_s, self.remarks, io=self.fleets.io
+        )
         self._offers_told = False
         self._next_applications_s = 0.0
         self._next_clean_s = 0.0

@@ -172,6 +172,11 @@ class Book:
         """Events that no record has settled."""
         return self.free_events + sum(len(e) for held in self._held.values() for e in held.values())
 
+    @property
+    def has_open(self) -> bool:
+        """Whether there are such events. Cheaper than to count them: with the first that is found."""
+        return any(self._held.values()) or any(self._free.values())
+
     def holds(self, allocation: str) -> dict[int, IntervalSet]:
         """What an allocation holds, by grant."""
         return self._held.get(allocation, {})

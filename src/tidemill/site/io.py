@@ -166,13 +166,19 @@ class IoShares:
         if self._config.io and self._config.harvest.lead != "none":
             self._told.setdefault(fleet, [Told(1.0, clock.monotonic_s())])
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `step` would do anything now."""
+        is_shared = bool(self._config.io) and self._config.harvest.lead != "none"
+        return is_shared and clock.monotonic_s() >= self._next_s
+
     def step(
         self, demands: Mapping[str, float], fleets: Mapping[str, Fleet], check: Callable[[], None]
     ) -> None:
         """Tell fleets their parts where they change; what cannot be written is tried again."""
-        now_s = clock.monotonic_s()
-        if not self._config.io or self._config.harvest.lead == "none" or now_s < self._next_s:
+        if not self.is_due:
             return
+        now_s = clock.monotonic_s()
         self._next_s = now_s + STEP_S
         for gone in [fleet for fleet in self._told if fleet not in fleets]:
             del self._told[gone]

@@ -104,7 +104,7 @@ class Mailbox:
     @property
     def has_work(self) -> bool:
         """Whether anything that could be handed out here has not been settled."""
-        return self.book.open_events > 0
+        return self.book.has_open
 
     def _told(self, seat: Seat) -> Seat:
         """The seat as its pilot found it."""

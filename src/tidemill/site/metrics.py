@@ -103,12 +103,12 @@ def render(samples: Iterator[Sample] | list[Sample]) -> str:
 class MetricsFile:
     """Writes the file when it is time."""
 
-    def __init__(self, path: Path, heartbeat_s: float, remarks: Remarks) -> None:
+    def __init__(self, path: Path, heartbeat_s: float, remarks: Remarks, *, io: IoShares) -> None:
         self._path = path
         self._remarks = remarks
         self._pause_s = BEATS * heartbeat_s
         self._next_s = 0.0
-        self.io: IoShares | None = None
+        self._io = io
 
     def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
         """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
@@ -124,9 +124,8 @@ class MetricsFile:
             Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
+            *_of_io(self._io),
         ]
-        if self.io is not None:
-            samples += _of_io(self.io)
         for (topic, mode), count in sorted(self._remarks.counts.items()):
             samples.append(Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode))))
         if machine.reads_snapshots:

@@ -56,13 +56,21 @@ class NodeShape(msgspec.Struct, frozen=True):
 
 
 class Preparer:
-    """Turns jobs into definitions for fleets. Programs are numbered for the life of the agent."""
+    """Turns jobs into definitions for fleets. Programs are numbered for the life of the agent. `profiles`: what was
+    traced; None = nothing is."""
 
-    def __init__(self, config: SiteConfig, applications: Applications, shape: NodeShape) -> None:
+    def __init__(
+        self,
+        config: SiteConfig,
+        applications: Applications,
+        shape: NodeShape,
+        *,
+        profiles: Profiles | None = None,
+    ) -> None:
         self._config = config
         self._applications = applications
         self._shape = shape
-        self.profiles: Profiles | None = None  #: what was traced; None = nothing is
+        self._profiles = profiles
         self.launching = Launching()  #: how payloads that span nodes are started here
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
@@ -166,9 +174,9 @@ class Preparer:
     def _traced_mark(self, spec: JobSpec) -> str:
         """Another one when traces told another cost of a start: then there is a new program."""
         approved = None if spec.app is None else self._applications.by_name.get(spec.app)
-        if self.profiles is None or approved is None:
+        if self._profiles is None or approved is None:
             return ""
-        return str(self.profiles.mark(approved.app.name, approved.app.version))
+        return str(self._profiles.mark(approved.app.name, approved.app.version))
 
     def _approved(self, spec: JobSpec) -> Approved:
         if spec.app is not None:
@@ -229,8 +237,8 @@ class Preparer:
             start_ops={},
             start_bytes={},
         )
-        if self.profiles is not None and spec.app is not None:
-            program = self.profiles.outfit(program, self._trace_every(app))
+        if self._profiles is not None and spec.app is not None:
+            program = self._profiles.outfit(program, self._trace_every(app))
         program = with_costs(program, self._config, app)
         width = asked.width
         if width is not None:
