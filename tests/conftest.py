@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,6 +76,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fault-first", type=int, default=1, help="first seed; to replay one: its number, with 1 seed"
     )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the node's program where tests need it, before a test's time runs. What does not build the tests tell."""
+    node = sys.modules.get("tests.integration.pilot_fleet")
+    needs = any("integration" in item.path.parts for item in session.items)
+    if node is not None and needs and not session.config.option.collectonly:
+        with suppress(subprocess.SubprocessError):
+            node.binary()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,8 +35,10 @@ R = TypeVar("R", bound=Record)
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def binary() -> Path:
-    """The debug build where there is a checkout with cargo, else the installed one."""
+    """The debug build where there is a checkout with cargo, else the installed one. Built once, before the first test
+    (`conftest.py`): cargo may take minutes, and waits without bound for others that build in the same directory."""
     if "TIDEMILL_NODE" in os.environ or shutil.which("cargo") is None:
         return find_binary()
     host = next(

@@ -26,7 +26,7 @@ def ended_reason(it: Field) -> str:
 def returned(it: Field, number: int) -> tuple[IntervalSet, set[str]]:
     events, reasons = IntervalSet(), set()
     for record in it.of(Returned):
-        if isinstance(record, Returned) and record.job == number:
+        if record.job == number:
             events.add(record.first, record.first + record.count)
             reasons.add(record.reason)
     return events, reasons

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.integration.pilot_fleet import field, grants, job, output, program
 
 from tidemill.node.bundle import IndexTail, bundles, read_member
-from tidemill.wire.node import Done, Failed, Returned, Started
+from tidemill.wire.node import Done, Ended, Failed, Returned, Started
 
 
 def test_every_event_is_done_once_and_the_pilot_leaves_when_idle(tmp_path: Path) -> None:
@@ -22,7 +22,8 @@ def test_every_event_is_done_once_and_the_pilot_leaves_when_idle(tmp_path: Path)
         records = it.read()
         assert isinstance(records[0], Started)
         assert records[0].cores == 2
-        last = records[-1]
+        [last] = it.of(Ended)
+        assert last is records[-1]
         assert last.reason == "idle"
         assert 0 < last.busy_us <= last.slot_us
         assert [record.s for record in records] == list(range(1, len(records) + 1))
