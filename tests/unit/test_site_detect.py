@@ -13,9 +13,9 @@ from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site_init import draw
 from tidemill.config.site import SiteConfig
 from tidemill.site.advice import advise, is_unconfigured
-from tidemill.site.detect import Login, Suggestion, Wishes, elf_machine, suggest
+from tidemill.site.detect import Login, Suggestion, Wishes, elf_machine, of_node, suggest
 from tidemill.site.finding import Finding
-from tidemill.site.probe import NodeFacts
+from tidemill.site.probe import NodeFacts, parse
 
 WISHES = Wishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
 LOGIN = Login(host="login1", machine="x86_64", binary="/opt/tidemill-node", binary_machine="x86_64")
@@ -185,3 +185,13 @@ def test_the_architecture_of_a_program_is_read_from_its_header(tmp_path: Path) -
     assert elf_machine(Path(sys.executable)) in ("x86_64", "aarch64")
     assert elf_machine(tmp_path / "none") == ""
     assert elf_machine(Path(__file__)) == ""
+
+
+def test_a_doctor_that_cannot_be_understood_on_the_node_is_told_with_what_to_do() -> None:
+    ran = "probe=1\nmachine=x86_64\nnode_status=0\n"
+    for line in ("doctor=", "doctor=tidemill-node: unknown command"):
+        node = parse(ran + line, heard=[])
+        (finding,) = [each for each in of_node(node, LOGIN) if each.check == "abilities"]
+        assert finding.state == "warn"
+        assert "is it of the same version" in finding.hint
+    assert not [each for each in of_node(parse(ran, heard=[]), LOGIN) if each.check == "abilities"]

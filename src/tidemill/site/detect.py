@@ -372,6 +372,7 @@ def of_node(node: NodeFacts | None, login: Login) -> list[Finding]:
         *_home_finding(node),
         *_memory_findings(node),
         _namespace_finding(node),
+        *([] if node.untold is None else [node.untold]),
     ]
     if node.clock_offset_s is not None and abs(node.clock_offset_s) > CLOCK_OFFSET_MAX_S:
         findings.append(

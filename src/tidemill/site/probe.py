@@ -22,6 +22,7 @@ from tidemill.batch.contract import Answer, BatchSystem, Ending, Status, Submiss
 from tidemill.errors import SiteError
 from tidemill.model.state import ALLOCATION_FINAL
 from tidemill.site.abilities import Abilities, parse_abilities
+from tidemill.site.finding import Finding
 
 WALLTIME_S = 120.0
 POLL_S = 0.25  #: pause between two looks at the output file and the listeners
@@ -113,6 +114,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_status: int | None = None  #: exit status of `tidemill-node --version`
     node_said: str = ""
     abilities: Abilities | None = None  #: as `tidemill-node doctor` found them there
+    untold: Finding | None = None  #: why there are none, though the binary runs there
     network: bool = False  #: could it try to connect?
     reached: list[str] = []  #: addresses of this host on which it reached us
     clock_offset_s: float | None = None  #: its clock minus ours
@@ -370,6 +372,7 @@ def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
     if single.get("probe") != "1" or not single.get("machine"):
         raise SiteError(f"the probe's output is none: `{text.strip()[:200]}`", transient=False)
     network = single.get("network") == "bash"
+    abilities, untold = _abilities(single.get("doctor"))
     offsets = [each.its_s + 0.5 - each.ours_s for each in heard]  # `date +%s` cuts half a second on average
     return NodeFacts(
         host=single.get("host", ""),
@@ -390,19 +393,20 @@ def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
         launchers=many.get("has", []),
         node_status=_number(single.get("node_status")),
         node_said=single.get("node_said", "")[:300],
-        abilities=_abilities(single.get("doctor", "")),
+        abilities=abilities,
+        untold=untold,
         network=network,
         reached=list(dict.fromkeys(each.address for each in heard)),
         clock_offset_s=min(offsets, key=abs) if offsets else None,
     )
 
 
-def _abilities(text: str) -> Abilities | None:
-    """None where the binary did not run, or is an older one that has no doctor."""
+def _abilities(text: str | None) -> tuple[Abilities | None, Finding | None]:
+    """What the binary's doctor told, or what is wrong with that; neither where the binary did not run."""
     try:
-        return parse_abilities(text) if text else None
-    except SiteError:
-        return None
+        return None if text is None else parse_abilities(text), None
+    except SiteError as error:
+        return None, Finding("abilities", "warn", error.message, error.hint or "")
 
 
 def _number(text: str | None) -> int | None:
