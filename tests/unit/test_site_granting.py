@@ -14,7 +14,7 @@ from tidemill.site import state as s
 from tidemill.site.fleets import Fleets
 from tidemill.site.granting import Granting
 from tidemill.site.staging import Stage
-from tidemill.wire.api import FailureReport, LeaseOrder
+from tidemill.wire.api import LeaseOrder, ReleaseReport
 
 CONFIG = SiteConfig(name="here", server="unix:/x")
 
@@ -47,5 +47,5 @@ def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_la
                                                   seed_base=0, spec=spec)], at_us=0)
         )  # fmt: skip
         assert not granting.plan(fleet)
-        assert [report.job for report in log.pool.state.reports if isinstance(report, FailureReport)] == [2]
+        assert [report.job for report in log.pool.state.reports if isinstance(report, ReleaseReport)] == [2]
     log.close()

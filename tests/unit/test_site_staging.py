@@ -60,6 +60,7 @@ def test_a_digest_that_was_written_half_is_worked_out_again(tmp_path: Path, data
         assert staged(stage, 1, data) == DIGEST
         for job in (1, 2):
             stage.clean(job)
+            stage.sweep()
 
 
 def test_the_last_job_takes_the_copy_and_its_digest_with_it(tmp_path: Path, data: Path) -> None:
@@ -67,9 +68,25 @@ def test_the_last_job_takes_the_copy_and_its_digest_with_it(tmp_path: Path, data
     for job in (1, 2):
         staged(stage, job, data)
     stage.clean(1)
+    stage.sweep()
     assert len(digests(tmp_path)) == 1
     stage.clean(2)
+    stage.sweep()
     assert list((tmp_path / "stage").iterdir()) == [tmp_path / "stage" / "files"]
+    assert list((tmp_path / "stage" / "files").iterdir()) == []
+
+
+def test_copies_are_removed_once_for_all_jobs_and_not_while_one_is_being_made(
+    tmp_path: Path, data: Path
+) -> None:
+    stage = stage_at(tmp_path)
+    for job in (1, 2):
+        staged(stage, job, data)
+        stage.clean(job)
+    with stage._lock:  # as while a thread copies a large file
+        stage.sweep()
+    assert digests(tmp_path)
+    stage.sweep()
     assert list((tmp_path / "stage" / "files").iterdir()) == []
 
 

@@ -64,8 +64,10 @@ def test_shared_input_is_staged_once_for_all_jobs_and_cleaned(tmp_path: Path, ro
         assert Path(found.path).read_text() == "hello"
     assert len(list((tmp_path / "stage" / "files").iterdir())) == 1
     it.clean(1)
+    it.sweep()
     assert (tmp_path / "stage" / "2" / "card").exists()
     it.clean(2)
+    it.sweep()
     assert not list((tmp_path / "stage" / "files").iterdir())
 
 
@@ -110,4 +112,5 @@ def test_large_shared_inputs_have_a_digest_by_which_nodes_exchange_them(tmp_path
         known = [(each.sha256, each.bytes) for each in it.stage(3, spec, [(0, 1)])]
         assert known == [(hashlib.sha256(large).hexdigest(), 1 << 20), (None, (1 << 20) - 1)]
     it.clean(3)
+    it.sweep()
     assert not (tmp_path / "stage" / "3").exists()

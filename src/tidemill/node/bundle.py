@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.node.files import sync_directory
+from tidemill.node.files import names_in, sync_directory
 from tidemill.node.framed import FramedTail
 from tidemill.wire.node import IndexEntry, OutputRef
 
@@ -38,13 +38,7 @@ def member_of(bundle: str, entry: IndexEntry) -> OutputRef:
 
 def bundles(directory: Path) -> list[Path]:
     """The bundle files of FLEET/bundle, by name."""
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 -- names only, without a stat of each
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SiteError(f"failed to list `{directory}`: {error.strerror}") from error
-    return [directory / name for name in sorted(names) if name.endswith(".tar")]
+    return [directory / name for name in names_in(directory) or [] if name.endswith(".tar")]
 
 
 def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:

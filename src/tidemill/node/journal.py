@@ -6,7 +6,6 @@ acknowledgement). Pilots number their records from 1 without gaps, so (pilot, nu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.intervals import IntervalSet
+from tidemill.node.files import names_in
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
 from tidemill.wire.node import Ended, Record
 
@@ -198,13 +198,8 @@ class FleetJournal:
 
     def _names(self) -> list[str]:
         """Journal files, the leads' first in order of incarnation: that keeps a pilot's records in order."""
-        try:
-            names = os.listdir(self._directory)  # noqa: PTH208 -- names only, without a stat of each
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise SiteError(f"failed to list `{self._directory}`: {error.strerror}") from error
-        return sorted((name for name in names if name.endswith(".log")), key=_reading_order)
+        names = [name for name in names_in(self._directory) or [] if name.endswith(".log")]
+        return sorted(names, key=_reading_order)
 
 
 def allocation_of(pilot: str) -> str:

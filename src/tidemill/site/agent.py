@@ -299,6 +299,7 @@ class Agent:
                 self.granting.forget(job)
                 self.stage.clean(job)
             self.log.apply(s.Cleaned(jobs=forgotten))
+        self.stage.sweep()
         if now >= self._next_clean_s:
             self._next_clean_s = now + CLEAN_S
             if not self.deliveries.is_busy:

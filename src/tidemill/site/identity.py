@@ -20,7 +20,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.node.files import read_bounded, sync_directory, write_durable
+from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable
 
 _NAME = re.compile(r"(\d{6,})\.json")
 _OWNER_BYTES_MAX = 65536
@@ -175,13 +175,7 @@ def _seems_alive(directory: Path, owner: Owner, dead_s: float) -> bool | None:
 
 
 def _epochs(directory: Path) -> list[int]:
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 -- names only, without a stat of each
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SiteError(f"failed to list `{directory}`: {error.strerror}") from error
-    return [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
+    return [int(match[1]) for match in map(_NAME.fullmatch, names_in(directory) or []) if match]
 
 
 def _owner(directory: Path, epoch: int) -> Owner | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.node.files import sync_directory, write_durable
+from tidemill.node.files import names_in, sync_directory, write_durable
 from tidemill.node.framed import decode_lines, frame
 from tidemill.site.pool import Pool
 from tidemill.site.state import Entry, SiteState, decode_hook, encode_hook
@@ -144,13 +144,9 @@ class SiteLog:
 
 
 def _segments(directory: Path) -> list[tuple[int, int]]:
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 -- names only, without a stat of each
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SiteError(f"failed to list `{directory}`: {error.strerror}") from error
-    matches = [match for match in map(_NAME.fullmatch, names) if match and match[3] == "snap"]
+    matches = [
+        match for match in map(_NAME.fullmatch, names_in(directory) or []) if match and match[3] == "snap"
+    ]
     return [(int(match[1]), int(match[2])) for match in matches]
 
 

@@ -47,6 +47,7 @@ class Stage:
             path.stat().st_size for path in self._files.iterdir() if not path.name.startswith(".")
         )
         self._lock = threading.Lock()
+        self._is_swept = False
 
     def stage(self, job: int, spec: JobSpec, events: list[tuple[int, int]]) -> list[InputDef]:
         """Have the inputs of these events in place. Raises SiteError, which becomes the job's `stage_in` failure."""
@@ -84,20 +85,32 @@ class Stage:
         return inputs
 
     def clean(self, job: int) -> None:
-        """Remove a job's inputs, and copies that nobody needs any more. Raises SiteError."""
+        """Remove a job's inputs; `sweep` removes copies that nobody needs any more. Raises SiteError."""
         try:
             shutil.rmtree(self._directory / str(job))
         except FileNotFoundError:
             return
         except OSError as error:
             raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
-        with self._lock:
+        self._is_swept = False
+
+    def sweep(self) -> None:
+        """Remove copies that no job needs, once for all jobs that were cleaned. While one is being made it is left for
+        the next call: nobody waits for a large file. Raises SiteError."""
+        if self._is_swept or not self._lock.acquire(blocking=False):
+            return
+        try:
             for path in [each for each in self._files.iterdir() if not each.name.startswith(".")]:
                 status = path.stat()
                 if status.st_nlink == 1:
                     path.unlink()
                     _digest_file(path).unlink(missing_ok=True)
                     self._bytes -= status.st_size
+            self._is_swept = True
+        except OSError as error:
+            raise SiteError(f"failed to clean `{self._files}`: {error.strerror}") from error
+        finally:
+            self._lock.release()
 
     def _shared(self, directory: Path, one: Input) -> InputDef:
         path = directory / one.name
