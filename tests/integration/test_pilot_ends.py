@@ -246,6 +246,29 @@ def test_a_slot_that_is_killed_is_made_again_and_its_events_run_again(tmp_path: 
         assert str(it.done(1)) == "0-119"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gets into the namespaces of a slot")
+def test_a_slot_that_the_kernel_holds_does_not_hold_up_the_pilot(tmp_path: Path) -> None:
+    with field(tmp_path) as it:
+        work = job(1, "sleep 0.05", events=60)
+        it.fleet.write_work(programs=[program(event_s=0.05)], jobs=[work], grants=grants(work))
+        it.lead()
+        pilot = it.pilot("--cores", "2")
+        it.until(lambda: bool(it.done(1)), "an event is done")
+        slot = children(children(pilot.pid)[0])[0]
+        # an init ends when its namespace is empty: this one holds a process that is waited for elsewhere, by nobody
+        with subprocess.Popen(["nsenter", f"--target={slot}", "--pid", "sleep", "600"]) as guest:
+            try:
+                it.until(lambda: bool(children(guest.pid)), "the slot has a guest")
+                guest.send_signal(signal.SIGSTOP)
+                os.kill(slot, signal.SIGKILL)
+                it.until(lambda: str(it.done(1)) == "0-59", "all is done")
+                assert Path(f"/proc/{slot}").exists()
+            finally:
+                guest.kill()
+        it.until(lambda: not Path(f"/proc/{slot}").exists(), "it has been waited for")
+        assert it.ended(pilot) == 0, it.tails()
+
+
 def test_slots_that_die_again_and_again_end_the_pilot(tmp_path: Path) -> None:
     with field(tmp_path) as it:
         work = job(1, f"exec sleep {SLEEP_S}", events=50)

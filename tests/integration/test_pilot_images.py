@@ -153,6 +153,25 @@ def test_without_namespaces_paths_are_rewritten_and_nothing_is_left() -> None:
         assert not list(Path("/dev/shm").glob(f"tidemill-node-{NOBODY}-*"))
 
 
+@as_root
+def test_an_ordinary_users_image_of_read_only_directories_makes_room_for_another() -> None:
+    with place(images="auto", store_mb=130) as (sw, it):
+        (sw.area / "bin").chmod(0o555)
+        sw.area.chmod(0o555)
+        first, second = sw.image("one", extra_bytes=30 << 20), sw.image("two", extra_bytes=30 << 20)
+        limit = "echo 0 > /proc/sys/user/max_user_namespaces"
+        powerless = f"{limit} && exec setpriv --bounding-set=-all"
+        nested = ordinary(sw, fuse=True).replace(USER, f'{USER} unshare -Ur sh -c \'{powerless} "$0" "$@"\'')
+        shells = [program(1, images=[first]), program(2, images=[second])]
+        shells = [msgspec.structs.replace(shell, stdout_output=True) for shell in shells]
+        look = f"find /dev/shm/tidemill-node-* -path '*{sw.area}/bin/hello' 2> /dev/null; true"
+        run(it, shells, [job(n, look, events=1, of=n) for n in (1, 2)], before=nested)
+        assert [each.mode for each in noted(it)] == ["relocate", "relocate"], it.tails()
+        for number in (1, 2):
+            [found] = outputs(it, number)
+            assert found.count(b"bin/hello") == 1, found
+
+
 def test_applications_share_one_copy_and_other_images_are_other_slots() -> None:
     with place(images="fuse") as (sw, it):
         first, second = sw.image("one", "first release"), sw.image("two", "second release")

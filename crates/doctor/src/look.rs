@@ -1,12 +1,13 @@
 //! What can be read without trying anything.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
 use tidemill_image::PROGRAM_PLACES;
 use tidemill_sys::trial::{self, Resource};
-use tidemill_sys::{file, process};
+use tidemill_sys::{process, spawn};
 
 use crate::facts::{CGroups, Facts, Limits, Memory, Place};
 
@@ -118,23 +119,13 @@ fn confined() -> String {
 }
 
 fn programs() -> BTreeMap<String, String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut dirs: Vec<PathBuf> = std::env::split_paths(&path)
-        .filter(|dir| dir.is_absolute())
-        .collect();
-    dirs.extend(PROGRAM_PLACES.iter().map(PathBuf::from));
-    let find = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|path| may_run(path));
+    let mut places = spawn::path_places();
+    places.extend(PROGRAM_PLACES.iter().map(PathBuf::from));
+    let find = |name: &str| spawn::find_program(OsStr::new(name), places.iter().cloned());
     PROGRAMS
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), find(name)?.to_string_lossy().into_owned())))
         .collect()
-}
-
-fn may_run(path: &Path) -> bool {
-    let Ok(text) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
-        return false;
-    };
-    path.is_file() && file::executable(&text).is_ok()
 }
 
 fn is_setuid_root(path: &str) -> bool {

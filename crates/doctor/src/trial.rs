@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::trial::{self, Tracing};
-use tidemill_sys::{mount, security, signal, time, Result, SysError};
+use tidemill_sys::{child, mount, security, signal, time, Result, SysError};
 
 use crate::facts::{
     Tried, FUSE, FUSE_DEVICE, MOUNT, NESTED, OVERLAY, PROC, PTRACE, SECCOMP, TCP, TMPFS, TRACE, USER,
@@ -18,8 +18,6 @@ use crate::facts::{
 
 /// A child that has not answered by then is given up.
 const ANSWER_US: u64 = 5_000_000;
-/// Looks at a killed child, a millisecond apart.
-const END_TRIES: u32 = 200;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// A directory that every node has, covered in the child's own mount namespace only.
 const POINT: &str = "/tmp";
@@ -65,7 +63,7 @@ fn in_child(what: fn(Tell<'_>)) -> BTreeMap<String, Tried> {
         Ok(pipe) => pipe,
         Err(error) => return failed(&error),
     };
-    let child = match process::fork(Namespaces::NONE) {
+    let pid = match process::fork(Namespaces::NONE) {
         Ok(Fork::Parent { child }) => child,
         Ok(Fork::Child) => {
             let mut tell = |(name, result): Answer| {
@@ -82,19 +80,8 @@ fn in_child(what: fn(Tell<'_>)) -> BTreeMap<String, Tried> {
     };
     drop(theirs);
     let text = listen(&ours, ANSWER_US);
-    end(child);
+    child::end(pid);
     parse(&text)
-}
-
-/// Ends it and takes it away; one that hangs in the kernel is left to die later.
-fn end(child: i32) {
-    let _ = signal::kill(child, signal::KILL);
-    for _ in 0..END_TRIES {
-        if !matches!(process::wait(child, false), Ok(process::Waited::Running)) {
-            return;
-        }
-        let _ = fd::poll(&mut [], Some(1000));
-    }
 }
 
 fn listen(from: &std::os::fd::OwnedFd, limit_us: u64) -> String {
@@ -192,9 +179,7 @@ fn own_user((uid, gid): (u32, u32)) -> Result<()> {
         user: true,
         ..Namespaces::NONE
     })?;
-    write("/proc/self/setgroups", "deny")?;
-    write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
-    write("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+    process::map_user((uid, gid), (uid, gid))?;
     if process::user_and_group() == (uid, gid) {
         return Ok(());
     }
@@ -316,10 +301,6 @@ fn network(tell: Tell<'_>) {
         server.read(&mut [0_u8; 1]).map(drop).map_err(said("read at"))
     };
     tell((TCP, try_it()));
-}
-
-fn write(path: &str, text: &str) -> Result<()> {
-    write_path(Path::new(path), text)
 }
 
 fn write_path(path: &Path, text: &str) -> Result<()> {

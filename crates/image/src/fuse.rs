@@ -4,7 +4,7 @@
 //! (its ChangeLog, "/dev/fd/%u"), so it needs neither rights nor fusermount. An ordinary user's squashfuse runs in a user
 //! namespace in which he is user 0: files of an image belong to 0, and so they become his. It gets SIGKILL when we end.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use tidemill_sys::fd;
 use tidemill_sys::overlay::{self, FuseUser};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
 use tidemill_sys::spawn::{self, Strings};
-use tidemill_sys::{file, mount, security, signal, socket, time, SysError};
+use tidemill_sys::{child, file, mount, security, signal, socket, time, SysError};
 use tidemill_wire::log::cause;
 
 use crate::{ImageError, Limits};
@@ -59,15 +59,11 @@ pub(crate) struct Daemon {
 }
 
 /// The first squashfuse of the usual places and PATH.
-fn find(path: &OsString) -> Option<PathBuf> {
-    let places = PROGRAM_PLACES.iter().map(PathBuf::from);
-    let places: Vec<PathBuf> = places.chain(std::env::split_paths(path)).collect();
-    PROGRAMS.iter().find_map(|program| {
-        let paths = places.iter().map(|place| place.join(program));
-        paths.filter(|path| path.is_absolute()).find(|path| {
-            CString::new(path.as_os_str().as_bytes()).is_ok_and(|path| file::executable(&path).is_ok())
-        })
-    })
+fn find() -> Option<PathBuf> {
+    let mut places: Vec<PathBuf> = PROGRAM_PLACES.iter().map(PathBuf::from).collect();
+    places.extend(spawn::path_places());
+    let find = |program: &&str| spawn::find_program(OsStr::new(program), places.iter().cloned());
+    PROGRAMS.iter().find_map(find)
 }
 
 /// How squashfuse is made ours.
@@ -82,8 +78,7 @@ enum Identity {
 impl Daemon {
     /// Mounts the image at `at` and waits until it answers.
     pub fn start(image: &Path, at: &Path, limits: &Limits) -> Result<Daemon, ImageError> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let program = find(&path).ok_or_else(|| {
+        let program = find().ok_or_else(|| {
             ImageError::Fuse(format!(
                 "no squashfuse_ll or squashfuse in {} or PATH",
                 PROGRAM_PLACES.join(", ")
@@ -179,9 +174,8 @@ impl Daemon {
             return Ok(());
         }
         if answer.is_none() {
-            let _ = signal::kill(asker, signal::KILL);
             let _ = signal::kill(self.pid, signal::KILL); // lets go of the asker where it is stuck
-            let _ = process::wait(asker, true);
+            child::end(asker);
         }
         Err(ImageError::Fuse(ended.unwrap_or_else(|| {
             format!(
@@ -220,8 +214,7 @@ impl Daemon {
             self.listen();
         }
         let how = match self.exit.flatten() {
-            Some(Exit::Status(status)) => format!("ended with status {status}"),
-            Some(Exit::Signal(number)) => format!("ended with signal {number}"),
+            Some(exit) => format!("ended with {exit}"),
             None => "is gone".to_owned(),
         };
         Some(format!(
@@ -259,8 +252,7 @@ impl Drop for Daemon {
             let _ = mount::detach(&self.at);
         }
         if self.exit.is_none() {
-            let _ = signal::kill(self.pid, signal::KILL);
-            let _ = process::wait(self.pid, true);
+            child::end(self.pid);
         }
     }
 }
@@ -307,9 +299,6 @@ fn be_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> ! {
     process::exit_now(127)
 }
 
-/// HUP INT QUIT USR1 USR2 TERM.
-const NOT_ITS_OWN: [i32; 6] = [1, 2, 3, 10, 12, 15];
-
 /// Returns only what went wrong.
 fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> SysError {
     let (argv, env, path) = match words_for(program, image) {
@@ -325,7 +314,7 @@ fn become_squashfuse(birth: &Birth, program: &Path, image: &Path, at: &Path) -> 
         fd::place(fuse.as_fd(), CONNECTION)?;
         signal::reset_all()?;
         // batch systems signal all processes of a job: it serves until its owner lets go of it, by KILL
-        signal::block_only(&NOT_ITS_OWN)?;
+        signal::block_only(&signal::SENT_TO_ALL)?;
         security::start_programs_without_capabilities()?;
         security::forbid_new_privileges()?;
         security::set_parent_death_signal(signal::KILL)?;
@@ -370,14 +359,7 @@ fn words_for(program: &Path, image: &Path) -> Result<(Strings, Strings, CString)
 fn mount_here(birth: &Birth, at: &Path) -> Result<File, SysError> {
     let (uid, gid) = birth.user;
     if birth.identity == Identity::Owner {
-        let write = |path: &str, text: &str| {
-            std::fs::write(path, text).map_err(|source| SysError::new("write", path, source))
-        };
-        security::set_dumpable(true)?;
-        write("/proc/self/setgroups", "deny")?;
-        write("/proc/self/uid_map", &format!("0 {uid} 1"))?;
-        write("/proc/self/gid_map", &format!("0 {gid} 1"))?;
-        security::set_dumpable(false)?;
+        process::map_user((uid, gid), (0, 0))?;
         let fuse = overlay::open_fuse()?;
         let user = FuseUser {
             uid: 0,

@@ -92,10 +92,7 @@ fn enter(pid: bool) -> i32 {
     match process::fork(namespaces).unwrap() {
         Fork::Parent { child } => child,
         Fork::Child => {
-            tidemill_sys::security::set_dumpable(true).unwrap();
-            std::fs::write("/proc/self/setgroups", "deny").unwrap();
-            std::fs::write("/proc/self/uid_map", format!("{USER} {USER} 1")).unwrap();
-            std::fs::write("/proc/self/gid_map", format!("{USER} {USER} 1")).unwrap();
+            process::map_user((USER, USER), (USER, USER)).unwrap();
             mount::make_all_private().unwrap();
             0
         }

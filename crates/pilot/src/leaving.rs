@@ -1,6 +1,7 @@
 //! How a pilot leaves: drains or stops, makes everything safe, says why.
 
 use tidemill_slot::ToSlot;
+use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::{Ended, Record};
@@ -21,6 +22,9 @@ const PEACE_ACK_US: u64 = 10_000_000;
 /// A journal that cannot be written at the end is tried again for so long, in peace.
 const SAVE_US: u64 = 20_000_000;
 const PAUSE_US: u64 = 100_000;
+/// What takes long to remove gets so long at the end, when all is safe.
+const STOP_REMOVAL_US: u64 = 300_000;
+const PEACE_REMOVAL_US: u64 = 10_000_000;
 
 /// Why a pilot leaves: `reason` of its Ended record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,10 +237,11 @@ impl Pilot {
         )?;
         self.make_safe(now_us)?;
         for (_, slot) in std::mem::take(&mut self.slots) {
-            slot.kill();
+            self.kill_slot(slot);
         }
-        self.leave_stage();
-        self.node.leave();
+        let left = [self.leave_stage(), self.node.leave()];
+        self.lingering.extend(left.into_iter().flatten());
+        self.wait_for_lingering();
         LOG.info(
             "pilot.left",
             &[
@@ -252,6 +257,18 @@ impl Pilot {
         } else {
             0
         })
+    }
+
+    /// Give removals some time; they end with us, and what they have not got to is removed by the next pilot.
+    fn wait_for_lingering(&self) {
+        let limit_us = match self.phase {
+            Phase::Stopping { .. } => STOP_REMOVAL_US,
+            _ => PEACE_REMOVAL_US,
+        };
+        let until_us = monotonic_us() + limit_us;
+        for &pid in &self.lingering {
+            let _ = child::wait_at_most(pid, until_us.saturating_sub(monotonic_us()));
+        }
     }
 
     /// Slot time between the first start and the last end of a payload.

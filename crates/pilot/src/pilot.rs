@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
 use tidemill_slot::{Isolation, Slot};
+use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::time::monotonic_us;
 use tidemill_wire::log::Log;
@@ -77,6 +78,8 @@ pub struct Pilot {
     pub(crate) told: HashSet<String>,
     pub(crate) first_traces: FirstTraces,
     pub(crate) slots: BTreeMap<u32, Slot>,
+    /// Children that were killed and have not ended, or still remove what slots left.
+    pub(crate) lingering: Vec<i32>,
     pub(crate) records: Records,
     pub(crate) source: Source,
     pub(crate) keeper: Keeper,
@@ -141,6 +144,7 @@ impl Pilot {
             told: HashSet::new(),
             first_traces: FirstTraces::default(),
             slots: BTreeMap::new(),
+            lingering: Vec::new(),
             records,
             source,
             keeper,
@@ -186,6 +190,7 @@ impl Pilot {
     fn turn(&mut self) -> Result<(), PilotError> {
         self.wait()?;
         let now_us = monotonic_us();
+        self.lingering.retain(|&pid| child::still_runs(pid));
         if let Some(notice) = self.signals.take() {
             self.obey(notice, now_us)?;
         }

@@ -39,11 +39,6 @@ pub struct Records {
 }
 
 impl Records {
-    /// Whose they are.
-    pub fn pilot(&self) -> &str {
-        &self.pilot
-    }
-
     pub fn new(pilot: &str, journal_directory: &Path) -> Self {
         Records {
             pilot: pilot.to_owned(),

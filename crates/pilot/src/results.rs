@@ -88,10 +88,20 @@ impl Pilot {
     /// Kill a slot that has no work.
     pub(crate) fn end_slot(&mut self, slot: u32) {
         if let Some(ended) = self.slots.remove(&slot) {
-            ended.kill();
+            self.kill_slot(ended);
             LOG.info("slot.ended", &[("slot", &slot)]);
         }
         self.close_life(slot);
+    }
+
+    /// Kill a slot; what is not over at once is left to itself.
+    pub(crate) fn kill_slot(&mut self, slot: Slot) {
+        let index = slot.index();
+        let left = slot.kill();
+        if !left.is_empty() {
+            LOG.warning("slot.lingers", &[("slot", &index), ("pids", &left)]);
+        }
+        self.lingering.extend(left);
     }
 
     fn close_life(&mut self, slot: u32) {
@@ -113,7 +123,7 @@ impl Pilot {
         );
         let lost = self.binding.lose_slot(slot);
         if let Some(dead) = self.slots.remove(&slot) {
-            dead.kill();
+            self.kill_slot(dead);
         }
         self.close_life(slot);
         for (place, piece) in lost.into_iter().enumerate() {

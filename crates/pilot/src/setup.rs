@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use tidemill_sys::{fd, signal};
+use tidemill_sys::process::Waited;
 use tidemill_wire::{Grant, SetupDef, Work};
 
 pub use child::run;
@@ -25,8 +25,6 @@ use crate::again;
 /// How often a child's end, or another pilot's result, is looked for.
 const LOOK_US: u64 = 50_000;
 const LOOK_OTHERS_US: u64 = 1_000_000;
-/// So many milliseconds a child gets to end its shell, which it looks after every five.
-const END_LOOKS: usize = 200;
 /// A set-up that has failed too often is not tried again sooner: others may do better in the meantime.
 const TRY_AGAIN_US: u64 = 30_000_000;
 /// Another pilot's claim is believed so much longer than its lines may take.
@@ -406,14 +404,10 @@ impl Drop for Setups {
 /// End a child with its shell and its files: it sees that nobody hears its answer.
 fn end(child: &mut Child) {
     drop(child.stdout.take());
-    for _ in 0..END_LOOKS {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
-        let _ = fd::poll(&mut [], Some(1000));
+    let pid = child.id() as i32;
+    if matches!(tidemill_sys::child::wait_a_moment(pid), Ok(Waited::Running)) {
+        tidemill_sys::child::end(pid);
     }
-    let _ = signal::kill(child.id() as i32, signal::KILL);
-    let _ = child.wait();
 }
 
 /// Of one try; `settle` says what follows.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tidemill_stage::Order;
 use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
+use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_wire::log;
 
 use crate::again;
@@ -17,6 +18,8 @@ use crate::variables;
 
 /// A stage that has lived for so long did not die of what its predecessors died of.
 const STEADY_US: u64 = 600_000_000;
+/// What directories in the fast tier are named after.
+const FAST: &str = "stage";
 
 /// The process, and what became of earlier ones.
 #[derive(Default)]
@@ -165,7 +168,7 @@ impl Pilot {
     fn start_stage(&mut self) -> Result<StageProcess, String> {
         let store_mb = self.binding.store_mb();
         let home = self.node.enter(store_mb)?.join("files");
-        let fast = self.fast_directory();
+        let fast = self.fast_directory().map(Path::to_owned);
         self.staging.directories = std::iter::once(home.clone()).chain(fast.clone()).collect();
         let peers = self.post.settings().peers;
         let (name, secret, host) = match self.source.as_peer() {
@@ -186,33 +189,31 @@ impl Pilot {
         StageProcess::start(&order).map_err(|error| log::cause(&error))
     }
 
-    /// A directory of ours in the fast tier; None where there is none, or it cannot be used (said in the log).
-    fn fast_directory(&self) -> Option<PathBuf> {
-        let wanted = self.post.settings().fast_dir.as_deref()?;
-        let name = self.records.pilot().to_owned();
-        let made = variables::expand(wanted).and_then(|base| {
-            let path = Path::new(&base).join(format!(".tidemill-{name}"));
-            let made = std::fs::DirBuilder::new()
-                .mode(0o700)
-                .recursive(true)
-                .create(&path);
-            made.map_err(|error| format!("failed to make `{}`: {error}", path.display()))?;
-            Ok(path)
-        });
-        match made {
-            Ok(path) => Some(path),
-            Err(cause) => {
-                LOG.warning("stage.no_fast_dir", &[("cause", &cause)]);
-                None
+    /// A directory of ours in the fast tier, which nobody else has made; a stage after the first one finds the same. None
+    /// where there is none, or it cannot be used (said in the log).
+    fn fast_directory(&mut self) -> Option<&Path> {
+        if self.staging.fast.is_none() {
+            let wanted = self.post.settings().fast_dir.as_deref()?;
+            let made = variables::expand(wanted).and_then(|base| {
+                let made = std::fs::DirBuilder::new()
+                    .mode(0o700)
+                    .recursive(true)
+                    .create(&base);
+                made.map_err(|error| format!("failed to make `{base}`: {error}"))?;
+                OwnDirectory::make(Path::new(&base), FAST).map_err(|error| log::cause(&error))
+            });
+            match made {
+                Ok(own) => self.staging.fast = Some(own),
+                Err(cause) => LOG.warning("stage.no_fast_dir", &[("cause", &cause)]),
             }
         }
+        self.staging.fast.as_ref().map(OwnDirectory::path)
     }
 
-    /// End the stage, and all that it held.
-    pub(crate) fn leave_stage(&mut self) {
+    /// End the stage, and all that it held; the child that still removes it.
+    pub(crate) fn leave_stage(&mut self) -> Option<i32> {
         self.staging.stage = Stage::None;
-        for directory in self.staging.directories.iter().skip(1) {
-            let _ = std::fs::remove_dir_all(directory); // the stage may have been quicker
-        }
+        let fast = self.staging.fast.take()?;
+        own::remove_aside(fast.path())
     }
 }

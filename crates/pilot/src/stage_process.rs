@@ -2,17 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tidemill_stage::{Order, Report};
-use tidemill_sys::socket;
+use tidemill_sys::process::Waited;
+use tidemill_sys::{child, socket};
 use tidemill_wire::log::cause;
 use tidemill_wire::{Fill, LineBuffer, OutBuffer, LINE_BYTES_MAX};
 
 use crate::error::PilotError;
 
 pub struct StageProcess {
-    child: Child,
+    pid: i32,
     socket: UnixStream,
     lines: LineBuffer,
     out: OutBuffer,
@@ -34,7 +35,7 @@ impl StageProcess {
             .spawn()
             .map_err(PilotError::system("start the stage"))?;
         let mut stage = StageProcess {
-            child,
+            pid: child.id() as i32,
             socket: ours,
             lines: LineBuffer::new(LINE_BYTES_MAX),
             out: OutBuffer::default(),
@@ -85,16 +86,18 @@ impl StageProcess {
 
     /// How it ended.
     fn end(&mut self) -> String {
-        match self.child.wait() {
-            Ok(status) => format!("the process that brings files to this node ended: {status}"),
-            Err(error) => format!("the process that brings files to this node ended: {error}"),
-        }
+        let how = match child::wait_a_moment(self.pid) {
+            Ok(Waited::Ended { exit, .. }) => format!("ended with {exit}"),
+            Ok(Waited::Running) => String::from("hung up and has not ended"),
+            Ok(Waited::NoChildren) => String::from("is gone"),
+            Err(error) => format!("is gone: {}", cause(&error)),
+        };
+        format!("the process that brings files to this node {how}")
     }
 }
 
 impl Drop for StageProcess {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended
-        let _ = self.child.wait();
+        child::end(self.pid);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tidemill_stage::{FailureKind, Order, Report};
+use tidemill_sys::own::OwnDirectory;
 use tidemill_wire::{ImageUse, InputDef, IoArea, Piece, StagedFile};
 
 use crate::error::PilotError;
@@ -25,6 +26,8 @@ pub struct Staging {
     pub failures: usize,
     /// Where files are held: in memory, and in the fast tier where there is one.
     pub directories: Vec<PathBuf>,
+    /// The one in the fast tier.
+    pub fast: Option<OwnDirectory>,
 }
 
 impl Staging {

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::own::{self, OwnDirectory};
-use tidemill_sys::process::{self, Fork, Namespaces, Waited};
-use tidemill_sys::{file, signal, socket, time, SysError};
+use tidemill_sys::process::{self, Fork, Namespaces};
+use tidemill_sys::{child, file, socket, time, SysError};
 
 use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
 use crate::init::{self, Birth};
@@ -135,9 +135,7 @@ fn start_in(
     drop(theirs);
     let up = wait_until_up(spec, pid, &ours);
     if up.is_err() {
-        // it has ended or is to end; nobody else waits for it
-        let _ = signal::kill(pid, signal::KILL);
-        let _ = process::wait(pid, true);
+        child::end(pid); // nobody else waits for it
     }
     let (scratch, input, isolated, note) = up?;
     let up = FromSlot::Up {
@@ -403,27 +401,36 @@ impl Slot {
         }
     }
 
-    /// Kills the init and with it everything in the slot, and waits for its end.
-    pub fn kill(mut self) {
-        self.end();
+    /// Kills the init and with it everything in the slot, and removes its directory. Children that are still at that
+    /// after a moment (the kernel may hold a payload that hangs in a file system, and its init with it; a large tree takes
+    /// long) are returned: the caller waits for them when they have ended.
+    pub fn kill(mut self) -> Vec<i32> {
+        self.end()
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Vec<i32> {
+        let mut left = Vec::new();
         if self.socket.take().is_none() {
-            return;
+            return left;
         }
         if self.isolated == Isolated::Subreaper {
             self.wait_until_left();
         }
-        // waited for already, or by the pilot: then there is nothing to kill
-        if matches!(process::wait(self.pid, false), Ok(Waited::Running)) {
-            let _ = signal::kill(self.pid, signal::KILL);
-            let _ = process::wait(self.pid, true);
+        if !child::end(self.pid) {
+            left.push(self.pid);
         }
         if let Some(directory) = &self.directory {
-            let _ = file::empty(self.scratch.as_fd(), &[]);
-            own::remove(directory.path());
+            let scratch = &self.scratch;
+            let remove = || {
+                let _ = file::empty(scratch.as_fd(), &[]); // the path may be covered by now
+                own::remove(directory.path());
+            };
+            match child::aside(&[scratch.as_raw_fd()], remove) {
+                Ok(busy) => left.extend(busy),
+                Err(_) => remove(),
+            }
         }
+        left
     }
 
     /// Without a PID namespace only the init itself can end its payloads: it does when its socket closes.

@@ -20,8 +20,6 @@ mod protocol;
 mod queue;
 mod template;
 
-pub use tidemill_sys::own; // the pilot's directories are made likewise
-
 pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};

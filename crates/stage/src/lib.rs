@@ -33,8 +33,6 @@ pub use entry::BLOCK_BYTES;
 use error::StageError;
 
 const LOG: Log = Log::new("stage");
-/// Signals that a batch system may send to all processes: the pilot decides, not we.
-const SHRUGGED_OFF: [i32; 6] = [1, 2, 3, 10, 12, 15]; // HUP INT QUIT USR1 USR2 TERM
 
 /// What `--help` says.
 pub const USAGE: &str = "\
@@ -82,7 +80,7 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> i32 {
 }
 
 fn stage() -> Result<(), StageError> {
-    signal::shrug_off(&SHRUGGED_OFF)?;
+    signal::shrug_off(&signal::SENT_TO_ALL)?;
     security::set_dumpable(false)?; // it knows the fleet's secret
     process::raise_open_files()?;
     let socket = std::io::stdin()

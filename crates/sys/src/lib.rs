@@ -3,6 +3,7 @@
 //! Every error names the operation and its object. Nothing here panics, and nothing starts a thread.
 
 pub mod attribute;
+pub mod child;
 mod error;
 pub mod fd;
 pub mod file;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::{attribute, file, process, time, Result, SysError};
+use crate::{attribute, child, file, process, time, Result, SysError};
 
 /// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
 const NO_LOCKS: [i32; 3] = [38, 95, 37];
@@ -101,6 +101,17 @@ pub fn remove(path: &Path) -> bool {
         let _ = file::empty(dir.as_fd(), &[]); // what is left makes the next line fail
     }
     std::fs::remove_dir(path).is_ok()
+}
+
+/// As `remove`, in a child; the child, where there is so much that it is still at it after a moment.
+pub fn remove_aside(path: &Path) -> Option<i32> {
+    let work = || {
+        remove(path);
+    };
+    child::aside(&[], work).unwrap_or_else(|_| {
+        work(); // there are no more processes: then here
+        None
+    })
 }
 
 fn prefix(what: &str) -> String {

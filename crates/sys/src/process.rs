@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use crate::error::{check, Result, SysError};
+use crate::security;
 
 /// Which namespaces a new process gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +116,22 @@ pub fn unshare(namespaces: Namespaces) -> Result<()> {
     Ok(())
 }
 
+/// In a user namespace that this process has just got: user and group `outside` are `inside` in it, and no others are
+/// there. The process is dumpable meanwhile: else root owns its entries in /proc, and a user may not write them.
+pub fn map_user(outside: (u32, u32), inside: (u32, u32)) -> Result<()> {
+    let write = |name: &str, text: String| {
+        let path = format!("/proc/self/{name}");
+        std::fs::write(&path, text).map_err(|source| SysError::new("write", path, source))
+    };
+    let dumpable = security::is_dumpable()?;
+    security::set_dumpable(true)?;
+    let mapped = write("setgroups", "deny".to_owned())
+        .and_then(|()| write("uid_map", format!("{} {} 1", inside.0, outside.0)))
+        .and_then(|()| write("gid_map", format!("{} {} 1", inside.1, outside.1)));
+    security::set_dumpable(dumpable)?;
+    mapped
+}
+
 /// What a process used until its end, with the children it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -128,6 +145,15 @@ pub struct Usage {
 pub enum Exit {
     Status(i32),
     Signal(i32),
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Exit::Status(status) => write!(to, "status {status}"),
+            Exit::Signal(number) => write!(to, "signal {number}"),
+        }
+    }
 }
 
 /// What waiting for any child gave.

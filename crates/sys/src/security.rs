@@ -18,6 +18,12 @@ pub fn set_dumpable(dumpable: bool) -> Result<()> {
     )
 }
 
+pub fn is_dumpable() -> Result<bool> {
+    // SAFETY: takes numbers, no pointers.
+    let answer = unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
+    Ok(check(answer, "prctl", "PR_GET_DUMPABLE")? == 1)
+}
+
 /// This process gets the signal when its parent ends. The caller then checks that the parent still lives.
 pub fn set_parent_death_signal(signal: i32) -> Result<()> {
     prctl(

@@ -1,11 +1,30 @@
 //! Starting programs: vfork and exec with as few system calls as possible.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use crate::error::{Result, SysError};
+use crate::file;
+
+/// Directories of our PATH, but for relative ones: those depend on where we are.
+pub fn path_places() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|place| place.is_absolute())
+        .collect()
+}
+
+/// The first file of this name in these directories that we may execute.
+pub fn find_program(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
+    places.into_iter().map(|place| place.join(name)).find(|path| {
+        let text = CString::new(path.as_os_str().as_bytes());
+        path.is_file() && text.is_ok_and(|text| file::executable(&text).is_ok())
+    })
+}
 
 /// Strings as execve wants them: pointers, with a null at the end.
 #[derive(Debug, Default)]
@@ -179,6 +198,25 @@ pub fn replace(path: &CStr, argv: &Strings, env: &Strings) -> SysError {
 mod tests {
     use super::*;
     use crate::process::{wait, Exit, Waited};
+
+    #[test]
+    fn programs_are_found_in_the_order_of_places_and_only_what_can_be_run() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let places = ["directory", "plain", "right", "later"].map(|name| dir.path().join(name));
+        for place in &places {
+            std::fs::create_dir(place).unwrap();
+        }
+        std::fs::create_dir(places[0].join("it")).unwrap();
+        for (place, mode) in [(1, 0o644), (2, 0o755), (3, 0o755)] {
+            let path = places[place].join("it");
+            std::fs::write(&path, "x").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let found = find_program(OsStr::new("it"), places.clone());
+        assert_eq!(found, Some(places[2].join("it")));
+        assert_eq!(find_program(OsStr::new("other"), places), None);
+    }
 
     fn strings(texts: &[&str]) -> Strings {
         let mut strings = Strings::new();

@@ -14,7 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use tidemill_sys::fd::{self, Poll, READABLE};
-use tidemill_sys::{mount, security, SysError};
+use tidemill_sys::{mount, process, SysError};
 
 use super::alias::{Alias, BASE};
 use super::offspring::{self, Outcome, Start};
@@ -43,15 +43,8 @@ pub(super) fn run(order: &Order, birth: &Birth, alias: &Alias) {
 
 /// Identity, private mounts and T.
 fn enter(order: &Order, birth: &Birth) -> Result<(), SysError> {
-    let (uid, gid) = birth.identity;
-    let write = |path: &str, text: &str| {
-        std::fs::write(path, text).map_err(|source| SysError::new("write", path, source))
-    };
     if birth.user_namespace {
-        security::set_dumpable(true)?;
-        write("/proc/self/setgroups", "deny")?;
-        write("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
-        write("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+        process::map_user(birth.identity, birth.identity)?;
     }
     mount::make_all_private()?;
     mount::tmpfs(Path::new(BASE), order.memory_bytes, 0o755)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
 use tidemill_sys::spawn::{self, Strings};
-use tidemill_sys::{file, security, signal, time, SysError};
+use tidemill_sys::{security, signal, time, SysError};
 
 use super::report::{Report, Reporter};
 use crate::show::Shown;
@@ -102,15 +102,9 @@ fn find(start: &Start) -> Result<CString, SysError> {
     }
     let path = start.env.iter().find(|(key, _)| key == "PATH");
     let path = path.map_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"), |(_, path)| path);
-    for place in std::env::split_paths(path) {
-        let candidate = place.join(name);
-        let text = c(&candidate)?;
-        if candidate.is_file() && file::executable(&text).is_ok() {
-            return Ok(text);
-        }
-    }
-    let source = std::io::Error::from_raw_os_error(2);
-    Err(SysError::new("find on PATH", name.to_string_lossy(), source))
+    let found = spawn::find_program(name, std::env::split_paths(path));
+    let source = std::io::ErrorKind::NotFound.into();
+    c(&found.ok_or_else(|| SysError::new("find on PATH", name.to_string_lossy(), source))?)
 }
 
 /// How the command's time ended.

@@ -198,7 +198,7 @@ fn conclude(reports: &[Report], exit: Exit) -> i32 {
         }
         _ => {
             say(&format!(
-                "failed (class `image`): the process that watched over the command ended: {exit:?}"
+                "failed (class `image`): the process that watched over the command ended with {exit}"
             ));
             SITE_ERROR
         }

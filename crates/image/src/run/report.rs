@@ -31,8 +31,7 @@ impl Reporter {
             Report::Note(what) => format!("note {}", one_line(what)),
             Report::Failed(what) => format!("failed {}", one_line(what)),
             Report::NotStarted(status, what) => format!("unstarted {status} {}", one_line(what)),
-            Report::Ended(Exit::Status(status)) => format!("status {status}"),
-            Report::Ended(Exit::Signal(number)) => format!("signal {number}"),
+            Report::Ended(exit) => exit.to_string(),
         };
         // nobody may be listening any more: then nobody is to be told
         let _ = fd::write(self.pipe.as_fd(), format!("{line}\n").as_bytes());

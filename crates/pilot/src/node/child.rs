@@ -3,12 +3,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use serde_json::Value;
+use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll, READABLE};
-use tidemill_sys::process::{self, Fork, Namespaces, Waited};
-use tidemill_sys::{security, signal};
 
-/// Signals that a batch system may send to all processes: the pilot decides, not its children.
-const SHRUGGED_OFF: [i32; 7] = [1, 2, 3, 10, 12, 13, 15]; // HUP INT QUIT USR1 USR2 PIPE TERM
 const WORDS_MAX: usize = 64 << 10;
 
 /// The child's end.
@@ -42,30 +39,15 @@ impl Child {
     pub fn start(work: impl FnOnce(&Teller)) -> Result<Self, String> {
         let wrong = |error| tidemill_wire::log::cause(&error);
         let (from, to) = fd::pipe().map_err(wrong)?;
-        let pilot = process::id();
-        match process::fork(Namespaces::NONE).map_err(wrong)? {
-            Fork::Parent { child } => {
-                drop(to);
-                fd::set_nonblocking(from.as_fd(), true).map_err(wrong)?;
-                Ok(Child {
-                    pid: child,
-                    from,
-                    input: Vec::new(),
-                    closed: false,
-                })
-            }
-            Fork::Child => {
-                let prepared = signal::reset_all()
-                    .and_then(|()| signal::shrug_off(&SHRUGGED_OFF))
-                    .and_then(|()| signal::block_only(&[]))
-                    .and_then(|()| security::set_parent_death_signal(signal::KILL))
-                    .and_then(|()| fd::close_from(3, &[to.as_raw_fd()]));
-                if prepared.is_ok() && process::parent_id() == pilot {
-                    work(&Teller(to));
-                }
-                process::exit_now(0)
-            }
-        }
+        fd::set_nonblocking(from.as_fd(), true).map_err(wrong)?;
+        let teller = Teller(to);
+        let pid = child::start(&[teller.0.as_raw_fd()], || work(&teller)).map_err(wrong)?;
+        Ok(Child {
+            pid,
+            from,
+            input: Vec::new(),
+            closed: false,
+        })
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -104,9 +86,6 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if matches!(process::wait(self.pid, false), Ok(Waited::Running)) {
-            let _ = signal::kill(self.pid, signal::KILL);
-            let _ = process::wait(self.pid, true);
-        }
+        child::end(self.pid);
     }
 }

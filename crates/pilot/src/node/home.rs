@@ -3,17 +3,23 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use tidemill_slot::own::{self, OwnDirectory};
+use serde_json::json;
+use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Namespaces};
-use tidemill_sys::{mount, security, Result, SysError};
+use tidemill_sys::{child, mount, Result, SysError};
 use tidemill_wire::log::cause;
 
+use super::child::Child;
+use super::GONE;
 use crate::pilot::LOG;
 
 /// Where memory is on every Linux; mounting over it needs no directory of ours that could be left behind. Our slots get
 /// their own /dev/shm anyway.
 const SHARED_MEMORY: &str = "/dev/shm";
 const WHAT: &str = "node";
+/// Namespaces and a mount take milliseconds.
+const TRIAL_US: u64 = 2_000_000;
 
 /// The place.
 pub struct Home {
@@ -27,23 +33,23 @@ pub struct Home {
 impl Home {
     /// Enters namespaces of our own where slots have some, and mounts memory of `size_mb` there.
     pub fn enter(isolated: bool, size_mb: u64) -> std::result::Result<Self, String> {
-        clean();
+        let entered = |()| enter_namespaces(size_mb).map_err(|error| cause(&error));
         let home = if isolated {
-            match enter_namespaces(size_mb) {
+            match try_namespaces(size_mb).and_then(entered) {
                 Ok(path) => Home {
                     path,
                     private: true,
                     own: None,
                 },
-                Err(error) => {
-                    LOG.warning("node.shared", &[("cause", &cause(&error))]);
+                Err(cause) => {
+                    LOG.warning("node.shared", &[("cause", &cause)]);
                     Home::shared()?
                 }
             }
         } else {
             Home::shared()?
         };
-        for name in ["files", "images"] {
+        for name in ["files", "images", GONE] {
             let path = home.path.join(name);
             let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
             made.map_err(|error| format!("failed to make `{}`: {error}", path.display()))?;
@@ -81,16 +87,19 @@ impl Home {
         self.private
     }
 
-    /// What the kernel does not remove with us.
-    pub fn leave(self) {
-        if let Some(own) = self.own {
-            own::remove(own.path());
-        }
+    /// Remove what the kernel does not remove with us; the child that is still at it.
+    pub fn leave(self) -> Option<i32> {
+        let own = self.own?;
+        own::remove_aside(own.path())
     }
 }
 
-/// Directories of pilots of ours that were killed.
-fn clean() {
+/// Remove directories of pilots of ours that were killed; the child that is still at it.
+pub fn clean() -> Option<i32> {
+    child::aside(&[], remove_left).unwrap_or(None)
+}
+
+fn remove_left() {
     for base in [PathBuf::from(SHARED_MEMORY), std::env::temp_dir()] {
         let removed = own::clean(&base, WHAT);
         if removed > 0 {
@@ -102,6 +111,21 @@ fn clean() {
     }
 }
 
+/// Whether `enter_namespaces` would succeed, found out by a child: there is no way back out of half of it.
+fn try_namespaces(size_mb: u64) -> std::result::Result<(), String> {
+    let mut trial = Child::start(|pilot| {
+        let cause = enter_namespaces(size_mb).err().map(|error| cause(&error));
+        pilot.tell(&json!({ "failed": cause }));
+    })?;
+    let mut polls = [Poll::new(trial.fd(), READABLE)];
+    fd::poll(&mut polls, Some(TRIAL_US)).map_err(|error| cause(&error))?;
+    match trial.hear().first().map(|told| told["failed"].as_str()) {
+        Some(None) => Ok(()),
+        Some(Some(cause)) => Err(cause.to_owned()),
+        None => Err(String::from("a child that tried namespaces did not answer")),
+    }
+}
+
 /// As real root a mount namespace is enough; others get theirs with a user namespace in which they stay who they are.
 fn enter_namespaces(size_mb: u64) -> Result<PathBuf> {
     let target = Path::new(SHARED_MEMORY);
@@ -109,7 +133,7 @@ fn enter_namespaces(size_mb: u64) -> Result<PathBuf> {
         let source = std::io::ErrorKind::NotFound.into();
         return Err(SysError::new("mount memory on", SHARED_MEMORY, source));
     }
-    let (uid, gid) = process::user_and_group();
+    let identity = process::user_and_group();
     let only_mounts = Namespaces {
         mount: true,
         ..Namespaces::NONE
@@ -119,19 +143,9 @@ fn enter_namespaces(size_mb: u64) -> Result<PathBuf> {
             user: true,
             ..only_mounts
         })?;
-        // files in /proc of a process that is not dumpable are root's
-        security::set_dumpable(true)?;
-        let mapped = write("/proc/self/setgroups", "deny")
-            .and_then(|()| write("/proc/self/uid_map", &format!("{uid} {uid} 1")))
-            .and_then(|()| write("/proc/self/gid_map", &format!("{gid} {gid} 1")));
-        security::set_dumpable(false)?;
-        mapped?;
+        process::map_user(identity, identity)?;
     }
     mount::make_all_private()?;
     mount::tmpfs(target, size_mb.max(1) << 20, 0o700)?;
     Ok(target.to_owned())
-}
-
-fn write(path: &str, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|source| SysError::new("write", path, source))
 }

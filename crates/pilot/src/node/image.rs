@@ -1,16 +1,19 @@
 //! One image: read from the shared file system, then shown.
 
-use std::os::fd::BorrowedFd;
+use std::fs::Permissions;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::{json, Value};
 use tidemill_image::{assemble, Limits};
-use tidemill_sys::mount;
 use tidemill_sys::time::monotonic_us;
+use tidemill_sys::{file, mount, own};
 use tidemill_wire::ImageUse;
 
 use super::child::{Child, Teller};
-use super::{paths, Shown};
+use super::{paths, Shown, GONE};
+use crate::pilot::LOG;
 
 /// Where it is.
 enum Stage {
@@ -35,6 +38,7 @@ pub enum Progress {
 /// An image on its way to slots.
 pub struct Image {
     name: String,
+    home: PathBuf,
     file: PathBuf,
     at: PathBuf,
     want: &'static str,
@@ -60,6 +64,7 @@ impl Image {
             .map_err(|error| format!("failed to make `{}`: {error}", at.display()))?;
         let mut begun = Image {
             name: image.name.clone(),
+            home: home.to_owned(),
             file,
             at,
             want,
@@ -80,10 +85,11 @@ impl Image {
 
     /// Read the shared file system: what nodes that cannot get it from others do.
     fn fetch(&mut self, image: &ImageUse) -> Result<(), String> {
-        let partial = self.file.with_extension("part");
+        let partial = part(&self.file);
         let _ = std::fs::remove_file(&partial); // of an attempt that was broken off
-        let (name, staged, file) = (&self.name, &image.file, &self.file);
+        let (name, staged, file, home) = (&self.name, &image.file, &self.file, &self.home);
         let child = Child::start(|pilot| {
+            finish_removals(home);
             let fetched = assemble(name, staged, &partial, &mut || true).map_err(|error| error.chain());
             let kept = fetched.and_then(|()| {
                 std::fs::rename(&partial, file)
@@ -103,8 +109,10 @@ impl Image {
         self.fetch_ms = now_us.saturating_sub(self.since_us) / 1000;
         self.since_us = now_us;
         let (file, at, want, limits) = (&self.file, &self.at, self.want, Limits::memory(self.limit_bytes));
+        let home = &self.home;
         self.stage = Stage::Showing(Child::start(|pilot| {
-            keep_shown((file, at), want, &limits, pilot)
+            finish_removals(home);
+            keep_shown((file, at), want, &limits, pilot);
         })?);
         Ok(())
     }
@@ -182,13 +190,50 @@ impl Image {
         })
     }
 
-    /// End what shows it, and remove tree and file.
-    pub fn remove(&mut self) {
+    /// End what shows it.
+    pub fn end(&mut self) {
         self.stage = Stage::Over; // with its squashfuse
         while mount::detach(&self.at).is_ok() {}
-        let _ = std::fs::remove_dir_all(&self.at);
-        let _ = std::fs::remove_file(&self.file);
-        let _ = std::fs::remove_file(self.file.with_extension("part"));
+    }
+
+    /// End what shows it, and remove tree and file: out of the way at once, since the same image may come again. The
+    /// child that is still at it, where there is much.
+    pub fn remove(&mut self) -> Option<i32> {
+        self.end();
+        let gone = self.home.join(GONE).join(monotonic_us().to_string());
+        let failed = |error: std::io::Error| {
+            let path = self.at.display().to_string();
+            LOG.warning("image.stays", &[("path", &path), ("cause", &error.to_string())]);
+        };
+        let put_away = || -> std::io::Result<()> {
+            std::fs::create_dir(&gone)?;
+            for file in [part(&self.file), self.file.clone()] {
+                let name = file.file_name().unwrap_or_default();
+                if let Err(error) = std::fs::rename(&file, gone.join(name)) {
+                    // it was never there, or the stage has removed it
+                    if error.kind() != std::io::ErrorKind::NotFound {
+                        return Err(error);
+                    }
+                }
+            }
+            // a directory goes elsewhere only if it can be written to, and that of an image often cannot
+            std::fs::set_permissions(&self.at, Permissions::from_mode(0o700))?;
+            std::fs::rename(&self.at, gone.join("tree"))
+        };
+        put_away().unwrap_or_else(failed);
+        own::remove_aside(&gone)
+    }
+}
+
+/// Where the file is until it is whole.
+fn part(file: &Path) -> PathBuf {
+    file.with_extension("part")
+}
+
+/// What is still being removed makes room before anything new comes.
+fn finish_removals(home: &Path) {
+    if let Ok(gone) = file::open_dir(&home.join(GONE)) {
+        let _ = file::empty(gone.as_fd(), &[]); // what stays takes room only
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It is entered when the first image is wanted. With user namespaces it is a tmpfs in a mount namespace of our own, so
 //! that nobody else sees it and nothing of it is left however we end; slots are forked from here and inherit it. Without,
-//! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_slot::own`).
+//! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_sys::own`).
 //!
 //! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
 //! and the pilot's loop hears of it.
@@ -63,6 +63,8 @@ pub struct Node {
     isolated: bool,
     home: Option<Home>,
     images: BTreeMap<String, Image>,
+    /// children that still remove what is not wanted any more
+    removals: Vec<i32>,
 }
 
 impl Node {
@@ -73,12 +75,14 @@ impl Node {
             isolated,
             home: None,
             images: BTreeMap::new(),
+            removals: Vec::new(),
         }
     }
 
     /// The directory in memory, entered where that has not happened yet. `size_mb`: what it may hold at most.
     pub fn enter(&mut self, size_mb: u64) -> Result<&Path, String> {
         if self.home.is_none() {
+            self.removals.extend(home::clean());
             self.home = Some(Home::enter(self.isolated, size_mb)?);
         }
         match &self.home {
@@ -112,7 +116,7 @@ impl Node {
     /// Take an image away; nothing may use it any more.
     pub fn drop_image(&mut self, sha256: &str) {
         if let Some(mut image) = self.images.remove(sha256) {
-            image.remove();
+            self.removals.extend(image.remove());
         }
     }
 
@@ -123,6 +127,7 @@ impl Node {
 
     /// What happened since the last call. Never waits.
     pub fn poll(&mut self) -> Vec<Event> {
+        self.removals.retain(|&pid| tidemill_sys::child::still_runs(pid));
         let mut events = Vec::new();
         for (sha256, image) in &mut self.images {
             let sha256 = sha256.clone();
@@ -161,15 +166,13 @@ impl Node {
         self.images.get(sha256).is_some_and(|image| image.fd().is_some())
     }
 
-    /// End everything and remove what the kernel would not remove by itself.
-    pub fn leave(&mut self) {
+    /// End everything and remove what the kernel would not remove by itself; the child that is still at that.
+    pub fn leave(&mut self) -> Option<i32> {
         for image in self.images.values_mut() {
-            image.remove();
+            image.end();
         }
         self.images.clear();
-        if let Some(home) = self.home.take() {
-            home.leave();
-        }
+        self.home.take().and_then(Home::leave)
     }
 }
 
@@ -191,6 +194,9 @@ fn way(want: &str, (isolated, private): (bool, bool), by_files: bool) -> (&'stat
         _ => ("auto", String::new()),
     }
 }
+
+/// Directory of the place for what is being removed.
+const GONE: &str = "gone";
 
 /// Where files lie in the place: `files/SHA256`, `images/SHA256/`.
 fn paths(home: &Path, sha256: &str) -> (PathBuf, PathBuf) {

@@ -3,9 +3,8 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use tidemill_slot::own;
-use tidemill_sys::file;
 use tidemill_sys::mountinfo::mounts;
+use tidemill_sys::{file, own};
 use tidemill_wire::file_systems::is_shared;
 
 use crate::variables;

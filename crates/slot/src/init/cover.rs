@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use tidemill_sys::{file, mount, Result, SysError};
+use tidemill_sys::{file, mount, spawn, Result, SysError};
 
 use crate::SlotSpec;
 
@@ -220,10 +220,7 @@ impl Covers {
 
     /// An empty file without any permission over each of these programs.
     fn forbid_programs(&mut self, names: &[String]) -> Result<()> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut dirs: Vec<PathBuf> = std::env::split_paths(&path)
-            .filter(|dir| dir.is_absolute())
-            .collect();
+        let mut dirs = spawn::path_places();
         dirs.extend(PROGRAM_DIRS.iter().map(PathBuf::from));
         dirs.extend(self.beside(&dirs));
         dirs.sort();

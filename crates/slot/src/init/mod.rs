@@ -57,9 +57,6 @@ pub(crate) struct Birth {
     pub note: String,
 }
 
-/// Signals that a batch system may send to all processes: the pilot decides, not we.
-const SHRUGGED_OFF: [i32; 7] = [1, 2, 3, 10, 12, 13, 15]; // HUP INT QUIT USR1 USR2 PIPE TERM
-
 /// Outputs of so many payloads may wait for the pilot.
 const WAITING_MAX: u64 = 256;
 /// A recalled payload that has not died by then: its events go back anyway.
@@ -123,7 +120,7 @@ pub(crate) fn run(birth: Birth) -> ! {
 impl Init {
     fn new(birth: Birth) -> Result<Self> {
         signal::reset_all()?;
-        signal::shrug_off(&SHRUGGED_OFF)?;
+        signal::shrug_off(&signal::SENT_TO_ALL)?;
         signal::block_only(&[signal::CHILD])?;
         let null = File::open("/dev/null").map_err(|source| SysError::new("open", "/dev/null", source))?;
         let streams = Streams::new(null.as_fd())?;

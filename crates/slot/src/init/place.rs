@@ -69,10 +69,6 @@ pub(crate) struct Entry<'a> {
     pub directory: Option<PathBuf>,
 }
 
-fn write_text(path: &str, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|source| SysError::new("write", path, source))
-}
-
 /// Makes the namespaces that this process has just been born into a slot: identity, mounts, rights.
 pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
     match (entry.isolated, entry.directory.clone()) {
@@ -90,13 +86,8 @@ fn mount_scratch(entry: &Entry<'_>, tmp: &Path) -> Result<()> {
 }
 
 fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
-    let (uid, gid) = entry.identity;
-    // The pilot is not dumpable, and so are we: then root owns our entries in /proc, and a user may not write the maps.
-    security::set_dumpable(true)?;
-    write_text("/proc/self/setgroups", "deny")?;
-    write_text("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
-    write_text("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
-    security::set_dumpable(false)?;
+    let (uid, _) = entry.identity;
+    process::map_user(entry.identity, entry.identity)?;
     mount::make_all_private()?;
     let stores = open_stores(entry.spec); // before they are covered
     let tmp = Path::new("/tmp");
