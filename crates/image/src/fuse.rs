@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd;
+use tidemill_sys::mountinfo::mounts;
 use tidemill_sys::overlay::{self, FuseUser};
 use tidemill_sys::process::{self, Exit, Fork, Namespaces, Waited};
 use tidemill_sys::spawn::{self, Strings};
@@ -259,24 +260,11 @@ impl Drop for Daemon {
 
 /// Is a FUSE mount at this path? Asks nobody but the kernel.
 fn is_mounted(at: &Path) -> bool {
-    let mounts = std::fs::read("/proc/self/mounts").unwrap_or_default();
-    let at = escaped(at);
-    mounts.split(|&byte| byte == b'\n').any(|line| {
-        let mut fields = line.split(|&byte| byte == b' ').skip(1);
-        fields.next() == Some(&at[..]) && fields.next().is_some_and(|kind| kind.starts_with(b"fuse"))
-    })
-}
-
-/// As paths are written there (proc(5), getmntent(3)).
-fn escaped(path: &Path) -> Vec<u8> {
-    let mut out = Vec::new();
-    for &byte in path.as_os_str().as_bytes() {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => out.extend(format!("\\{byte:03o}").bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let at = at.to_string_lossy();
+    mounts(&String::from_utf8_lossy(&text))
+        .iter()
+        .any(|mount| mount.point == at && mount.kind.starts_with("fuse"))
 }
 
 /// What the process that becomes squashfuse is born with.
@@ -379,14 +367,4 @@ fn mount_here(birth: &Birth, at: &Path) -> Result<File, SysError> {
     overlay::mount_fuse(fuse.as_fd(), user, at)?;
     let _ = socket::send(birth.socket.as_fd(), &[1]); // a starter that has ended is noticed elsewhere
     Ok(fuse)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_compared_as_the_kernel_writes_them() {
-        assert_eq!(escaped(Path::new("/a b\\c")), b"/a\\040b\\134c");
-    }
 }

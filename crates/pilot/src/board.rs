@@ -183,11 +183,11 @@ impl Board {
 
     /// We have it, or will not: others may find us, or not.
     fn hold(&mut self, holds: &Holds) {
-        let told = self.told.entry(holds.sha256.clone()).or_default();
         if !holds.held {
-            told.look_at_us = None; // who is sent to us is told that we have it not
+            self.told.remove(&holds.sha256); // who is sent to us is told that we have it not
             return;
         }
+        let told = self.told.entry(holds.sha256.clone()).or_default();
         let Some(me) = holds.serves.clone().filter(|me| told.named.as_ref() != Some(me)) else {
             return;
         };

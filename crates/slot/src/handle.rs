@@ -10,6 +10,7 @@ use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::{child, file, socket, time, SysError};
+use tidemill_wire::log::cause;
 
 use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
 use crate::init::{self, Birth};
@@ -62,7 +63,7 @@ pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
                 Ok(slot) => return Ok(slot),
                 Err(error) if spec.isolation == Isolation::Required => return Err(error),
                 Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
-                Err(error) => format!("no namespaces: {}", chain(&error)),
+                Err(error) => format!("no namespaces: {}", cause(&error)),
             }
         }
     };
@@ -452,16 +453,4 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(each) = cause {
-        text.push_str(": ");
-        text.push_str(&each.to_string());
-        cause = each.source();
-    }
-    text
 }

@@ -50,77 +50,56 @@ pub fn nonce() -> Result<String, WireError> {
 
 /// What the pilot sends in Hello.
 pub fn pilot_proof(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str) -> String {
-    hex(&mac(secret, ["pilot", lead_nonce, pilot_nonce, pilot])
-        .finalize()
-        .into_bytes())
+    prove(secret, ["pilot", lead_nonce, pilot_nonce, pilot])
 }
 
 /// What the lead sends in Welcome.
 pub fn lead_proof(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str) -> String {
-    hex(&mac(secret, ["lead", pilot_nonce, lead_nonce, pilot])
-        .finalize()
-        .into_bytes())
+    prove(secret, ["lead", pilot_nonce, lead_nonce, pilot])
 }
 
 /// Whether a Hello's proof is right, in constant time.
 pub fn pilot_is_known(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str, proof: &str) -> bool {
-    unhex(proof).is_some_and(|bytes| {
-        mac(secret, ["pilot", lead_nonce, pilot_nonce, pilot])
-            .verify_slice(&bytes)
-            .is_ok()
-    })
+    is_proved(secret, ["pilot", lead_nonce, pilot_nonce, pilot], proof)
 }
 
 /// Whether a Welcome's proof is right, in constant time.
 pub fn lead_is_known(secret: &str, lead_nonce: &str, pilot_nonce: &str, pilot: &str, proof: &str) -> bool {
-    unhex(proof).is_some_and(|bytes| {
-        mac(secret, ["lead", pilot_nonce, lead_nonce, pilot])
-            .verify_slice(&bytes)
-            .is_ok()
-    })
+    is_proved(secret, ["lead", pilot_nonce, lead_nonce, pilot], proof)
 }
 
 /// What a node that wants the file `sha256` sends to the one that has it.
 pub fn taker_proof(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str) -> String {
-    hex(&mac(secret, ["taker", giver_nonce, taker_nonce, sha256])
-        .finalize()
-        .into_bytes())
+    prove(secret, ["taker", giver_nonce, taker_nonce, sha256])
 }
 
 /// What the node that has it answers.
 pub fn giver_proof(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str) -> String {
-    hex(&mac(secret, ["giver", taker_nonce, giver_nonce, sha256])
-        .finalize()
-        .into_bytes())
+    prove(secret, ["giver", taker_nonce, giver_nonce, sha256])
 }
 
 /// Whether a taker's proof is right, in constant time.
 pub fn taker_is_known(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str, proof: &str) -> bool {
-    unhex(proof).is_some_and(|bytes| {
-        mac(secret, ["taker", giver_nonce, taker_nonce, sha256])
-            .verify_slice(&bytes)
-            .is_ok()
-    })
+    is_proved(secret, ["taker", giver_nonce, taker_nonce, sha256], proof)
 }
 
 /// Whether a giver's proof is right, in constant time.
 pub fn giver_is_known(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256: &str, proof: &str) -> bool {
-    unhex(proof).is_some_and(|bytes| {
-        mac(secret, ["giver", taker_nonce, giver_nonce, sha256])
-            .verify_slice(&bytes)
-            .is_ok()
-    })
+    is_proved(secret, ["giver", taker_nonce, giver_nonce, sha256], proof)
+}
+
+fn prove(secret: &str, parts: [&str; 4]) -> String {
+    hex(&mac(secret, parts).finalize().into_bytes())
+}
+
+fn is_proved(secret: &str, parts: [&str; 4], proof: &str) -> bool {
+    unhex(proof).is_some_and(|bytes| mac(secret, parts).verify_slice(&bytes).is_ok())
 }
 
 #[allow(clippy::expect_used)] // HMAC takes a key of any length: the error cannot happen
 fn mac(secret: &str, parts: [&str; 4]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any key length");
-    for (k, part) in parts.iter().enumerate() {
-        if k > 0 {
-            mac.update(b":");
-        }
-        mac.update(part.as_bytes());
-    }
+    mac.update(parts.join(":").as_bytes());
     mac
 }
 

@@ -103,7 +103,7 @@ fn find(start: &Start) -> Result<CString, SysError> {
     let path = start.env.iter().find(|(key, _)| key == "PATH");
     let path = path.map_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"), |(_, path)| path);
     let found = spawn::find_program(name, std::env::split_paths(path));
-    let source = std::io::ErrorKind::NotFound.into();
+    let source = std::io::Error::from_raw_os_error(2);
     c(&found.ok_or_else(|| SysError::new("find on PATH", name.to_string_lossy(), source))?)
 }
 

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::process::{self, Exit, Usage, Waited};
 use tidemill_sys::{signal, time, Result};
+use tidemill_wire::log::cause;
 
 use super::payload::{Kind, Payload, Verdict};
 use super::range::failed;
-use super::scratch::chain;
 use super::streams::Whole;
 use super::talk::Talk;
 use super::usage::{self, Reach};
@@ -106,7 +106,7 @@ impl Init {
         let (streams, scratch) = (&mut self.streams, &mut self.scratch);
         streams.drain(&mut || spill(scratch));
         if let Err(error) = streams.restore() {
-            self.fatal = Some(chain(&error));
+            self.fatal = Some(cause(&error));
         }
         let job = payload.job;
         self.tell_trace(&mut payload);
@@ -116,7 +116,7 @@ impl Init {
             self.finish_command(payload, exit, usage);
         }
         if let Err(error) = self.scratch.clean() {
-            self.fatal = Some(format!("failed to empty the scratch: {}", chain(&error)));
+            self.fatal = Some(format!("failed to empty the scratch: {}", cause(&error)));
         }
         if self.jobs.get(&job).is_some_and(|known| known.forgotten) {
             self.drop_job(job);

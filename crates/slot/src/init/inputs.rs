@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::{file, mount, SysError};
+use tidemill_wire::log::cause;
 use tidemill_wire::{InputDef, JobDef};
 
 use super::place::Place;
-use super::scratch::chain;
 use crate::Isolated;
 
 /// Lines of `each` inputs are kept in memory; a longer file is refused.
@@ -62,7 +62,7 @@ fn failed(what: &str, input: &InputDef, error: &SysError) -> InputError {
     let full = matches!(error.os_error(), 28 | 122); // ENOSPC, EDQUOT
     InputError {
         failure: if full { "disk" } else { "stage_in" },
-        message: format!("failed to {what} input `{}`: {}", input.name, chain(error)),
+        message: format!("failed to {what} input `{}`: {}", input.name, cause(error)),
     }
 }
 

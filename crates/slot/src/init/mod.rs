@@ -29,6 +29,7 @@ use std::rc::Rc;
 use tidemill_sys::fd::{self, Poll, READABLE, WRITABLE};
 use tidemill_sys::spawn::Spawner;
 use tidemill_sys::{process, signal, socket, time, Result, SysError};
+use tidemill_wire::log::cause;
 use tidemill_wire::Program;
 
 use crate::codec::Downward;
@@ -39,7 +40,7 @@ use job::Job;
 use payload::{Kind, Payload};
 use permits::Permits;
 use sample::Sampler;
-use scratch::{chain, Scratch};
+use scratch::Scratch;
 use streams::Streams;
 use usage::Reach;
 
@@ -109,7 +110,7 @@ pub(crate) fn run(birth: Birth) -> ! {
             let mut control = Control::new(socket);
             // one byte without a descriptor stands for the scratch that there is not
             let _ = socket::send(control.fd().as_fd(), &[0]);
-            control.refuse(chain(&error));
+            control.refuse(cause(&error));
             control.flush();
             process::exit_now(1)
         }
@@ -186,7 +187,7 @@ impl Init {
                 self.control.flush();
             }
             if let Err(error) = self.wait(now_us) {
-                self.fatal = Some(chain(&error));
+                self.fatal = Some(cause(&error));
             }
             self.look_after_payload();
         }
@@ -340,13 +341,13 @@ impl Init {
         for path in backs {
             if let Err(error) = self.scratch.place.covers.back(std::path::Path::new(path)) {
                 // the payload will say what it misses; here is why
-                self.streams.note(&format!("tidemill: {}\n", chain(&error)));
+                self.streams.note(&format!("tidemill: {}\n", cause(&error)));
             }
         }
         if !backs.is_empty() {
             self.scratch.changed();
             if let Err(error) = tidemill_sys::file::change_dir(self.scratch.place.work.as_fd()) {
-                self.fatal = Some(chain(&error));
+                self.fatal = Some(cause(&error));
             }
         }
     }
@@ -385,7 +386,7 @@ impl Init {
         self.wrong_jobs.remove(&job);
         if let Some(mut known) = self.jobs.remove(&job) {
             if let Err(error) = self.scratch.lay_out(Vec::new()) {
-                self.fatal = Some(chain(&error));
+                self.fatal = Some(cause(&error));
             }
             known.inputs.remove(&self.scratch.place, job);
             self.scratch.changed();

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tidemill_sys::file::{self, Space, Status};
-use tidemill_sys::{Result, SysError};
+use tidemill_sys::Result;
+use tidemill_wire::log::cause;
 
 use super::place::Place;
 use crate::SlotOutput;
@@ -170,13 +171,13 @@ impl Scratch {
         for (name, path) in outputs {
             check_output(self.place.root.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
         }
-        let directory = self.new_directory().map_err(|error| chain(&error))?;
+        let directory = self.new_directory().map_err(|error| cause(&error))?;
         let mut moved = Vec::with_capacity(outputs.len());
         for (index, (name, path)) in outputs.iter().enumerate() {
             let to = format!("{directory}/{index}");
             let root = self.place.root.as_fd();
             file::rename_at(root, &format!("{WORK}/{path}"), root, &to)
-                .map_err(|error| format!("output `{name}`: {}", chain(&error)))?;
+                .map_err(|error| format!("output `{name}`: {}", cause(&error)))?;
             moved.push(SlotOutput {
                 name: name.clone(),
                 path: to,
@@ -224,11 +225,6 @@ fn check_output(root: BorrowedFd<'_>, path: &str) -> std::result::Result<(), Str
     match file::open_beneath(root, &format!("{WORK}/{path}")) {
         Ok(_) => Ok(()),
         Err(error) if error.os_error() == 2 => Err(format!("`{path}` is missing")),
-        Err(error) => Err(chain(&error)),
+        Err(error) => Err(cause(&error)),
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &SysError) -> String {
-    format!("{error}: {}", error.source)
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use tidemill_sys::spawn::{Command, Strings};
 use tidemill_sys::{fd, signal, time, SysError};
+use tidemill_wire::log::cause;
 
 use super::inputs::InputError;
 use super::job::Job;
 use super::payload::{Kind, Payload};
-use super::scratch::chain;
 use super::talk::Talk;
 use super::{Init, WAITING_MAX};
 use crate::queue::{Bounds, Events};
@@ -50,7 +50,7 @@ impl From<InputError> for NotStarted {
 
 impl From<SysError> for NotStarted {
     fn from(error: SysError) -> Self {
-        NotStarted::all("payload_setup", chain(&error))
+        NotStarted::all("payload_setup", cause(&error))
     }
 }
 
@@ -297,6 +297,6 @@ fn spawn(
                 13 => " (is it executable, and may you reach its directory?)",
                 _ => "",
             };
-            NotStarted::all("payload_setup", format!("{}{hint}", chain(&error)))
+            NotStarted::all("payload_setup", format!("{}{hint}", cause(&error)))
         })
 }
