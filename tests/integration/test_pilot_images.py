@@ -166,7 +166,7 @@ def test_an_ordinary_users_image_of_read_only_directories_makes_room_for_another
         shells = [msgspec.structs.replace(shell, stdout_output=True) for shell in shells]
         look = f"find /dev/shm/tidemill-node-* -path '*{sw.area}/bin/hello' 2> /dev/null; true"
         run(it, shells, [job(n, look, events=1, of=n) for n in (1, 2)], before=nested)
-        assert [each.mode for each in noted(it)] == ["relocate", "relocate"], it.tails()
+        assert [each.mode for each in it.noted("image")] == ["relocate", "relocate"], it.tails()
         for number in (1, 2):
             [found] = outputs(it, number)
             assert found.count(b"bin/hello") == 1, found
