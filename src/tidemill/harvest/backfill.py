@@ -164,9 +164,8 @@ def _places(bits: int) -> list[int]:
 def chosen(free: Iterable[int], width: int) -> list[int]:
     """The nodes that a job of `width` gets of the free ones, fewer where there are fewer: of the runs of neighbours the
     smallest that suffices, else the largest ones first, each from its first node on."""
-    runs = sorted(
-        _runs(sorted(free)), key=lambda run: (len(run), -run[0])
-    )  # the last one: the first of the largest
+    # The last one is the first of the largest
+    runs = sorted(_runs(sorted(free)), key=lambda run: (len(run), -run[0]))
     found: list[int] = []
     while runs and len(runs[-1]) < width - len(found):
         found += runs.pop()

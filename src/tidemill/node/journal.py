@@ -110,9 +110,8 @@ class FleetJournal:
         self._merge = Merge(start.seen, start.ended)
         self._tails = {name: JournalTail(directory / name, offset=at) for name, at in start.offsets.items()}
         self._retired = set(start.retired)
-        self._failed: SiteError | ProtocolError | None = (
-            None  #: of a `read` that found something all the same
-        )
+        #: of a `read` that found something all the same
+        self._failed: SiteError | ProtocolError | None = None
         self.growing = 0
         self.is_behind = False  #: the last `read` stopped at its bound
 

@@ -243,9 +243,8 @@ class Profiles:
         for version, several in found.items():
             try:
                 look.costs[version] = self._keep(version, several, look.areas)
-            except (
-                SiteError
-            ) as error:  # what these runs cost is lost; a version of which none is kept is traced anew
+            except SiteError as error:
+                # What these runs cost is lost; a version of which none is kept is traced anew
                 _log.warning("profile.unkept", app=version.app, reason=error.message, hint=error.hint)
         if found or clock.monotonic_s() >= self._next_taken_s:
             try:
