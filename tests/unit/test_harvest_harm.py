@@ -115,7 +115,23 @@ def test_standing_in_the_way_again_is_ours_again() -> None:
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         tracker.look(now, yields(f"e1-{at_s}", now, *blocked, idle=idle))
     (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
-    assert (record.share_s, record.plans) == (80, ["e1-30", "e1-90"])
+    # 30 to 60, and again from between the looks at 60 and at 90
+    assert (record.share_s, record.plans) == (65, ["e1-30", "e1-90"])
+
+
+def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_us() -> None:
+    tracker = looked()
+    for at_s, blocked in ((30, ["7"]), (60, []), (90, [])):
+        now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
+        plans = yields(f"e1-{at_s}", now, *blocked)
+        if not blocked:  # it is in no queue any more: `harvest.foresight` has made it an outage
+            plans = [
+                msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=[]))
+                for each in plans
+            ]
+        tracker.look(now, plans)
+    (record,) = tracker.look(machine(DAY_S + 120, running("7", DAY_S + 110)), [])
+    assert record.share_s == 30
 
 
 def test_idle_nodes_of_another_pool_are_enough() -> None:

@@ -1,8 +1,8 @@
 """Who waited because of us, and for how long: an estimate from what the broker yielded to and from when jobs started.
 
-A regular job that could start were we not here stands in a decision's `yields_to`. From the first such decision until
-its nodes were free (or it started) its wait is ours; what it waits longer on free nodes is the scheduler's cycle, which
-it would have waited for without us, too. Deterministic: knows no clock, reads no file.
+A regular job that could start were we not here stands in a decision's `yields_to`. From such a decision until its
+nodes are free (or it starts, or could not even without us) its wait is ours; what it waits longer on free nodes is the
+scheduler's cycle, which it would have waited for without us, too. Deterministic: knows no clock, reads no file.
 """
 
 from __future__ import annotations
@@ -41,15 +41,32 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Watched(msgspec.Struct):
-    """A job that waits and could start without us. `free_s`: since when enough nodes are idle for it."""
+    """A job that waits and could start without us. `free_s`: since when that is not for us to mend, None = it is.
+    `since_s`: since when it is, this time; `earlier_s`: how long it was in all, at other times."""
 
     could_start_s: float
     uncertainty_s: float
     plans: list[str]
+    since_s: float = 0.0
+    earlier_s: float = 0.0
     user: str = ""
     width: int = 0
     submitted_s: float | None = None
     free_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.since_s = self.since_s or self.could_start_s
+
+    def share_s(self, end_s: float) -> float:
+        """Our part of its wait, which ended then."""
+        end_s = end_s if self.free_s is None else min(end_s, self.free_s)
+        return self.earlier_s + max(0.0, end_s - self.since_s)
+
+    def block(self, since_s: float) -> None:
+        """It could start again, were we not here."""
+        if self.free_s is not None:
+            self.earlier_s += max(0.0, self.free_s - self.since_s)
+            self.since_s, self.free_s = since_s, None
 
 
 class Tracker:
@@ -118,8 +135,7 @@ class Tracker:
                 could_start_s, share_s = None, 0.0
             else:
                 could_start_s = watched.could_start_s
-                free_s = job.started_s if watched.free_s is None else min(job.started_s, watched.free_s)
-                share_s = max(0.0, free_s - could_start_s)
+                share_s = watched.share_s(job.started_s)
                 submitted_s = watched.submitted_s if submitted_s is None else submitted_s
             records.append(
                 RegularStarted(
@@ -142,7 +158,6 @@ class Tracker:
         records = []
         for job in [job for job in self._watched if job not in waiting]:
             watched = self._watched.pop(job)
-            end_s = snapshot.at_s if watched.free_s is None else watched.free_s
             records.append(
                 RegularStarted(
                     at_s=snapshot.at_s,
@@ -152,7 +167,7 @@ class Tracker:
                     submitted_s=watched.submitted_s,
                     could_start_s=watched.could_start_s,
                     started_s=None,
-                    share_s=max(0.0, end_s - watched.could_start_s),
+                    share_s=watched.share_s(snapshot.at_s),
                     uncertainty_s=watched.uncertainty_s + snapshot.at_s - (self._looked_s or snapshot.at_s),
                     plans=watched.plans,
                 )
@@ -160,9 +175,10 @@ class Tracker:
         return records
 
     def _note(self, yields: Sequence[Yielded], waiting: dict[str, Queued], now_s: float) -> None:
-        """Remember when jobs could first start, and since when they could also with us: once the idle nodes of a pool
-        suffice, their wait is no more ours, unless we stand in their way again."""
-        free: set[str] = set()
+        """Remember when jobs could first start, and since when that is not for us to mend: once idle nodes of a pool
+        suffice, or no pool's queue has them (held, or the scheduler would not start them without us either), their wait
+        is no more ours, unless we stand in their way again."""
+        free = self._watched.keys() - {job.id for each in yields for job in each.situation.queue}
         for each in yields:
             for name in each.decision.yields_to:
                 job = waiting.get(name)
@@ -183,7 +199,7 @@ class Tracker:
             if name in free:
                 watched.free_s = now_s if watched.free_s is None else watched.free_s
             elif name in blocked:
-                watched.free_s = None
+                watched.block((now_s + (now_s if self._looked_s is None else self._looked_s)) / 2)
 
     def _first(self, job: Queued, now_s: float) -> _Watched:
         """It could start since some time after the last look: since its submission if that is later, else probably
