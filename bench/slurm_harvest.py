@@ -16,6 +16,9 @@ baseline_mean_s, baseline_worst_s   the second run without us against the first:
 varied_mean_s, varied_over_30s, varied_worst_s   as delayed, of the cluster without us whose jobs run a little longer
 runs               the figures of each seed
 
+Without --seeds it takes the first four whose mix is steady and leaves 15-45 % idle, as `bench/slurm_play.py` finds
+without a cluster and without us. In others seconds decide which of two jobs starts first: 5 and 6 are such.
+
     python bench/slurm_harvest.py --json [--seeds 5 6 7 8] [--seconds 450] [--load 0.85] [--poll 1.5] [--keep]
 """
 
@@ -37,7 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import slurm_mix as mixes  # noqa: E402
-from bench.slurm_mix import NODES, Delays, RegularJob, Run, Times  # noqa: E402
+from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # noqa: E402
+from bench.slurm_play import steady_seeds  # noqa: E402
 from tests.fault.world import Options, World  # noqa: E402
 
 from tidemill.harvest.records import RegularStarted, decode  # noqa: E402
@@ -48,7 +52,6 @@ SKIPPED_S = 30.0
 EVENTS = 10_000_000
 REGULAR_UID, OUR_UID, GROUP = 1, 65534, 65534
 START_S_MAX = 900.0
-VARIED_S = 3.0  # about as late as a job starts that waits for a look and a yield
 SLURM = ["--nodes", str(NODES), "--cores", "1", "--memory", "1000", "--bf-interval", "2", "--kill-wait", "8"]
 
 # Jobs are about 60 times shorter than real ones: so are polls (2 % of a mean run of 73 s), cycles and limits, and
@@ -341,7 +344,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7, 8])
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: the first four steady ones")
     parser.add_argument("--seconds", type=float, default=450.0, help="length of a run (default: 450)")
     parser.add_argument(
         "--load", type=float, default=0.85, help="offered load of regular jobs (default: 0.85)"
@@ -354,6 +357,7 @@ def main() -> int:
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("Slurm's daemons start jobs of other users: this bench needs root")
+    args.seeds = args.seeds or steady_seeds(4, load=args.load, seconds=args.seconds, since_s=SKIPPED_S)
     found = measure(args)
     if args.json:
         print(json.dumps(found))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 NODES = 16
 RUN_S = (20.0, 180.0)
 ASKED = (1.5, 3.0)
+VARIED_S = 3.0  #: about as late as a job starts that waits for a look and a yield
 MEAN_WIDTH = (NODES - 1) / math.log(NODES)
 MEAN_RUN_S = (RUN_S[1] - RUN_S[0]) / math.log(RUN_S[1] / RUN_S[0])
 

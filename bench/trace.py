@@ -3,19 +3,19 @@
 ops, failed                 operations in the profile of `tidemill-node trace`, and those among them that failed
 strace_ops, strace_failed   the same calls in the output of strace, without fstat by its other name (newfstatat and
                             statx of an open file, AT_EMPTY_PATH), which the trace does not stop at
-trace_ratio                 wall time under the trace, divided by the bare command's
+trace_ratio                 wall time of the fastest run under the trace, divided by that of the bare command
 strace_ratio                the same under `strace -f -o FILE`
 strace_seccomp_ratio        the same under `strace -f --seccomp-bpf -e trace=CALLS -o FILE` with the calls of the trace
 
-WAY_noise                   how sure that ratio is: half the width of the interval that holds the true median with 95 %
-WAY_least_ratio             the fastest run of a way, divided by the fastest run of the bare command
 WAY_cpu_ratio               the same of the user and system time of all processes, those of the tracer included
-least_noise, cpu_noise      how far the bare command is from itself by these two
+noise, cpu_noise            how far the bare command is from itself by these two
+WAY_median_ratio            the median of the ratios of each round, to the mean of its two bare runs
+WAY_median_noise            how sure it is: half the width of the interval that holds the true median with 95 %
 strace_seccomp_over_trace   what the trace saves against strace --seccomp-bpf, in percent of the bare command's time
 
-Ratios are medians of the ratios of each round, in which the ways follow each other, each round beginning with the next
-one. The bare command is taken twice in each round, and a ratio is to the mean of the two. A shared machine is faster at
-times and slower at others, which rounds even out; the fastest runs tell more of commands that compute for long.
+In a round the ways follow each other, each round beginning with the next one, and the bare command is taken twice.
+What others do on a shared machine only ever adds to a run, whichever it is: so the fastest runs are compared, as timeit
+does. Medians are told as well, with their noise.
 A case goes on for `--rounds` rounds and `--seconds` seconds, then until all ratios are surer than NOISE_MAX or
 `--seconds-max` is over; none of it asks how the trace does. Cases:
 
@@ -310,16 +310,16 @@ def measure(case: Case, folder: Path, effort: Effort) -> dict[str, float]:
     ours, _ = count_by_trace(case, folder)
     theirs = count_by_strace(case, folder)
     failed = {"failed": ours, "strace_failed": theirs}
-    wall = {way: statistics.median(rounds.ratios(way)) for way in WAYS}
+    wall = {way: rounds.least_wall(way) for way in WAYS}
     return {
         "ops": sum(ours.values()),
         "strace_ops": sum(theirs.values()),
         **{name: sum(n for (_, errno), n in ends.items() if errno) for name, ends in failed.items()},
         **{f"{way}_ratio": round(wall[way], 3) for way in WAYS},
-        **{f"{way}_noise": round(rounds.noise(way), 3) for way in WAYS},
-        **{f"{way}_least_ratio": round(rounds.least_wall(way), 3) for way in WAYS},
         **{f"{way}_cpu_ratio": round(rounds.least_cpu(way), 3) for way in WAYS},
-        "least_noise": round(abs(rounds.least_wall(AGAIN) - 1), 3),
+        "noise": round(abs(rounds.least_wall(AGAIN) - 1), 3),
+        **{f"{way}_median_ratio": round(statistics.median(rounds.ratios(way)), 3) for way in WAYS},
+        **{f"{way}_median_noise": round(rounds.noise(way), 3) for way in WAYS},
         "cpu_noise": round(abs(rounds.least_cpu(AGAIN) - 1), 3),
         "strace_seccomp_over_trace": round(100 * (wall["strace_seccomp"] - wall["trace"]), 2),
         "rounds": len(rounds.runs[BARE]),
