@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
 from tidemill.harvest.foresight import foreseen, foretold
@@ -15,6 +17,7 @@ from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 NOW = 1_795_266_922.0
 OTHERS = {"a": (201, range(5, 10)), "b": (385, range(4)), "c": (323, (10, 14, 15))}
 OURS = {4: 347, 11: 347, 13: 527}
+IDLE = 12
 
 
 def waits(
@@ -46,27 +49,32 @@ def runs(name: str, end_s: float, *places: int, ours: bool = False) -> Running:
     )
 
 
-def machine(*queued: Queued) -> tuple[Snapshot, Pool]:
-    """Sixteen nodes as they once were on a real Slurm: n12 is idle, ours are on n04, n11 and n13."""
+def machine(
+    *queued: Queued,
+    others: Mapping[str, tuple[float, Iterable[int]]] = OTHERS,
+    ours: Mapping[int, float] = OURS,
+    idle: int = IDLE,
+) -> tuple[Snapshot, Pool]:
+    """Sixteen nodes, unless said otherwise as they once were on a real Slurm."""
     snapshot = Snapshot(
         at_s=NOW,
         nodes=[
             Node(
                 name=f"n{place:02}",
-                state=NodeState.IDLE if place == 12 else NodeState.BUSY,
+                state=NodeState.IDLE if place == idle else NodeState.BUSY,
                 cores=1,
                 memory_mb=1000,
-                cores_free=place == 12,
+                cores_free=place == idle,
             )
             for place in range(16)
         ],
         running=[
-            *(runs(name, end_s, *places) for name, (end_s, places) in OTHERS.items()),
-            *(runs(f"p{place}", end_s, place, ours=True) for place, end_s in OURS.items()),
+            *(runs(name, end_s, *places) for name, (end_s, places) in others.items()),
+            *(runs(f"p{place}", end_s, place, ours=True) for place, end_s in ours.items()),
         ],
         queued=[*queued],
     )
-    held = [Held(name=f"p{place}", width=1, is_waiting=False) for place in OURS]
+    held = [Held(name=f"p{place}", width=1, is_waiting=False) for place in ours]
     limits = Limits(nodes_max=16, allocations_max=16)
     backlog = Backlog(node_s=1e9, nodes_max=16, event_s=1.0)
     (pool,) = cut(snapshot, held, Terms(), backlog=backlog, limits=limits)
@@ -88,8 +96,9 @@ def test_a_job_that_the_scheduler_would_not_start_without_us_either_is_given_not
     decision = decided(snapshot, pool)
     assert (decision.cancel, decision.yields_to, decision.ready) == ([], [], [])
     seen = foreseen(pool, layout_of(snapshot, pool), snapshot.queued)
-    assert [job.id for job in seen.situation.queue] == ["11"]
-    assert seen.situation.outages == [Outage(3, NOW + 323, NOW + 743)]  # ours make way for it then
+    assert seen.situation.queue == []
+    # ours make way for them then
+    assert seen.situation.outages == [Outage(13, NOW + 385, NOW + 745), Outage(3, NOW + 323, NOW + 743)]
 
 
 def test_one_that_would_start_is_yielded_to() -> None:
@@ -97,6 +106,17 @@ def test_one_that_would_start_is_yielded_to() -> None:
     assert decided(snapshot, pool).ready == ["12"]
     snapshot, pool = machine(WIDE, waits("12", 3, 360.0))
     assert decided(snapshot, pool).yields_to == ["12"]  # it ends before the wide one starts
+
+
+def test_a_job_that_counts_leave_no_room_for_starts_where_the_scheduler_would_start_it() -> None:
+    """Counts: at 230 six nodes come free, with the two that are free without us eight, which the planned job takes.
+    Slurm looks at the ends at 230 and 240 together, and plans it on the first eight of all: two are left at once."""
+    planned = waits("13", 8, 180.0, *range(8), planned_s=240)
+    others = {"a": (230, range(6)), "b": (240, range(6, 14))}
+    snapshot, pool = machine(planned, waits("15", 2, 300.0), others=others, ours={15: 3600}, idle=14)
+    assert decide(pool.situation, Policy.YIELD).yields_to == []
+    decision = decided(snapshot, pool)
+    assert (decision.yields_to, [each.count for each in decision.cancel]) == (["15"], [1])
 
 
 def test_counts_are_believed_where_the_scheduler_tells_another_plan() -> None:

@@ -62,10 +62,13 @@ def planned(
 
     Without those that never fit, and without those after BLOCKED_MAX jobs that have to wait.
     """
+    queue = list(queue)
+    found, free = _at_once(free, queue, now_s)
+    running = [Ending(now_s + job.walltime_s, found[job.id].places) for job in queue[: len(found)]]
+    queue = queue[len(found) :]
     idle = _bits(free)
-    coming = _in_order(idle, endings, now_s)
+    coming = _in_order(idle, [*endings, *running], now_s)
     count = (coming.nodes[-1] if coming.nodes else idle).bit_count()
-    found: dict[str, Planned] = {}
     kept: list[_Kept] = []
     for job in queue:
         if job.width > count:
@@ -78,6 +81,20 @@ def planned(
         if sum(one.begin_s > now_s for one in kept) == BLOCKED_MAX:
             break
     return found
+
+
+def _at_once(
+    free: frozenset[int], queue: Sequence[Waiting], now_s: float
+) -> tuple[dict[str, Planned], frozenset[int]]:
+    """What starts without a plan, at the next end or submission: in order, until one does not fit. And what is left."""
+    found: dict[str, Planned] = {}
+    for job in queue:
+        if job.width > len(free):
+            break
+        places = frozenset(chosen(free, job.width))
+        found[job.id] = Planned(now_s, places)
+        free -= places
+    return found, free
 
 
 def _in_order(idle: int, endings: Iterable[Ending], now_s: float) -> _Coming:

@@ -1,8 +1,10 @@
 """Where the scheduler's plan is foretold, counts are not asked. Pure.
 
-Our count says that a job fits beside one that is planned: so many nodes are free for so long. The scheduler has chosen
-nodes for the planned one, and the job may want some of these; then it does not start, with us or without. What we gave
-back for it would be idle until its patience with it ends (`harvest.patience`), once more each time that it is tried.
+Our count says whether a job fits beside one that is planned: so many nodes are free for so long. The scheduler has
+chosen nodes for the planned one. The job may want some of these: then it does not start, with us or without, and what
+we gave back for it would be idle until our patience with it ends (`harvest.patience`). Or the planned one has others,
+since the scheduler looks at ends half a minute and more at a time: then the job starts where we count no room, and
+would wait for as long as we are there.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from tidemill.model.machine import Queued
 
 
 def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
-    """The pool, in which jobs have become outages, at the time of their planned start, that counts alone would start
-    now and the scheduler would not, had we not been there.
+    """The pool, in which jobs that wait have become outages at the time of their planned start, where by counts alone
+    others would start now than the scheduler would start, had we not been there.
 
     Only where our calculation gives what the scheduler has told about the machine as it is; else counts are believed.
     """
@@ -28,17 +30,17 @@ def foreseen(pool: Pool, layout: Layout, queued: Iterable[Queued]) -> Pool:
     ours = sum(each.count * each.width for each in situation.holdings if not each.waiting)
     profile = ahead(situation.now_s, situation.idle + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, situation.limits.reservations)
-    if not (outlook.starts and outlook.planned) or not foretold(layout, queued):
+    if not outlook.planned or not foretold(layout, queued):
         return pool
-    starts = {job.id for job in outlook.starts}
     plans = layout.without_us()
+    counted = {job.id for job in outlook.starts}
+    if all((plan.at_s <= layout.now_s) == (name in counted) for name, plan in plans.items()):
+        return pool
     later = {
         job.id: Outage(job.width, plan.at_s, plan.at_s + job.walltime_s)
         for job in situation.queue
-        if job.id in starts and (plan := plans.get(job.id)) is not None and plan.at_s > layout.now_s
+        if (plan := plans.get(job.id)) is not None and plan.at_s > layout.now_s
     }
-    if not later:
-        return pool
     replace = msgspec.structs.replace
     queue = [job for job in situation.queue if job.id not in later]
     return replace(
