@@ -94,7 +94,7 @@ class GridEngineWorld:
             subprocess.run([SCRIPT, "master", self._cluster], check=True)
 
     def clear(self) -> None:
-        """Nothing runs or waits. A job whose end the node's daemon has missed stays for ever: it is taken off the list."""
+        """Nothing runs or waits. A job whose end a daemon has missed stays for ever: it is taken off the list."""
         began_s = clock.monotonic_s()
         subprocess.run(["qdel", "-u", "*"], capture_output=True, check=False)
         while subprocess.run(["qstat", "-u", "*"], capture_output=True, check=True).stdout:
