@@ -11,6 +11,8 @@ mod bundle;
 mod counters;
 mod error;
 mod facts;
+#[cfg(test)]
+mod hostile;
 mod keeper;
 mod lead_process;
 mod leaving;

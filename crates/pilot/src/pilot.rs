@@ -100,6 +100,7 @@ pub struct Pilot {
     /// we neither hold nor have recorded by then for lost.
     pub(crate) catching_up: bool,
     pub(crate) worked_us: u64,
+    pub(crate) was_busy: bool,
     pub(crate) safe_us: u64,
     saved_us: u64,
     pub(crate) stop_checked_us: u64,
@@ -160,6 +161,7 @@ impl Pilot {
             asked: None,
             catching_up: true,
             worked_us: now_us,
+            was_busy: false,
             safe_us: now_us,
             saved_us: 0,
             stop_checked_us: now_us,

@@ -36,7 +36,11 @@ impl Pilot {
                 }
                 Action::TellJob { slot, job } => {
                     if let Some(job) = self.binding.job(job).cloned() {
-                        let job = self.staging.stager.with_held(job);
+                        let job = if self.staging.blind.contains(&slot) {
+                            job
+                        } else {
+                            self.staging.stager.with_held(job)
+                        };
                         self.tell(slot, &ToSlot::Job(job), now_us)?;
                     }
                 }
@@ -107,6 +111,7 @@ impl Pilot {
     fn close_life(&mut self, slot: u32) {
         self.permits.waiting.gone(slot);
         self.first_traces.gone(slot);
+        self.staging.blind.remove(&slot);
         if let Some(made_us) = self.tally.made_us.remove(&slot) {
             if self.tally.lives.len() < LIVES_MAX {
                 self.tally.lives.push((made_us, realtime_us()));

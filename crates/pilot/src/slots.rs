@@ -52,6 +52,9 @@ impl Pilot {
         };
         match tidemill_slot::start(&spec) {
             Ok(started) => {
+                if spec.stores.is_empty() {
+                    self.staging.blind.insert(slot);
+                }
                 LOG.info(
                     "slot.started",
                     &[

@@ -28,6 +28,8 @@ pub struct Staging {
     pub directories: Vec<PathBuf>,
     /// The one in the fast tier.
     pub fast: Option<OwnDirectory>,
+    /// Slots that were made before there were such directories: they do not see them, and read the originals.
+    pub blind: BTreeSet<u32>,
 }
 
 impl Staging {

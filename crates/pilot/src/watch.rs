@@ -38,9 +38,11 @@ impl Pilot {
         if let Some(lead) = &mut self.lead_process {
             lead.watch(now_us);
         }
-        if self.binding.work_left() || self.keeper.has_unkept() || self.setups.is_pending() {
-            self.worked_us = now_us;
+        let is_busy = self.is_busy();
+        if is_busy || self.was_busy {
+            self.worked_us = now_us; // nothing may have woken us since the last look: what was busy then is idle from now
             self.forgot = false;
+            self.was_busy = is_busy;
         } else if !self.forgot && now_us >= self.worked_us + FORGET_US {
             self.forgot = true;
             let actions = self.binding.forget(true);
@@ -90,10 +92,13 @@ impl Pilot {
         alone.then_some(self.stop_checked_us + STOP_US)
     }
 
+    fn is_busy(&self) -> bool {
+        self.binding.work_left() || self.keeper.has_unkept() || self.setups.is_pending()
+    }
+
     /// When a pilot that has nothing to do leaves, although work could come: with files alone, after two looks at least.
     pub(crate) fn idle_due_us(&self) -> Option<u64> {
-        let busy = self.binding.work_left() || self.keeper.has_unkept() || self.setups.is_pending();
-        let idle = self.source.is_open() && !busy;
+        let idle = self.source.is_open() && !self.is_busy();
         let settings = self.post.settings();
         let patience_s = match &self.source {
             Source::Files(mailbox, _) if mailbox.closed => 0.0,

@@ -14,6 +14,8 @@ mod codec;
 mod error;
 mod fields;
 mod handle;
+#[cfg(test)]
+mod hostile;
 mod init;
 mod message;
 mod protocol;

@@ -75,7 +75,8 @@ fn done(rest: &str) -> Result<Line, &'static str> {
     first.checked_add(count).ok_or("numbers too large")?;
     let mut outputs = Vec::new();
     for word in words {
-        let (name, path) = word.split_once('=').ok_or("`NAME=PATH` was expected")?;
+        let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
+        let (name, path) = pair.ok_or("`NAME=PATH` was expected")?;
         outputs.push((name.to_owned(), percent_decoded(path)?));
     }
     Ok(Line::Done {

@@ -10,6 +10,8 @@ mod entry;
 mod error;
 mod fetch;
 mod give;
+#[cfg(test)]
+mod hostile;
 mod peer;
 mod shared;
 mod store;

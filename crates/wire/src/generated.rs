@@ -12,6 +12,16 @@ pub const NETWORK_TYPES: [&str; 21] = [
     "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
 ];
 
+/// A file that a program is, as the site's staff approved it: the slot looks at it before every start. `mtime_ns`:
+/// of a file that is too large for every slot to read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ApprovedFile {
+    pub path: String,
+    pub sha256: String,
+    pub bytes: u64,
+    pub mtime_ns: u64,
+}
+
 /// A squashfs image that payloads see in place of `areas` of the shared file system; `/sw/a` is `sw/a` in it. Names
 /// that exist there and are not in it are links to `/tmp/.tidemill/real` + path, where payloads see the real tree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -195,6 +205,8 @@ pub struct Program {
     /// variables taken over from the pilot's environment; `NAME*` = all that start so
     pub pass_env: Vec<String>,
     pub images: Vec<ImageUse>,
+    /// executable, script, container: none are told of an ad-hoc command
+    pub files: Vec<ApprovedFile>,
     /// words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
     /// `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     pub wrap: Vec<String>,

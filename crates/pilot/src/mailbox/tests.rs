@@ -36,7 +36,7 @@ impl Files {
             "cores":1,"memory_mb":1,"devices":{},"scratch_mb":1,"event_s":1.0,"chunk_max":1,"range_s":1.0,
             "timeout_s":null,"looping_s":null,"ready_timeout_s":1.0,"log_bytes_max":1,"outputs":[],
             "stdout_output":false,"batch_commands":false,"pass_env":[],
-            "images":[],"wrap":[],"setup":null,"trace_first":false,"trace_every":0,"start_ops":{},"start_bytes":{}}"#;
+            "images":[],"files":[],"wrap":[],"setup":null,"trace_first":false,"trace_every":0,"start_ops":{},"start_bytes":{}}"#;
         let list = |texts: Vec<String>| texts.join(",");
         let text = format!(
             r#"{{"format":1,"number":{number},"programs":[{program}],"jobs":[{}],"grants":[{}],"shares":[{}]{more}}}"#,

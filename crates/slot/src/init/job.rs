@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tidemill_sys::spawn::Strings;
 use tidemill_sys::Result;
-use tidemill_wire::{JobDef, Program};
+use tidemill_wire::{ApprovedFile, JobDef, Program};
 
 use super::inputs::{each_files, path_of, Inputs};
 use super::place::Place;
@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub def: JobDef,
     pub program: Rc<Program>,
     pub path: CString,
+    /// files that are compared before every start
+    pub files: Vec<ApprovedFile>,
     executable: String,
     pub pace: Pace,
     pub inputs: Inputs,
@@ -53,6 +55,8 @@ impl Job {
         let moved = |text: &str| relocated(text, spec, place);
         let (started, executable) = (moved(started), moved(&program.executable));
         let path = CString::new(started).map_err(|error| error.to_string())?;
+        let files = program.files.iter().filter(|file| moved(&file.path) == file.path);
+        let files = files.cloned().collect();
         let argv = def
             .argv
             .iter()
@@ -75,6 +79,7 @@ impl Job {
             def,
             program,
             path,
+            files,
             wrap,
             executable,
             argv,

@@ -3,6 +3,7 @@
 //! Per payload of command mode: clone, exec, poll, wait4 twice (the second time says that nothing is left over), a
 //! read of each pipe, a few stats of the scratch. The pilot hears of it in messages that join neighbours.
 
+mod approved;
 mod control;
 mod cover;
 mod finish;
@@ -35,6 +36,7 @@ use tidemill_wire::Program;
 use crate::codec::Downward;
 use crate::queue::{Events, Queue, Run};
 use crate::{Done, FromSlot, Isolated, SlotSpec, ToSlot};
+use approved::Approved;
 use control::{is_plain, Control, Joiner};
 use job::Job;
 use payload::{Kind, Payload};
@@ -76,6 +78,7 @@ pub(crate) struct Init {
     queue: Queue,
     permits: Permits,
     sampler: Sampler,
+    approved: Approved,
     payload: Option<Payload>,
     deadline_us: Option<u64>,
     /// nothing new is started; what arrives goes back with this reason
@@ -151,6 +154,7 @@ impl Init {
             queue: Queue::default(),
             permits: Permits::default(),
             sampler,
+            approved: Approved::default(),
             payload: None,
             deadline_us: None,
             draining: None,

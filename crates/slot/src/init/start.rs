@@ -229,6 +229,8 @@ impl Init {
         descriptors: &[(RawFd, RawFd)],
     ) -> Result<(i32, Option<File>), NotStarted> {
         let isolated = self.scratch.place.isolated;
+        let unlike = |(failure, what)| NotStarted::all(failure, what);
+        self.approved.check(&job.files).map_err(unlike)?;
         // a launcher starts ranks on other nodes: they are nobody's children here
         let alone = self.spec.directory.is_none();
         let instead = alone

@@ -1,0 +1,163 @@
+//! Every start is one of what the site's staff approved: the digests of a program's files are compared before each.
+//!
+//! A file whose device, inode, size and times are those of the last look is not read again. One of more than
+//! `READ_BYTES_MAX`, such as a container's image, is read by the agent only: here its size and time must be those that
+//! the agent saw. Files below an image's areas belong to the image, whose own digest is compared where it is brought.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+
+use sha2::{Digest, Sha256};
+use tidemill_wire::ApprovedFile;
+
+/// 0.2 s at the 300 MB/s of a core without instructions for SHA-256.
+const READ_BYTES_MAX: u64 = 64 << 20;
+const STEP_BYTES: usize = 1 << 20;
+
+/// Device, inode, size, seconds and nanoseconds of the last change of content and of anything.
+type Mark = (u64, u64, u64, [i64; 4]);
+
+fn mark(status: &Metadata) -> Mark {
+    (
+        status.dev(),
+        status.ino(),
+        status.size(),
+        [
+            status.mtime(),
+            status.mtime_nsec(),
+            status.ctime(),
+            status.ctime_nsec(),
+        ],
+    )
+}
+
+/// Failure class and message: `dispatch` for another file than was approved, `payload_setup` for one that cannot be read.
+pub(super) type Unlike = (&'static str, String);
+
+/// Files that were found to be those that were approved.
+#[derive(Default)]
+pub(super) struct Approved {
+    good: HashMap<String, (String, Mark)>,
+}
+
+impl Approved {
+    /// The error says which file is another one.
+    pub fn check(&mut self, files: &[ApprovedFile]) -> Result<(), Unlike> {
+        for file in files {
+            self.look(file)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, wanted: &ApprovedFile) -> Result<(), Unlike> {
+        let unread = |error: io::Error| {
+            let message = format!("failed to read `{}`: {error}", wanted.path);
+            ("payload_setup", message)
+        };
+        let status = std::fs::metadata(&wanted.path).map_err(unread)?;
+        if self
+            .good
+            .get(&wanted.path)
+            .is_some_and(|(sha256, seen)| *sha256 == wanted.sha256 && *seen == mark(&status))
+        {
+            return Ok(());
+        }
+        if wanted.bytes > READ_BYTES_MAX {
+            let mtime_ns = i128::from(status.mtime()) * 1_000_000_000 + i128::from(status.mtime_nsec());
+            if status.size() != wanted.bytes || mtime_ns != i128::from(wanted.mtime_ns) {
+                let message = format!(
+                    "`{}` is not the file that the site's staff approved: {} bytes, expected {}; \
+                     or it was changed since",
+                    wanted.path,
+                    status.size(),
+                    wanted.bytes
+                );
+                return Err(("dispatch", message));
+            }
+        } else {
+            let found = digest(&wanted.path, wanted.bytes).map_err(unread)?;
+            if found != wanted.sha256 {
+                let message = format!(
+                    "`{}` has digest sha256:{found}, approved is sha256:{}: somebody changed it",
+                    wanted.path, wanted.sha256
+                );
+                return Err(("dispatch", message));
+            }
+        }
+        self.good
+            .insert(wanted.path.clone(), (wanted.sha256.clone(), mark(&status)));
+        Ok(())
+    }
+}
+
+/// SHA-256 of a file, of one byte more than `bytes` at most: a longer one has another digest anyway.
+fn digest(path: &str, bytes: u64) -> io::Result<String> {
+    let mut file = File::open(path)?.take(bytes + 1);
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; STEP_BYTES]);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(format!("{:x}", hash.finalize()));
+        }
+        hash.update(&buffer[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn approved(path: &std::path::Path, content: &[u8]) -> ApprovedFile {
+        ApprovedFile {
+            path: path.to_string_lossy().into_owned(),
+            sha256: format!("{:x}", Sha256::digest(content)),
+            bytes: content.len() as u64,
+            mtime_ns: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_changed_after_it_was_approved_is_told_at_the_next_look() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sim");
+        std::fs::write(&path, "good").unwrap();
+        let file = approved(&path, b"good");
+        let mut it = Approved::default();
+        assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
+        assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
+        std::fs::write(&path, "evil").unwrap();
+        let (class, told) = it.check(std::slice::from_ref(&file)).unwrap_err();
+        assert!(class == "dispatch" && told.contains("has digest"), "{told}");
+        std::fs::write(&path, "good, and more").unwrap();
+        assert!(it.check(std::slice::from_ref(&file)).is_err());
+        std::fs::write(&path, "good").unwrap();
+        assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
+        std::fs::remove_file(&path).unwrap();
+        let (class, told) = it.check(&[file]).unwrap_err();
+        assert!(
+            class == "payload_setup" && told.contains("failed to read"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_large_file_is_told_by_size_and_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.sif");
+        let large = File::create(&path).unwrap();
+        large.set_len(READ_BYTES_MAX + 1).unwrap();
+        let status = large.metadata().unwrap();
+        let mut file = approved(&path, b"");
+        file.bytes = READ_BYTES_MAX + 1;
+        let mtime_ns = status.mtime() * 1_000_000_000 + status.mtime_nsec();
+        file.mtime_ns = u64::try_from(mtime_ns).unwrap();
+        let mut it = Approved::default();
+        assert_eq!(it.check(std::slice::from_ref(&file)), Ok(()));
+        file.mtime_ns -= 1;
+        file.sha256 = "0".repeat(64); // approved anew, so that it is looked at
+        let (_, told) = it.check(&[file]).unwrap_err();
+        assert!(told.contains("not the file"), "{told}");
+    }
+}
