@@ -14,6 +14,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NAME_CHARACTERS_MAX = 1_000
+"""Nobody mistypes a longer one, and comparing takes time."""
+
 
 class TidemillError(Exception):
     """What was attempted, on what, and what came back; `hint` is what the reader can do about it."""
@@ -59,8 +62,15 @@ class ProtocolError(TidemillError):
     exit_code = 3
 
 
+UNDECODABLE = (ValueError, RecursionError)
+"""What decoders of JSON and TOML raise for bytes that are none: wrong characters, wrong types (`msgspec.DecodeError` is
+a ValueError), numbers that are too long, and what is nested too deep."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` most likely stands for, or None."""
+    if len(name) > NAME_CHARACTERS_MAX:
+        return None
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return matches[0] if matches else None
 

@@ -1,18 +1,71 @@
 """One event per line, as JSON, to stderr or a file: time, level, component, fixed event name, ids as fields.
 
-Never pass a secret, a token or a whole environment.
+Never pass a secret, a token or a whole environment. What slips through all the same is cut out: values that `hide` was
+told of, and what looks like a credential.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tidemill import clock
+
+Form = Literal["json", "text"]
+FORMS: tuple[Form, ...] = ("json", "text")
+#: Fields by which lines of server, agent and others are joined; each has this name wherever it appears.
+JOINED = (
+    "campaign", "job", "first", "count", "lease", "site", "fleet", "allocation", "batch_id", "node", "pilot",
+    "epoch",
+)  # fmt: skip
+CUT = "[cut]"
+HIDDEN_MIN = 8  #: characters; a shorter secret would cut words that are none
+HIDDEN_MAX = 10_000
+_hidden: list[str] = []  #: the longest first: one may stand within another
+_bound: dict[str, Any] = {}
+# What looks like a credential: bearer tokens (RFC 6750) and JSON web tokens (RFC 7519), passwords of URLs (RFC 3986
+# 3.2.1), private keys (RFC 7468), `password = ...` and its like, keys of web hooks.
+_LOOKS = re.compile(
+    r"(?P<bearer>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"
+    r"|(?P<url>\b[a-z][a-z0-9+.-]*://[^\s/:@\"'`]*:)[^\s/@\"'`]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
+    r"|(?P<named>(?<![a-z])(?:password|passwd|passphrase|secret|secret_key|access_key|api_key|token)[\"']?\s*[=:]\s*[\"']?)"
+    r"[^\s\"',;&}]{6,}"
+    r"|whsec_[A-Za-z0-9+/=]{8,}",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def hide(secret: str) -> None:
+    """Cut this value out of everything that is logged or bundled from now on, also as JSON writes it."""
+    for form in (secret, msgspec.json.encode(secret).decode()[1:-1], json.dumps(secret)[1:-1]):
+        if len(form) >= HIDDEN_MIN and len(_hidden) < HIDDEN_MAX and form not in _hidden:
+            _hidden[:] = sorted([*_hidden, form], key=len, reverse=True)
+
+
+def hidden() -> frozenset[str]:
+    """The values that `hide` was told of."""
+    return frozenset(_hidden)
+
+
+def cut_secrets(text: str) -> str:
+    """The text without known secrets and without what looks like a credential."""
+    for secret in _hidden:
+        if secret in text:
+            text = text.replace(secret, CUT)
+    return _LOOKS.sub(lambda found: "".join(each or "" for each in found.groups()) + CUT, text)
+
+
+def bind(**fields: Any) -> None:
+    """Put these fields into every line of this process from now on, such as the site and epoch of an agent."""
+    _bound.update(fields)
 
 
 class Log:
@@ -21,8 +74,13 @@ class Log:
     def __init__(self, component: str) -> None:
         self._logger = logging.getLogger(f"tidemill.{component}")
 
+    @property
+    def explains(self) -> bool:
+        """Whether anybody reads what `debug` is told: ask before making many fields."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
     def debug(self, event: str, **fields: Any) -> None:
-        """Explain a decision."""
+        """Explain a decision, or tell what a single job goes through."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
@@ -49,26 +107,49 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "component": record.name.removeprefix("tidemill."),
             "event": record.getMessage(),
+            **_bound,
             **getattr(record, "tidemill_fields", {}),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return cut_secrets(msgspec.json.encode(line, enc_hook=str).decode())
 
 
-def to_stderr(level: str = "INFO") -> None:
+class _TextFormatter(logging.Formatter):
+    """The same for a person's eyes: `2026-11-21T13:05:01Z WARNING agent batch.away reason="..." next_try_s=2.0`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = clock.utc_text(int(record.created * 1e6))
+        fields: dict[str, Any] = {**_bound, **getattr(record, "tidemill_fields", {})}
+        told = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
+        line = f"{at} {record.levelname} {record.name.removeprefix('tidemill.')} {record.getMessage()}{told}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return cut_secrets(line)
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, int | float) else msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def to_stderr(level: str = "INFO", form: Form = "json") -> None:
     """Send every component's events of at least this level to stderr."""
-    _install(logging.StreamHandler(sys.stderr), level)
+    _install(logging.StreamHandler(sys.stderr), level, form)
 
 
 def to_file(path: Path, level: str = "INFO") -> None:
     """Append every component's events of at least this level to a file (mode 0600 if new)."""
     path.touch(mode=0o600, exist_ok=True)
-    _install(logging.FileHandler(path, encoding="utf-8"), level)
+    _install(logging.FileHandler(path, encoding="utf-8"), level, "json")
 
 
-def _install(handler: logging.Handler, level: str) -> None:
-    handler.setFormatter(_JsonFormatter())
+def silence(library: str) -> None:
+    """Keep what a library logs off stderr: whoever calls it tells what went wrong, as an event of its own."""
+    logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+
+
+def _install(handler: logging.Handler, level: str, form: Form) -> None:
+    handler.setFormatter(_TextFormatter() if form == "text" else _JsonFormatter())
     root = logging.getLogger("tidemill")
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidemill.config.amqp import AtBroker
+from tidemill.config.contact import Mail
+from tidemill.config.io import Io
 from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.limits import Limits
+from tidemill.config.outlets import Metrics
+from tidemill.config.transfer import Endpoint, Transfer
 
 
 class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -259,50 +265,42 @@ class ContainerRuntime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     options: Annotated[list[str], doc("Options that every application gets")] = []
 
 
-class Io(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a shared file system, and what the centre lets us do there, all nodes together."""
-
-    name: Annotated[
-        str,
-        msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$"),
-        doc("Name of the area, for `start_ops` and `start_bytes` of applications, metrics and messages"),
-    ]
-    prefixes: Annotated[
-        list[str], msgspec.Meta(min_length=1), doc("Absolute paths; what is below them belongs to the area")
-    ]
-    ops_per_s: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)] | None,
-        doc("Metadata operations a second that we may cause; none = no bound"),
-    ] = None
-    bytes_per_s: Annotated[
-        Annotated[float, msgspec.Meta(gt=0)] | None,
-        doc("Bytes a second that we may move; none = no bound"),
-    ] = None
-
-    def __post_init__(self) -> None:
-        """Refuse paths that name no place."""
-        for prefix in self.prefixes:
-            if not prefix.startswith("/"):
-                raise ValueError(f"area `{self.name}` has prefix `{prefix}`: expected an absolute path")
-
-
-class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where mail to the contact goes out."""
-
-    server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""
-    sender: Annotated[str, doc("Sender's address; empty = the contact")] = ""
-
-
 class SiteConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"yielding": "yield"}
 ):
     """A site: `SITE/site.toml`."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
-    server: Annotated[str, doc("The server's address: `unix:/path/api.sock` or `http://host:port`")]
+    server: Annotated[
+        str,
+        doc(
+            "The server's address: `unix:/path/api.sock`, `https://host:port`, `http://host:port` or "
+            "`amqps://broker:port/vhost`"
+        ),
+    ]
     secret_file: Annotated[
         Path | None, doc("File (mode 0600) with the secret of the server's TCP listener")
     ] = None
+    deny_submitters: Annotated[
+        list[str],
+        doc("Submitters whose jobs are given back unrun, besides those whom `tidemill site deny` names"),
+    ] = []
+    certificate: Annotated[
+        Path | None, doc("The site's certificate (PEM), as `tidemill certs issue site NAME` makes it")
+    ] = None
+    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
+        None
+    )
+    ca: Annotated[
+        Path | None,
+        doc("CA of the server's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        doc("File (mode 0600) with a bearer token that something else renews, as htgettoken does"),
+    ] = None
+    broker: AtBroker = AtBroker()
+    limits: Annotated[Limits, doc("What is taken from the server at most, whatever it says")] = Limits()
     mode: Annotated[
         Literal["run", "observe"],
         doc("`observe` takes no work and submits nothing, it only shows what it sees"),
@@ -333,6 +331,7 @@ class SiteConfig(
         Path | None, doc("A path agreed with the centre's staff: whoever makes this file stops us")
     ] = None
     mail: Annotated[Mail, doc("Where mail goes out")] = Mail()
+    metrics: Annotated[Metrics, doc("Who may read the agent's metrics")] = Metrics()
     nodes_max: Annotated[
         int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")
     ] = 100
@@ -426,7 +425,7 @@ class SiteConfig(
         Duration, msgspec.Meta(ge=0.01), doc("Longest pause while the server is away")
     ] = 60.0
     sync_timeout_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("One exchange with the server takes at most so long")
+        Duration, msgspec.Meta(ge=1), doc("The server may be silent for so long in one exchange")
     ] = 60.0
     tick_s: Annotated[
         Duration, msgspec.Meta(ge=0.005, le=60), doc("Pause of the agent's loop while work is running")
@@ -461,6 +460,12 @@ class SiteConfig(
     stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
         20_000_000_000
     )
+    transfer: Annotated[
+        Transfer, doc("How data are moved from and to other sites, and what is kept of them")
+    ] = Transfer()
+    endpoints: Annotated[
+        list[Endpoint], doc("Places outside the site that inputs may come from and outputs may go to")
+    ] = []
     fleet_keep_s: Annotated[
         Duration,
         msgspec.Meta(ge=0),

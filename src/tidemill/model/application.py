@@ -28,8 +28,8 @@ class ParameterType(StrEnum):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A typed parameter with limits. A string must match `pattern` whole (default: no white space, no control
-    character, no leading dash, at most 255 characters) unless the site gives another."""
+    """A typed parameter with limits. A string must match `pattern` whole (default: letters, digits and
+    `_.,:=+@%/~^-`, at most 255, no leading `-` or `~`, no `..` in a path) unless the site gives another."""
 
     type: ParameterType = ParameterType.STRING  #: what a value must be
     default: str | int | float | bool | None = None  #: where a job gives no value; none = it has to give one

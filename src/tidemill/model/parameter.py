@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from tidemill.errors import JobError, did_you_mean
 from tidemill.model.application import Parameter, ParameterType
+from tidemill.model.legal import Fault, shown
 
 STRING_LENGTH_MAX = 255
-_DEFAULT_STRING = re.compile(r"(?!-)[^\s\x00-\x1f\x7f]{0,255}")
+PATTERN_LENGTH_MAX = 32_768
+"""Where a pattern of the site's allows more than `STRING_LENGTH_MAX`: a quarter of what execve(2) takes."""
+
+_DEFAULT_STRING = re.compile(r"(?![-~])(?!(?:.*/)?\.\.(?:/|$))[\w.,:=+@%/~^-]{0,255}")
+"""Nothing that a shell, an option parser or a path would take as more than text, should an application hand it on."""
+
+
+def parameters_fault(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> Fault | None:
+    """Why an application with these parameters does not take what a job gives; None = it does."""
+    for name, value in given.items():
+        parameter = parameters.get(name)
+        if parameter is None:
+            return Fault(f"there is no parameter `{shown(name)}`", did_you_mean(name, parameters))
+        try:
+            check_value(name, parameter, value)
+        except JobError as error:
+            return Fault(error.message, error.hint or parameter.help or None)
+    for name, parameter in parameters.items():
+        if parameter.default is None and name not in given:
+            return Fault(f"parameter `{name}` is needed", parameter.help or None)
+    return None
 
 
 def check_value(name: str, parameter: Parameter, value: Any) -> str | int | float | bool:
@@ -19,7 +41,7 @@ def check_value(name: str, parameter: Parameter, value: Any) -> str | int | floa
             return value
         if value in ("true", "false"):
             return bool(value == "true")
-        raise JobError(f"parameter `{name}` is `{value}`, expected true or false")
+        raise JobError(f"parameter `{name}` is `{shown(value)}`, expected true or false")
     if parameter.type in (ParameterType.INT, ParameterType.FLOAT):
         return _check_number(name, parameter, value)
     if not isinstance(value, str):
@@ -27,7 +49,7 @@ def check_value(name: str, parameter: Parameter, value: Any) -> str | int | floa
     if parameter.type is ParameterType.CHOICE:
         if value not in (parameter.choices or []):
             raise JobError(
-                f"parameter `{name}` is `{value}`, which is no choice",
+                f"parameter `{name}` is `{shown(value)}`, which is no choice",
                 hint=did_you_mean(value, parameter.choices or []),
             )
         return str(value)
@@ -38,30 +60,33 @@ def _check_number(name: str, parameter: Parameter, value: Any) -> int | float:
     kind = int if parameter.type is ParameterType.INT else float
     words = "a whole number" if kind is int else "a number"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise JobError(f"parameter `{name}` is `{value}`, expected {words}")
+        raise JobError(f"parameter `{name}` is `{shown(value)}`, expected {words}")
     try:
         number = kind(value)
         exact = number == float(value) and abs(number) < float("inf")
     except (ValueError, OverflowError):
         exact, number = False, 0
     if not exact:
-        raise JobError(f"parameter `{name}` is `{value}`, expected {words}")
+        raise JobError(f"parameter `{name}` is `{shown(value)}`, expected {words}")
     if parameter.min is not None and number < parameter.min:
-        raise JobError(f"parameter `{name}` is {number}, at least {parameter.min:g} is allowed")
+        raise JobError(f"parameter `{name}` is {shown(number)}, at least {parameter.min:g} is allowed")
     if parameter.max is not None and number > parameter.max:
-        raise JobError(f"parameter `{name}` is {number}, at most {parameter.max:g} is allowed")
+        raise JobError(f"parameter `{name}` is {shown(number)}, at most {parameter.max:g} is allowed")
     return number
 
 
 def _check_text(name: str, parameter: Parameter, value: str) -> str:
     if parameter.pattern is not None:
-        if not re.fullmatch(parameter.pattern, value) or "\0" in value:
-            raise JobError(f"parameter `{name}` is `{value}`, which does not match `{parameter.pattern}`")
+        if len(value) > PATTERN_LENGTH_MAX or "\0" in value or not re.fullmatch(parameter.pattern, value):
+            raise JobError(
+                f"parameter `{name}` is `{shown(value)}`, which does not match `{parameter.pattern}`"
+                + (f": {len(value)} characters" if len(value) > PATTERN_LENGTH_MAX else "")
+            )
         return value
     if not _DEFAULT_STRING.fullmatch(value):
         raise JobError(
-            f"parameter `{name}` is `{value}`: white space, control characters, a leading `-` and more than "
-            f"{STRING_LENGTH_MAX} characters are not allowed",
+            f"parameter `{name}` is `{shown(value)}`: letters, digits and `_.,:=+@%/~^-` are allowed, at most "
+            f"{STRING_LENGTH_MAX}, no leading `-` or `~` and no `..` in a path",
             hint="the site may allow more by a `pattern` in its application file",
         )
     return value

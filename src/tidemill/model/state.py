@@ -47,6 +47,12 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
 JOB_FINAL = frozenset({JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED})
 
 
+def told_reason(state: str, reason: str) -> str:
+    """What a job's reason says: why it ended as it did, or that some of its events failed while others are still to
+    come. Empty for none."""
+    return reason if not reason or state in JOB_FINAL else f"last failure: {reason}"
+
+
 class LeaseState(StrEnum):
     """A range handed to a site."""
 

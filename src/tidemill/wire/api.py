@@ -15,14 +15,24 @@ import msgspec
 from tidemill.model.application import Parameter
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
+from tidemill.model.notification import Subscription
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
 SUBMIT_JOBS_MAX = 10_000
+VIEW_ROWS_MAX = 100  #: of each list of a `SiteView` but the tide
+TIDE_POINTS_MAX = 1_440  #: a day of minutes
 PAGE_MAX = 1_000
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 REPORTS_MAX = 20_000
 ORDERS_MAX = 20_000
+ORDER_NUMBER_MAX = 1 << 62  #: no order has this number or a higher one
+ORDER_JUMP_MAX = 10_000_000
+"""An order's number is less than so far above `have`. Gaps come of orders that are void, so they are small; and whoever
+inflates the numbers would need thousands of years to leave none for the server that follows."""
+
+SPEC_BYTES_MAX = 8_000_000  #: of one job, as JSON: 1,000 inputs with URLs of 4,096 characters, twice
+ORDERS_BYTES_MAX = 16_000_000  #: of the orders of one sync, besides the last one's
 
 
 # ---- clients --------------------------------------------------------------------------------------------------------
@@ -40,6 +50,7 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repeat: list[int] | None = None
     owner: str = ""
     shares: float | None = None  #: weight of the campaign in the fair share, on creation 1.0
+    notify: list[Subscription] = []  #: who is to be told of the campaign, besides those who are already
 
 
 class SubmitReply(msgspec.Struct, kw_only=True):
@@ -49,6 +60,7 @@ class SubmitReply(msgspec.Struct, kw_only=True):
     first_job: int
     count: int
     repeated: bool
+    remark: str = ""  #: what the submitter should know, such as a credential that ends too early
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -138,6 +150,7 @@ class JobDetail(msgspec.Struct, kw_only=True):
     outputs: list[OutputRow]
     waits_for: str | None
     waits_hint: str | None
+    remark: str = ""  #: what was told when it was submitted, such as a credential that ends too early
 
 
 class CampaignRow(msgspec.Struct, kw_only=True):
@@ -168,6 +181,7 @@ class Change(msgspec.Struct, kw_only=True):
     state: str
     events_done: int
     events_failed: int
+    progress: bool = False  #: only the numbers of events have changed; the state is what it was
 
 
 class FailurePage(msgspec.Struct, kw_only=True):
@@ -235,13 +249,45 @@ class AllocationRow(msgspec.Struct, kw_only=True):
     slot_us: int
 
 
-class Health(msgspec.Struct, kw_only=True):
-    """Answer of `GET /v1/health`, the only route that needs no secret."""
+class AuditRow(msgspec.Struct, kw_only=True):
+    """A job's part in an allocation. `subject`, `credential`: as the submitter's credential names him, and its serial
+    number; `events`: interval text of what pilots recorded there; `step`: a merge step of the job instead of events;
+    `digest`: of the application as the site had approved it then. `job` None: nothing ran there."""
 
-    status: str  #: `ok`, or `full` while the database cannot grow
+    site: str
+    allocation: str
+    batch_id: str
+    nodes: list[str]
+    started_us: int
+    ended_us: int | None
+    job: int | None = None
+    events: str = ""
+    step: int | None = None
+    campaign: str = ""
+    owner: str = ""
+    subject: str = ""
+    credential: str = ""
+    app: str = ""
+    version: str = ""
+    digest: str = ""
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """Something that is wrong with the server: its name, and in words what it is and what to do."""
+
+    name: str
+    text: str
+    hint: str
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """Answer of `GET /v1/health`, the only route that needs no secret. `/health` is the same, with 503 if it fails."""
+
+    status: str  #: `ok`; `degraded`, it works in spite of its problems; `full` or `failing`, it does not
     version: str
     database: str  #: `sqlite` or `postgresql`
     now_us: int
+    problems: list[Problem] = []
 
 
 class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -250,6 +296,7 @@ class ActionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     jobs: list[int] = []
     campaign: str | None = None
     reason: str = ""
+    key: str = ""  #: if given, the request counts once, however often it comes within a month
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -259,11 +306,12 @@ class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class ActionReply(msgspec.Struct, kw_only=True):
+class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`changed`: how many jobs (or sites) the action applied to; the others were not in a state for it."""
 
     changed: int
     unchanged: int
+    repeated: bool = False  #: this was done before, under this key; nothing changed now
 
 
 class ErrorReply(msgspec.Struct, kw_only=True):
@@ -386,6 +434,26 @@ class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocat
     reason: str
     busy_us: int
     slot_us: int
+    hosts: list[str] = []  #: names of its nodes, once they are known
+    started_us: int = 0
+    ended_us: int = 0
+
+
+class RanRange(msgspec.Struct, array_like=True):
+    """Events of a job that ran, as interval text; or a merge step of it."""
+
+    job: int
+    events: str
+    step: int = -1
+
+
+class RanReport(msgspec.Struct, kw_only=True, tag_field="t", tag="ran"):
+    """What the pilots of an allocation have recorded since the last report on it: done or failed. For the audit; counts
+    for nothing else."""
+
+    n: int
+    allocation: str
+    ran: list[RanRange]
 
 
 class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
@@ -398,7 +466,9 @@ class LogReport(msgspec.Struct, kw_only=True, tag_field="t", tag="log"):
     stderr: str
 
 
-Report = DoneReport | FailureReport | ReleaseReport | DeliveredReport | AllocationReport | LogReport
+Report = (
+    DoneReport | FailureReport | ReleaseReport | DeliveredReport | AllocationReport | RanReport | LogReport
+)
 
 
 class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
@@ -412,6 +482,7 @@ class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
     campaign: str
     seed_base: int
     spec: JobSpec | None
+    owner: str = ""  #: the submitter, for the site's staff and its own list of whom it denies
 
 
 class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):
@@ -466,6 +537,63 @@ class DrainOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="drain"):
 Order = LeaseOrder | CancelOrder | DiscardOrder | DeliverOrder | ForgetOrder | FetchLogOrder | DrainOrder
 
 
+class TidePoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Nodes of the machine, mean over a minute: those of others' jobs, of ours, idle ones, those out of service."""
+
+    minute: int  #: since 1970 UTC
+    regular: float
+    ours: float
+    idle: float
+    away: float
+
+
+class BadNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node in quarantine: the site starts nothing there."""
+
+    node: str
+    since_us: int
+    until_us: int
+    why: str
+    evidence: list[str]
+
+
+class TransferView(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of a job on their way: `in` to the site, or `out` from it. `places`: scheme and host only."""
+
+    job: int
+    way: str
+    names: list[str]  #: the first few files
+    places: list[str]
+    tries: int  #: that failed before
+    under_way: bool  #: False: it waits for its next try, or for parts that are made again
+
+
+class GrantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant of the centre, in node-hours."""
+
+    account: str
+    granted: float
+    used: float
+    open: float  #: what running and waiting allocations may still use
+    left: float
+
+
+class SiteView(msgspec.Struct, frozen=True, kw_only=True):
+    """What people want to see of a site and no decision depends on. Bounded: VIEW_ROWS_MAX rows of a list, the newest;
+    `tide`: minutes that no answered sync has told yet, at most TIDE_POINTS_MAX."""
+
+    tide: list[TidePoint] = []
+    bad_nodes: list[BadNode] = []
+    bad_nodes_total: int = 0
+    transfers: list[TransferView] = []
+    transfers_total: int = 0
+    grants: list[GrantView] = []
+    mode: str = ""  #: `run`, `observe`
+    waits_for: str = ""  #: why no more nodes are asked for
+    stopped: str = ""  #: why the site is stopped, empty = it is not
+    denied: list[str] = []  #: submitters whose jobs its staff do not let run
+
+
 class SyncRequest(msgspec.Struct, kw_only=True):
     """What happened since, and what the site could take."""
 
@@ -478,6 +606,7 @@ class SyncRequest(msgspec.Struct, kw_only=True):
     offers: list[AppOffer] | None  #: None = unchanged since the last sync of this epoch
     capacity: Capacity
     allocations: dict[str, int] = {}  #: number by state, for the site's page
+    view: SiteView | None = None  #: None = as it was told last
 
 
 class SyncReply(msgspec.Struct, kw_only=True):

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidemill.wire.staged import ApprovedFile as ApprovedFile
 from tidemill.wire.staged import ImageUse as ImageUse
 from tidemill.wire.staged import IoArea as IoArea
 from tidemill.wire.staged import Piece as Piece
@@ -152,6 +153,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     batch_commands: bool
     pass_env: list[str]  #: variables taken over from the pilot's environment; `NAME*` = all that start so
     images: list[ImageUse]
+    files: list[ApprovedFile]  #: executable, script, container: none are told of an ad-hoc command
     #: words before the executable, the first an absolute path: the container's runtime and options; the slot fills in
     #: `{work}`, `{tmp}`, `{home}` and `{own}`, its directories as payloads see them
     wrap: list[str]

@@ -48,3 +48,13 @@ class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[str]
     store: str
     timeout_s: float
+
+
+class ApprovedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a program is, as the site's staff approved it: the slot looks at it before every start. `mtime_ns`:
+    of a file that is too large for every slot to read."""
+
+    path: str
+    sha256: str
+    bytes: int
+    mtime_ns: int

@@ -1,0 +1,32 @@
+"""`[metrics]` of site.toml: who may read the agent's metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tidemill.config.keys import doc
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may read the agent's metrics, besides `SITE/metrics.prom`."""
+
+    textfile: Annotated[
+        Path | None,
+        doc(
+            "A second copy for node_exporter's textfile collector, such as `/var/lib/.../tidemill-NAME.prom`"
+        ),
+    ] = None
+    listen: Annotated[
+        str, doc("Address `host:port` of this machine where Prometheus may read them; empty = none")
+    ] = ""
+    secret_file: Annotated[
+        Path | None, doc("File (mode 0600) with the bearer token that `listen` wants; required with it")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a listener for everybody."""
+        if self.listen and self.secret_file is None:
+            raise ValueError("`listen` needs `secret_file`: everybody on a login node can reach its loopback")

@@ -1,0 +1,73 @@
+"""What `server.toml` may hold: one record, with a section for each part that keeps its keys in its own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tidemill import config as config_files
+from tidemill.config.amqp import Amqp
+from tidemill.config.keys import Duration, doc
+from tidemill.config.notify import Mail, Notify
+from tidemill.config.tls import Roles, Tls, Tokens
+from tidemill.config.web import Web
+from tidemill.errors import ConfigError
+
+SITE_LOST_S = 600.0
+HALF_LIFE_S = 7 * 86400.0
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server: `server.toml`."""
+
+    dir: Annotated[
+        Path | None,
+        doc(
+            "The server's directory (mode 0700): database, socket and lock; none = the directory of `server.toml`"
+        ),
+    ] = None
+    database: Annotated[
+        str | None, doc("`postgresql://USER@HOST/DATABASE`; none = SQLite, `tidemill.db` in the directory")
+    ] = None
+    listen: Annotated[
+        str | None,
+        doc("Address `host:port` to listen on, besides the private Unix socket `api.sock` in the directory"),
+    ] = None
+    secret_file: Annotated[
+        Path | None,
+        doc(
+            "File (mode 0600) with a secret for `listen`: who knows it may do everything; without https it is "
+            "wanted from everybody"
+        ),
+    ] = None
+    site_lost_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("A site silent for so long loses its leases: others get its work")
+    ] = SITE_LOST_S
+    half_life_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("Half of what a campaign has used is forgotten after so long, for the fair share"),
+    ] = HALF_LIFE_S
+    upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
+    tls: Tls = Tls()
+    tokens: Tokens = Tokens()
+    roles: Roles = Roles()
+    amqp: Amqp = Amqp()
+    mail: Mail = Mail()
+    notify: Notify = Notify()
+    web: Web = Web()
+
+    @property
+    def place(self) -> Path:
+        """The server's directory. Raises ConfigError if neither a key nor a file tells it."""
+        if self.dir is None:
+            raise ConfigError("the server's directory is not known", hint="set `dir`")
+        return self.dir
+
+
+def read_config(path: Path) -> ServerConfig:
+    """What `server.toml` says, and where the server lives if it does not say. Raises ConfigError."""
+    found = config_files.load(path, ServerConfig)
+    return found if found.dir is not None else msgspec.structs.replace(found, dir=path.absolute().parent)

@@ -1,0 +1,103 @@
+"""`[transfer]` and `[[endpoints]]` of site.toml: what data may be moved, where to, and how much at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from tidemill.config.keys import Duration, Size, doc
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A place outside the site that data may come from or go to. What no endpoint names is refused."""
+
+    url: Annotated[
+        str,
+        doc(
+            "What it begins with, such as `https://dav.example.org/exp/`, `root://*.example.org//store/`, "
+            "`s3://bucket/`; the host may begin with `*.`"
+        ),
+    ]
+    read: Annotated[bool, doc("Inputs may come from there")] = True
+    write: Annotated[bool, doc("Outputs may go there")] = False
+    transfers_max: Annotated[
+        int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved from and to it at the same time, at most")
+    ] = 4
+    streams: Annotated[
+        int, msgspec.Meta(ge=1, le=64), doc("Connections of one file (`root`, `gsiftp`, `s3`)")
+    ] = 1
+    file_bytes_max: Annotated[
+        Annotated[Size, msgspec.Meta(ge=1)] | None,
+        doc("Bytes of one file at most; none = `stage_file_bytes_max`"),
+    ] = None
+    ca: Annotated[
+        Path | None,
+        doc("Certification authorities: a PEM file, or a directory as X509_CERT_DIR; none = the system's"),
+    ] = None
+    certificate: Annotated[
+        Path | None, doc("Our certificate, or a proxy with its key (PEM); none = we show none")
+    ] = None
+    key: Annotated[Path | None, doc("Key of the certificate; none = it is in the same file")] = None
+    token_file: Annotated[Path | None, doc("File (mode 0600) with a bearer token; read for each file")] = None
+    discover_token: Annotated[
+        bool,
+        doc(
+            "Send the bearer token that is found in the order of the WLCG: BEARER_TOKEN, BEARER_TOKEN_FILE ..."
+        ),
+    ] = False
+    redirects: Annotated[
+        list[str],
+        doc("Where it may send us on to, written as `url`, besides other endpoints; we show those no token"),
+    ] = []
+    rename: Annotated[
+        bool, doc("Outputs get a temporary name first (`https`: needs MOVE; `root`; `gsiftp`)")
+    ] = True
+    read_back: Annotated[
+        bool, doc("Outputs are read again and compared where the server tells no checksum of its own")
+    ] = True
+    service: Annotated[
+        str, doc("`s3`: where the bucket is served, such as `https://s3.example.org`; empty = Amazon's")
+    ] = ""
+    region: Annotated[str, doc("`s3`: its region")] = "us-east-1"
+    credentials_file: Annotated[
+        Path | None, doc("`s3`: access keys as in ~/.aws/credentials; none = those that boto3 finds")
+    ] = None
+    profile: Annotated[str, doc("`s3`: section of that file")] = "default"
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the site moves data, and what it keeps of it."""
+
+    where: Annotated[
+        Literal["agent", "apart"],
+        doc(
+            "`agent`: the agent moves remote data itself; `apart`: `tidemill site run --only transfer` does, on a "
+            "data-transfer node that shares the site directory"
+        ),
+    ] = "agent"
+    transfers_max: Annotated[
+        int, msgspec.Meta(ge=1, le=1000), doc("Files that are moved at the same time, at most")
+    ] = 8
+    deadline_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc("The move of one file is given up after so long, all tries together"),
+    ] = 21600.0
+    stall_s: Annotated[
+        Duration, msgspec.Meta(ge=1), doc("A try that has moved nothing for so long is ended")
+    ] = 120.0
+    tries_max: Annotated[int, msgspec.Meta(ge=1, le=100), doc("Tries of one move, at most")] = 5
+    pause_s: Annotated[
+        Duration, msgspec.Meta(ge=0.01), doc("Pause before the second try; each next one is twice as long")
+    ] = 2.0
+    cache_bytes_max: Annotated[
+        Annotated[Size, msgspec.Meta(ge=0)] | None,
+        doc(
+            "Staged inputs that no job needs now are kept up to so many bytes in all; none = half of `stage_bytes_max`"
+        ),
+    ] = None
+    cache_age_s: Annotated[Duration, msgspec.Meta(ge=0), doc("... and for so long after their last use")] = (
+        604800.0
+    )

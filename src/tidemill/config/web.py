@@ -1,0 +1,20 @@
+"""Sections of `server.toml`: the web pages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from tidemill.config.keys import Duration, doc
+
+
+class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[web]`: the pages for people."""
+
+    pages: Annotated[bool, doc("Show pages to browsers, on the addresses where the API answers")] = True
+    session_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=60, le=43_200),
+        doc("Who logged in has to do so again after so long, or when the credential ends"),
+    ] = 3_600.0

@@ -1,0 +1,139 @@
+"""What is legal in a job, whoever is to run it. Pure.
+
+The server asks it of submitters, a site asks it again of the server, which it does not trust: names become file names,
+numbers become limits of processes, texts become arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidemill.model.job import EVENTS_MAX, NAME_PATTERN, JobSpec, Resources
+from tidemill.model.width import check_asked
+
+AFTER_MAX = 1_000
+INPUTS_MAX = 1_000
+OUTPUTS_MAX = 1_000
+PARAMETERS_MAX = 1_000
+PRIORITY_MAX = 1_000_000
+RETRIES_MAX = 1_000
+URL_CHARACTERS_MAX = 4_096
+TEXT_CHARACTERS_MAX = 32_768
+"""Of one value of a parameter, and of one variable."""
+
+ARGUMENTS_MAX = 10_000
+ARGUMENT_CHARACTERS_MAX = 131_071
+"""What execve(2) takes as one argument (MAX_ARG_STRLEN, 32 pages, with the closing NUL)."""
+
+_NAME = re.compile(NAME_PATTERN)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_DIGEST = re.compile(r"(?:sha256:)?[0-9a-fA-F]{64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Fault(NamedTuple):
+    """Why a job is not legal."""
+
+    text: str
+    hint: str | None = None
+
+
+def row_fault(spec: JobSpec) -> Fault | None:
+    """What is wrong with that in which jobs of one specification differ; None = nothing."""
+    if spec.name is not None and not is_name(spec.name):
+        return Fault(f"`{shown(spec.name)}` is no name", "letters, digits and `._+-`, at most 100")
+    if abs(spec.priority) > PRIORITY_MAX:
+        return Fault(f"priority {shown(spec.priority)} is beyond +-{PRIORITY_MAX}")
+    if not 1 <= spec.events <= EVENTS_MAX:
+        return Fault(f"`events` is {shown(spec.events)}, legal is 1 to {EVENTS_MAX}")
+    return None
+
+
+def spec_fault(spec: JobSpec) -> Fault | None:
+    """What is wrong with a specification, as far as can be told without knowing the application; None = nothing."""
+    if (spec.app is None) == (not spec.command):
+        return Fault(f"{'neither' if spec.app is None else 'both'} `app` and `command` are given", "give one")
+    if len(spec.inputs) > INPUTS_MAX or len(spec.after) > AFTER_MAX:
+        return Fault(f"it has more than {INPUTS_MAX} inputs or comes after more than {AFTER_MAX} others")
+    if len(spec.outputs or ()) > OUTPUTS_MAX:
+        return Fault(f"it has more than {OUTPUTS_MAX} outputs")
+    if not 0 <= spec.retries <= RETRIES_MAX or not 0 <= spec.failed_max <= EVENTS_MAX:
+        return Fault(f"`retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
+    return _names_fault(spec) or _places_fault(spec) or _texts_fault(spec) or _resources_fault(spec.resources)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be the name of a thing, and of a file. (`$` of a pattern would let a line break pass.)"""
+    return _NAME.fullmatch(text) is not None
+
+
+def shown(value: object) -> str:
+    """A foreign value in a message: short, on one line."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(value)[:100])
+
+
+def _names_fault(spec: JobSpec) -> Fault | None:
+    inputs, outputs = [each.name for each in spec.inputs], [each.name for each in spec.outputs or []]
+    names = [("an app", spec.app), ("a site", spec.site)]
+    names += [("an input", name) for name in inputs] + [("an output", name) for name in outputs]
+    names += [("an application that merges", each.merge) for each in spec.outputs or []]
+    for what, name in names:
+        if name is not None and not is_name(name):
+            return Fault(f"`{shown(name)}` is no name of {what}", "letters, digits and `._+-`")
+    for what, each in (("inputs", inputs), ("outputs", outputs)):
+        if len(set(each)) < len(each):
+            return Fault(f"it has two {what} of one name")
+    return None
+
+
+def _places_fault(spec: JobSpec) -> Fault | None:
+    places: list[tuple[str, str | None]] = [("output_dir", spec.output_dir)]
+    places += [(f"url of input {each.name}", each.url) for each in spec.inputs]
+    for each in spec.inputs:
+        if each.sha256 is not None and not _DIGEST.fullmatch(each.sha256):
+            return Fault(f"`sha256` of input {each.name} is `{shown(each.sha256)}`", "64 hexadecimal digits")
+    for output in spec.outputs or ():
+        places += [
+            (f"url of output {output.name}", output.url),
+            (f"path of output {output.name}", output.path),
+        ]
+    for what, place in places:
+        if place is not None and (len(place) > URL_CHARACTERS_MAX or _CONTROL.search(place)):
+            return Fault(f"`{what}` holds control characters or more than {URL_CHARACTERS_MAX} characters")
+    return None
+
+
+def _texts_fault(spec: JobSpec) -> Fault | None:
+    """Nothing here may hold what the kernel does not take; what an application takes is checked where it is known."""
+    if len(spec.params) > PARAMETERS_MAX or len(spec.env) > PARAMETERS_MAX:
+        return Fault(f"it has more than {PARAMETERS_MAX} parameters or variables")
+    for name in spec.env:
+        if not _VARIABLE.fullmatch(name):
+            return Fault(f"`{shown(name)}` is no name of a variable", "letters, digits and `_`")
+    values: Iterable[tuple[str, object]] = (*spec.params.items(), *spec.env.items())
+    for name, value in values:
+        if isinstance(value, str) and (len(value) > TEXT_CHARACTERS_MAX or "\0" in value):
+            return Fault(f"`{shown(name)}` holds NUL or more than {TEXT_CHARACTERS_MAX} characters")
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            return Fault(f"`{shown(name)}` is {shown(value)}, which has more than 64 bits")
+    command = spec.command or ()
+    if len(command) > ARGUMENTS_MAX:
+        return Fault(f"`command` has more than {ARGUMENTS_MAX} words")
+    for word in command:
+        if len(word) > ARGUMENT_CHARACTERS_MAX or "\0" in word:
+            return Fault(f"a word of `command` holds NUL or more than {ARGUMENT_CHARACTERS_MAX} characters")
+    return None
+
+
+def _resources_fault(need: Resources) -> Fault | None:
+    for key in ("cores", "memory_mb", "event_s", "timeout_s", "scratch_mb"):
+        number = getattr(need, key)
+        if number is not None and not 0 < number < 2**31:
+            return Fault(f"`resources.{key}` is {shown(number)}, it must be more than 0 and less than 2^31")
+    for kind, number in (need.devices or {}).items():
+        if not is_name(kind) or not 0 <= number < 2**31:
+            return Fault("`resources.devices` must be names and numbers of at least 0")
+    wrong = check_asked(need)
+    return None if wrong is None else Fault(wrong)
