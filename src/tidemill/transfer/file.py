@@ -20,6 +20,7 @@ from tidemill.transfer.contract import Fetched, Source
 
 SCHEMES = ("file",)
 CHUNK_BYTES = 1 << 20
+RANGE_BYTES = 64 << 20
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 
 
@@ -36,7 +37,10 @@ def local_path(url: str) -> Path:
     """The path that a `file:` URL or an absolute path names. Raises SiteError for anything else."""
     if url.startswith("/"):
         return Path(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise SiteError(f"`{url}` is no URL: {error}", transient=False) from error
     if parts.scheme not in SCHEMES:
         raise SiteError(
             f"`{url}`: this site has no transfer for `{parts.scheme or url}:`",
@@ -48,16 +52,66 @@ def local_path(url: str) -> Path:
     return Path(unquote(parts.path))
 
 
-class FileTransfer:
-    """See `transfer/contract.py`. `roots`: directories below which files may be read."""
+class Roots:
+    """Where files of jobs may be: below one of `roots`, but not below a `private` path, unless `own` lies nearer.
 
-    def __init__(self, roots: Iterable[Path], *, size_max: int) -> None:
+    `private` are the site's directory, its keys and the like, which a root may hold; `own`, one of the roots, is where
+    outputs go that name no place: mostly in the site's directory.
+    """
+
+    def __init__(
+        self, roots: Iterable[Path], *, private: Iterable[Path] = (), own: Path | None = None
+    ) -> None:
         self._roots = [Path(os.path.realpath(root)) for root in roots]
+        self._private = [Path(os.path.realpath(path)) for path in private]
+        self._own = None if own is None else Path(os.path.realpath(own))
+        if self._own is not None:
+            self._roots.append(self._own)
+
+    def fault(self, real: Path, path: Path) -> SiteError | None:
+        """Why `real`, a path without links, is not to be touched; None = it may be. `path`: as somebody named it."""
+        where = f"`{path}`" if path == real else f"`{path}`, which is `{real}`,"
+        if self._own is not None and real.is_relative_to(self._own):
+            return None
+        if not any(real.is_relative_to(root) for root in self._roots):
+            return SiteError(
+                f"{where} lies outside this site's data roots",
+                hint="data roots: " + (", ".join(f"`{root}`" for root in self._roots) or "none"),
+                transient=False,
+            )
+        if any(real.is_relative_to(path) for path in self._private):
+            return SiteError(
+                f"{where} is the site's own: it lies outside this site's data roots",
+                hint="no job reads or writes the site's directory, keys, tokens or what `mask` names",
+                transient=False,
+            )
+        return None
+
+    def confine(self, path: Path) -> Path:
+        """The path with all links resolved. Raises SiteError if that leads where files may not be."""
+        real = Path(os.path.realpath(path))
+        fault = self.fault(real, path)
+        if fault is not None:
+            raise fault
+        return real
+
+    def check_open(self, descriptor: int, path: str) -> None:
+        """What is open is what was judged as `path`: nobody exchanged a link in between. Raises SiteError."""
+        opened = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if opened != path:
+            self.confine(Path(opened))
+
+
+class FileTransfer:
+    """See `transfer/contract.py`. `roots`: where files may be read."""
+
+    def __init__(self, roots: Roots, *, size_max: int) -> None:
+        self._roots = roots
         self._size_max = size_max
 
     def look(self, url: str) -> Source:
         """See the contract."""
-        path = self.confine(local_path(url))
+        path = self._roots.confine(local_path(url))
         try:
             status = path.stat()
         except OSError as error:
@@ -78,10 +132,8 @@ class FileTransfer:
         """See the contract."""
         try:
             with open(source.path, "rb") as file, target.open("xb") as copy:  # noqa: PTH123
-                self._confined(source.path, file)
+                self._roots.check_open(file.fileno(), source.path)
                 size, digest = _copy(file, copy, self._size_max, with_digest=sha256 is not None)
-                copy.flush()
-                os.fsync(copy.fileno())
         except OSError as error:
             target.unlink(missing_ok=True)
             what = (
@@ -98,36 +150,48 @@ class FileTransfer:
             )
         return Fetched(size_bytes=size, sha256=digest)
 
-    def confine(self, path: Path) -> Path:
-        """The path with all links resolved. Raises SiteError if that leaves the data roots."""
-        real = Path(os.path.realpath(path))
-        if not any(real.is_relative_to(root) for root in self._roots):
-            raise SiteError(
-                f"`{path}` lies outside this site's data roots",
-                hint="data roots: " + (", ".join(f"`{root}`" for root in self._roots) or "none"),
-                transient=False,
-            )
-        return real
-
-    def _confined(self, path: str, file: BinaryIO) -> None:
-        """The open file is the one that was judged: nobody exchanged a link in between."""
-        opened = str(Path(f"/proc/self/fd/{file.fileno()}").readlink())
-        if opened != path:
-            self.confine(Path(opened))
-
 
 def _copy(file: BinaryIO, copy: BinaryIO, size_max: int, *, with_digest: bool) -> tuple[int, str | None]:
-    if not with_digest and _clone(file, copy):
+    if not with_digest:
+        if not _clone(file, copy):
+            _copy_in_kernel(file, copy, size_max)
         return os.fstat(copy.fileno()).st_size, None
     digest = hashlib.sha256()
     size = 0
     while piece := file.read(CHUNK_BYTES):
         size += len(piece)
-        if size > size_max:
-            raise OSError(errno.EFBIG, f"it grew beyond {size_max} bytes while it was copied")
+        _bound(size, size_max)
         digest.update(piece)
         copy.write(piece)
     return size, digest.hexdigest()
+
+
+def _copy_in_kernel(file: BinaryIO, copy: BinaryIO, size_max: int) -> None:
+    """copy_file_range(2): no byte passes through us, and network file systems may copy on the server. Where it does
+    not work (other file systems, old kernels) bytes are read and written."""
+    size = 0
+    try:
+        while count := os.copy_file_range(file.fileno(), copy.fileno(), RANGE_BYTES):
+            size += count
+            _bound(size, size_max)
+    except OSError as error:
+        if size or error.errno not in (
+            errno.EXDEV,
+            errno.EINVAL,
+            errno.ENOSYS,
+            errno.EOPNOTSUPP,
+            errno.EPERM,
+        ):
+            raise
+    while piece := file.read(CHUNK_BYTES):
+        size += len(piece)
+        _bound(size, size_max)
+        copy.write(piece)
+
+
+def _bound(size: int, size_max: int) -> None:
+    if size > size_max:
+        raise OSError(errno.EFBIG, f"it grew beyond {size_max} bytes while it was copied")
 
 
 def _clone(file: BinaryIO, copy: BinaryIO) -> bool:

@@ -1,0 +1,129 @@
+"""What we show to an endpoint: certificates, proxies, bearer tokens; and whether they still hold.
+
+Secrets go to clients by files and environment, never by arguments, which every user of a machine can read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.config.transfer import Endpoint
+from tidemill.errors import ConfigError
+from tidemill.model.failure import FailureClass
+from tidemill.transfer.contract import Place, TransferError
+
+PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR")
+"""Of the agent's environment, what clients get: no settings of theirs that somebody left there."""
+
+OWN = ("X509_USER_PROXY", "X509_USER_CERT", "X509_USER_KEY", "X509_CERT_DIR", "X509_VOMS_DIR", "KRB5CCNAME")
+"""Credentials of the agent, for endpoints that name none."""
+
+REFUSED = re.compile(
+    r"(?i)permission denied|not authori[sz]ed|unauthori[sz]ed|authentication|login incorrect|credential|certificate|"
+    r"gss_|\b(530|535|401)\b|auth failed|no protocols left|proxy"
+)
+"""Words of clients by which a refusal for want of a credential is known."""
+
+TOKEN_BYTES_MAX = 65536
+
+
+def credential_error(place: Place, why: str, hint: str | None = None) -> TransferError:
+    """Class `credential`: what we showed was refused, or we have nothing to show."""
+    return TransferError(
+        f"`{place.shown}` refuses us: {why}",
+        hint=hint
+        or "renew the certificate, proxy or token of this endpoint, or ask for the right to use the file",
+        transient=False,
+        failure=FailureClass.CREDENTIAL,
+    )
+
+
+def environment(endpoint: Endpoint) -> dict[str, str]:
+    """The environment of a client program for this endpoint."""
+    environ = {name: os.environ[name] for name in PASSED if name in os.environ}
+    environ |= {"LC_ALL": "C", "TZ": "UTC"}
+    if endpoint.certificate is None:
+        environ |= {name: os.environ[name] for name in OWN if name in os.environ}
+    else:
+        certificate, key = str(endpoint.certificate), str(endpoint.key or endpoint.certificate)
+        environ |= {"X509_USER_CERT": certificate, "X509_USER_KEY": key}
+        if endpoint.key is None:
+            environ |= {"X509_USER_PROXY": certificate}
+    if endpoint.ca is not None:
+        environ |= {"X509_CERT_DIR": str(endpoint.ca if endpoint.ca.is_dir() else endpoint.ca.parent)}
+    if endpoint.token_file is not None:
+        environ |= {"BEARER_TOKEN_FILE": str(endpoint.token_file)}
+    elif endpoint.discover_token:
+        environ |= {
+            name: os.environ[name] for name in ("BEARER_TOKEN", "BEARER_TOKEN_FILE") if name in os.environ
+        }
+    return environ
+
+
+def token(place: Place) -> str | None:
+    """The bearer token for this place, None if none is to be shown. Raises TransferError."""
+    endpoint = place.endpoint
+    if endpoint.token_file is not None:
+        return _token_in(place, endpoint.token_file)
+    return _discovered(place, os.environ) if endpoint.discover_token else None
+
+
+def tls(place: Place) -> ssl.SSLContext:
+    """How we speak TLS with this place. Raises TransferError where our files are missing or have expired."""
+    endpoint = place.endpoint
+    context = ssl.create_default_context()
+    try:
+        if endpoint.ca is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            if endpoint.ca.is_dir():
+                context.load_verify_locations(capath=str(endpoint.ca))
+            else:
+                context.load_verify_locations(cafile=str(endpoint.ca))
+        if endpoint.certificate is not None:
+            check_expiry(place, endpoint.certificate)
+            context.load_cert_chain(endpoint.certificate, endpoint.key)
+    except (OSError, ssl.SSLError) as error:
+        raise credential_error(
+            place,
+            f"our own files for it cannot be read: {error}",
+            f"see `ca`, `certificate` and `key` of the endpoint `{endpoint.url}` in site.toml",
+        ) from error
+    return context
+
+
+def check_expiry(place: Place, certificate: Path) -> None:
+    """Refuse to show a certificate or proxy that has expired: the server's own words would be unclear."""
+    try:
+        decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
+        ends_s = ssl.cert_time_to_seconds(decoded["notAfter"])
+    except (OSError, ssl.SSLError, KeyError, ValueError):
+        return  # it is told by those who load it
+    if ends_s < clock.now_s():
+        raise credential_error(place, f"our certificate `{certificate}` expired at {decoded['notAfter']}")
+
+
+def _discovered(place: Place, environ: Mapping[str, str]) -> str | None:
+    """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files."""
+    if environ.get("BEARER_TOKEN"):
+        return environ["BEARER_TOKEN"].strip()
+    name = f"bt_u{os.geteuid()}"
+    if environ.get("BEARER_TOKEN_FILE"):
+        return _token_in(place, Path(environ["BEARER_TOKEN_FILE"]))
+    if environ.get("XDG_RUNTIME_DIR") and (Path(environ["XDG_RUNTIME_DIR"]) / name).exists():
+        return _token_in(place, Path(environ["XDG_RUNTIME_DIR"]) / name)
+    path = Path("/tmp") / name
+    return _token_in(place, path) if path.exists() else None
+
+
+def _token_in(place: Place, path: Path) -> str:
+    from tidemill.wire.credentials import read_secret
+
+    try:
+        return read_secret(path)
+    except ConfigError as error:
+        raise credential_error(place, error.message, error.hint) from error
