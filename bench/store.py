@@ -30,7 +30,7 @@ from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server import pages
 from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.pages import Filter
+from tidemill.server.listing import Filter
 from tidemill.server.run import DATABASE
 from tidemill.server.store import Session, Store
 from tidemill.wire.api import (

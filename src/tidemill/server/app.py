@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -20,13 +20,18 @@ from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
 from tidemill import clock, log
-from tidemill.errors import SiteError, TidemillError, did_you_mean
+from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
+from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server import openapi, pages, submit
+from tidemill.server import openapi, pages, rights, submit, watch
+from tidemill.server.access import IDENTITY
 from tidemill.server.dispatcher import Dispatcher, Missing
+from tidemill.server.listing import TOP
+from tidemill.server.refusal import reply_of, status_of
+from tidemill.server.rights import who
 from tidemill.server.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.store import Session, Store
-from tidemill.server.sync import Bad, Conflict
+from tidemill.server.sync import Bad
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
 
 READERS = 3
@@ -53,6 +58,8 @@ class Api:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self.subscribers = 0
+        self.on_refused: Callable[[str, str], None] = lambda _who, _why: None
+        self.believed: Callable[[Identity], bool] = lambda _identity: True
         self.closing = False
         dispatcher.on_commit = self._wake_from_writer
 
@@ -71,17 +78,21 @@ class Api:
     async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
         """The encoded answer of a route."""
         self._loop = asyncio.get_running_loop()
+        identity = who(request, called.act)
         body = await request.body()
         query = _query(called.query, request)
         at = dict(request.path_params)
         pool = self.readers if called.reads else self.waiters
-        return await self._loop.run_in_executor(pool, partial(self._answer, called, query, body, at))
+        answer = partial(self._answer, called, query, body, at)
+        return await self._loop.run_in_executor(pool, answer, identity)
 
-    def _answer(self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any]) -> bytes:
+    def _answer(
+        self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any], identity: Identity
+    ) -> bytes:
         decoded = None if called.body is None else _decode(body, called.body)
         if called.run is None:
             raise TypeError(f"{called.path} has a handler of its own")
-        call = Call(self.session(), self.dispatcher, query, decoded, at, self._specs)
+        call = Call(self.session(), self.dispatcher, query, decoded, at, self._specs, identity)
         return _ENCODER.encode(called.run(call))
 
     # ---- what waits for commits ------------------------------------------------------------------------------
@@ -120,15 +131,16 @@ class Api:
             session.close()
 
 
-def make_app(api: Api) -> Litestar:
-    """The application."""
+def make_app(api: Api, pages_: Sequence[Any] = (), error: Callable[..., Any] | None = None) -> Litestar:
+    """The application. `pages_`: handlers of the pages for people, `error`: what tells errors there."""
     handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
-    handlers += [_log_handler(api), _changes_handler(api), _openapi_handler()]
+    handlers += [_log_handler(api), _changes_handler(api), _openapi_handler(), *watch.handlers(api), *pages_]
     return Litestar(
         handlers,
         openapi_config=None,
         request_max_body_size=REQUEST_BYTES_MAX,
-        exception_handlers={Exception: _error},
+        exception_handlers={Exception: error or partial(error_reply, api)},
+        middleware=[watch.measuring(api.dispatcher.meters)],
         logging_config=None,
         debug=False,
     )
@@ -144,13 +156,15 @@ def _handler(api: Api, called: Route) -> Any:
 
 def _log_handler(api: Api) -> Any:
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        identity = who(request, Act.LOG)
         query, job = _query(LogQuery, request), int(request.path_params["job"])
         event: int | None = query.event
         rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
         if not rows:
             raise Missing(f"there is no job {job}")
+        await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
         loop = asyncio.get_running_loop()
-        number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event)
+        number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
         reply = JobLog(job=job, event=event, found=False, pending=number is not None, stdout="", stderr="")
         deadline_s = clock.monotonic_s() + LOG_WAIT_S
         while number is not None and not api.closing:
@@ -174,25 +188,31 @@ def _log_handler(api: Api) -> Any:
 
 def _changes_handler(api: Api) -> Any:
     async def handle(request: Request[Any, Any, Any]) -> Stream:
+        identity = who(request, Act.READ)
         query = _query(ChangesQuery, request)
+        await api.read(lambda session: rights.check_campaign(session, identity, Act.READ, query.campaign))
         if api.subscribers >= SUBSCRIBERS_MAX:
             raise SiteError(f"{SUBSCRIBERS_MAX} clients follow the feed already", hint="try again later")
         return Stream(
-            _feed(api, query), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+            _feed(api, query, identity), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
 
     return route("/v1/changes", http_method=["GET"], name="changes", status_code=200)(handle)
 
 
-async def _feed(api: Api, query: ChangesQuery) -> AsyncIterator[bytes]:
-    """Lines of the feed: `id:` and `data:` of each change, and a comment when it is quiet."""
+async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncIterator[bytes]:
+    """Lines of the feed: `id:` and `data:` of each change, a comment when it is quiet. Ends with the credential."""
+    owner = own_name(identity, Act.READ)
     api.subscribers += 1
     after, campaign = query.after, query.campaign
+    owned: dict[str, bool] = {}
     try:
         yield b": changes\n\n"
-        while not api.closing:
+        while not api.closing and api.believed(identity):
             changed = api.next_change()
             found, reached = await api.read(partial(pages.changes, after=after, campaign=campaign))
+            if owner is not None and found:
+                found = await api.read(partial(pages.changes_owned, found=found, owner=owner, known=owned))
             if found:
                 yield b"".join(
                     b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found
@@ -208,7 +228,8 @@ async def _feed(api: Api, query: ChangesQuery) -> AsyncIterator[bytes]:
 def _openapi_handler() -> Any:
     text = _ENCODER.encode(openapi.document())
 
-    async def handle() -> Response[bytes]:
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        who(request, Act.SCHEMA)
         return _json(text)
 
     return route("/schema/openapi.json", http_method=["GET"], name="openapi", status_code=200)(handle)
@@ -228,8 +249,8 @@ def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
         hint = None if unknown is None else did_you_mean(unknown, fields)
         raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
     for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
-        if isinstance(number, int) and not 0 <= number <= pages.TOP:
-            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {pages.TOP}")
+        if isinstance(number, int) and not 0 <= number <= TOP:
+            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
     return query
 
 
@@ -238,33 +259,36 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
         return submit.decode(body)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Bad(f"{kind.__name__} cannot be read: {error}", hint=submit.hint(str(error), kind)) from error
 
 
-def _error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+TOLD_CHARACTERS = 500
+
+
+def error_reply(api: Api, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """What a client is told: never a traceback."""
     headers = None
-    match error:
-        case Missing():
-            status = 404
-        case Conflict():
-            status = 409
-        case SiteError():
-            status, headers = 503, {"Retry-After": "2"}
-        case TidemillError():
-            status = 400
-        case HTTPException():
-            status = error.status_code
-        case _:
-            status = 500
-    if isinstance(error, TidemillError):
-        reply = ErrorReply(error=error.message, hint=error.hint)
-    elif isinstance(error, HTTPException) and status < 500:
+    status, reply = status_of(error), reply_of(error)
+    if isinstance(error, SiteError):
+        headers = {"Retry-After": "2"}
+    if isinstance(error, HTTPException):
+        status = error.status_code
+    if isinstance(error, HTTPException) and status < 500:
         reply = ErrorReply(error=f"{request.method} {request.url.path}: {error.detail}", hint=None)
-    else:
+    elif not isinstance(error, TidemillError):
         _LOG.error("request.failed", method=request.method, path=request.url.path, error=repr(error))
-        reply = ErrorReply(error="the server has a bug: its log tells more", hint=None)
+    if status == 403:
+        asked = request.scope.get(IDENTITY)
+        subject = asked.subject if isinstance(asked, Identity) else ""
+        api.on_refused(subject, f"{request.method} {request.url.path}: {reply.error}")
+        _LOG.warning(
+            "access.forbidden", subject=subject, method=request.method, path=request.url.path, why=reply.error
+        )
+    if status == 400 and request.method == "POST":
+        asked = request.scope.get(IDENTITY)
+        who = asked.name if isinstance(asked, Identity) else ""
+        _LOG.warning("request.refused", who=who, path=request.url.path, why=reply.error[:TOLD_CHARACTERS])
     if status == 503:
         _LOG.warning("request.unserved", method=request.method, path=request.url.path, error=reply.error)
     return _json(_ENCODER.encode(reply), status=status, headers=headers)

@@ -9,23 +9,32 @@ from __future__ import annotations
 import gc
 import queue
 import threading
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 from tidemill import clock, log
+from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
+from tidemill.config.tls import MARGIN_S
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.server import actions, lost, submit, sync
-from tidemill.server.matching import HALF_LIFE_S
+from tidemill.model.identity import LOCAL, Act, Identity
+from tidemill.model.intervals import IntervalSet
+from tidemill.server import actions, audit, lasting, lifelines, lost, once, rights, submit, sync
+from tidemill.server.meters import Meters
+from tidemill.server.notify.addressees import Addressees
 from tidemill.server.records import kind_of, site_of
 from tidemill.server.store import Session, Store
 from tidemill.server.sync import Bad
-from tidemill.server.work import Memory, Work
+from tidemill.server.work import Kept, Memory, Work
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
     DrainRequest,
+    Order,
+    Report,
     SubmitReply,
     SubmitRequest,
     SyncReply,
@@ -35,13 +44,12 @@ from tidemill.wire.api import (
 GROUP_MAX = 32  #: requests per commit
 NUMBER_MAX = 2**62
 QUEUE_MAX = 1_000  #: requests that wait; more get 503
-SITE_LOST_S = 600.0
 CLOCK_STEP_US = 10_000_000
 SILENT_S = 120.0  #: shown as SILENT from then on
 T = TypeVar("T")
 
 
-class Act(Protocol):
+class Deed(Protocol):
     """Does something to jobs; to how many."""
 
     def __call__(self, work: Work, jobs: list[int]) -> int:
@@ -49,6 +57,9 @@ class Act(Protocol):
 
 
 _LOG = log.Log("server")
+_TAGS: dict[type, str] = {
+    kind: str(kind.__struct_config__.tag) for kind in (*get_args(Report), *get_args(Order))
+}
 _Entry = tuple[Callable[[Work], Any], "Future[Any]"]
 
 
@@ -76,51 +87,136 @@ class Dispatcher:
         self._monotonic_s, self._wall_us = monotonic_s, now_us
         self._started_s = monotonic_s()
         self._heard_s: dict[str, float] = {}
+        self._tallies = audit.SyncTallies()
+        self.margin_s = MARGIN_S
         self._last_us, self._last_s = 0, 0.0
         self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
         self.on_commit: Callable[[], None] = lambda: None
+        self.addressees = Addressees()  #: whom submitters may have told
+        self.meters = Meters()
+        self.kept = Kept()
+        self.listeners: list[Callable[[], None]] = []  #: called after each commit too, in the writer's thread
+        self.broker_up: Callable[[], bool] | None = (
+            None  #: whether the message broker is connected; None = none
+        )
         self.full = False  #: the last commit found the database full or unreachable
 
     # ---- the verbs, each one transaction ---------------------------------------------------------------------
 
-    def handle_submit(self, request: SubmitRequest | bytes) -> SubmitReply:
-        """Insert jobs, all or none."""
-        decoded = submit.decode(request) if isinstance(request, bytes) else request
-        return self.write(lambda work: submit.submit(work, decoded, half_life_s=self.half_life_s))
+    # Each takes who asks, and refuses with `rights.Forbidden` what that one may not do, before anything is changed.
 
-    def handle_sync(self, request: SyncRequest) -> SyncReply:
-        """Take a site's reports; answer with its orders."""
-        reply = self.write(lambda work: sync.sync(work, request, half_life_s=self.half_life_s))
-        self._heard_s[request.site] = self._monotonic_s()
+    def handle_submit(self, request: SubmitRequest | bytes, identity: Identity = LOCAL) -> SubmitReply:
+        """Insert jobs, all or none. They belong to the one who asks."""
+        decoded = submit.decode(request) if isinstance(request, bytes) else request
+        refused = self.addressees.refuse(decoded.notify)
+        if refused is not None:
+            raise Bad(refused[0], hint=refused[1])
+
+        def deed(work: Work) -> SubmitReply:
+            rights.check_submit(work.session, identity, decoded)
+            reply = submit.submit(work, decoded, half_life_s=self.half_life_s)
+            reply.remark = lasting.remark(work, identity, decoded, margin_s=self.margin_s)
+            if not reply.repeated:
+                submit.keep_submitter(work, decoded.key, identity, reply.remark)
+                audit.note(
+                    work, identity, Act.SUBMIT, f"campaign {reply.campaign}", first_job=reply.first_job,
+                    jobs=reply.count, events=submit.events_of(decoded), apps=submit.apps_of(decoded),
+                )  # fmt: skip
+            return reply
+
+        reply = self.write(deed)
+        if not reply.repeated:
+            _LOG.info(
+                "jobs.submitted",
+                campaign=reply.campaign,
+                job=reply.first_job,
+                jobs=reply.count,
+                by=identity.name,
+            )
+        self.meters.add("tidemill_server_submits_total")
+        self.meters.add("tidemill_server_submitted_jobs_total", 0 if reply.repeated else reply.count)
         return reply
 
-    def handle_cancel(self, request: ActionRequest) -> ActionReply:
+    def handle_sync(self, request: SyncRequest, identity: Identity = LOCAL) -> SyncReply:
+        """Take a site's reports; answer with its orders."""
+        rights.check(identity, Act.SYNC, site=request.site)
+        began_s = clock.monotonic_s()
+
+        def deed(work: Work) -> SyncReply:
+            reply = sync.sync(work, request, half_life_s=self.half_life_s)
+            self._tallies.note(work, identity, request)
+            return reply
+
+        reply = self.write(deed)
+        self._heard_s[request.site] = self._monotonic_s()
+        self.meters.observe("tidemill_server_sync_seconds", clock.monotonic_s() - began_s)
+        self._count_messages(request, reply)
+        return reply
+
+    def handle_cancel(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
         """Cancel jobs, or all of a campaign, in several transactions if they are many."""
+        self._check_action(request, identity, Act.CANCEL)
         return self._act(
             request,
             actions.CANCELABLE,
             lambda work, jobs: actions.cancel(work, jobs, request.reason, half_life_s=self.half_life_s),
+            (identity, Act.CANCEL),
         )
 
-    def handle_retry(self, request: ActionRequest) -> ActionReply:
+    def handle_retry(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
         """Let jobs run again that ended without success."""
+        self._check_action(request, identity, Act.RETRY)
         return self._act(
             request,
             actions.RETRIABLE,
             lambda work, jobs: actions.retry(work, jobs, half_life_s=self.half_life_s),
+            (identity, Act.RETRY),
         )
 
-    def handle_drain(self, name: str, request: DrainRequest) -> ActionReply:
+    def _check_action(self, request: ActionRequest, identity: Identity, act: Act) -> None:
+        """Ahead of the deed, in a transaction of its own: owners never change.
+
+        What is not there yet is refused in the same one: what is made after it may be another's.
+        """
+        if identity.is_everybody:
+            return
+        jobs = [each for each in request.jobs if 0 < each < NUMBER_MAX]
+
+        def check(work: Work) -> None:
+            rights.check_campaign(work.session, identity, act, request.campaign)
+            rights.check_jobs(work.session, identity, act, jobs)
+            if request.campaign is not None:
+                _campaign(work, request.campaign)
+            _all_exist(work, jobs)
+
+        self.write(check)
+
+    def handle_drain(self, name: str, request: DrainRequest, identity: Identity = LOCAL) -> ActionReply:
         """Let a site take no more leases, or take them again."""
-        changed = self.write(lambda work: actions.drain(work, name, request))
+        rights.check(identity, Act.DRAIN, site=name)
+
+        def deed(work: Work) -> bool | None:
+            changed = actions.drain(work, name, request)
+            if changed:
+                facts = {"drain": request.drain, "reason": request.reason}
+                audit.note(work, identity, Act.DRAIN, f"site {name}", **facts)
+            return changed
+
+        changed = self.write(deed)
         if changed is None:
             raise Missing(f"there is no site `{name}`")
         return ActionReply(changed=int(changed), unchanged=int(not changed))
 
-    def ask_log(self, job: int, event: int | None) -> int | None:
+    def ask_log(self, job: int, event: int | None, identity: Identity = LOCAL) -> int | None:
         """Ask the site for a payload's output; number of the request."""
-        return self.write(lambda work: actions.ask_log(work, job, event))
+
+        def deed(work: Work) -> int | None:
+            rights.check_jobs(work.session, identity, Act.LOG, [job])
+            audit.note(work, identity, Act.LOG, f"job {job}", event=event)
+            return actions.ask_log(work, job, event)
+
+        return self.write(deed)
 
     def check_sites(self) -> list[str]:
         """Sites that have now been silent for too long lose their leases; their names."""
@@ -156,38 +252,65 @@ class Dispatcher:
             sync.keep(work, site)
         return [site.name for site in lost_now]
 
-    def _act(self, request: ActionRequest, states: tuple[int, ...], act: Act) -> ActionReply:
+    def _act(
+        self, request: ActionRequest, states: tuple[int, ...], deed: Deed, by: tuple[Identity, Act]
+    ) -> ActionReply:
         if (request.campaign is None) == (not request.jobs):
             raise Bad("name either jobs or a campaign")
-        if request.campaign is None:
-            jobs = sorted(set(request.jobs))
-            self._all_exist(jobs)
-            pieces = [jobs[at : at + actions.PIECE] for at in range(0, len(jobs), actions.PIECE)]
-            changed = sum(self.write(partial(act, jobs=piece)) for piece in pieces)
-            return ActionReply(changed=changed, unchanged=len(jobs) - changed)
-        changed = seen = after = 0
+        key = once.once_of(request, *by)
+        named = sorted(set(request.jobs))
+        self.write(partial(_all_exist, jobs=named))
+
+        def piece(work: Work, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
+            known = once.known(work, key) if after == 0 else None
+            if known is not None:
+                return known, None
+            if request.campaign is None:
+                jobs = named[bisect_right(named, after) :][: actions.PIECE]
+            else:
+                jobs = actions.members(work, _campaign(work, request.campaign), states, after)
+            done = deed(work, jobs) if jobs else 0
+            if done:
+                on = f"jobs {IntervalSet((each, each + 1) for each in jobs)}"
+                if request.campaign is not None:
+                    on = f"campaign {request.campaign}"
+                audit.note(work, *by, on, changed=done, reason=request.reason)
+            reply = ActionReply(changed=so_far.changed + done, unchanged=so_far.unchanged + len(jobs) - done)
+            if jobs and jobs[-1:] != named[-1:]:
+                return reply, jobs[-1]
+            once.keep(work, key, reply)
+            return reply, None
+
+        reply, after = ActionReply(changed=0, unchanged=0), 0
         while True:
-            name, at = request.campaign, after
+            reply, last = self.write(partial(piece, so_far=reply, after=after))
+            if last is None:
+                return reply
+            after = last
 
-            def piece_of(work: Work, name: str = name, at: int = at) -> tuple[list[int], int]:
-                rows = work.session.rows("campaign_by_name", name=name)
-                if not rows:
-                    raise Missing(f"there is no campaign `{name}`")
-                jobs = actions.members(work, int(rows[0][0]), states, at)
-                return jobs, act(work, jobs) if jobs else 0
+    # ---- what is counted ---------------------------------------------------------------------------------------
 
-            jobs, done = self.write(piece_of)
-            if not jobs:
-                return ActionReply(changed=changed, unchanged=seen - changed)
-            changed, seen, after = changed + done, seen + len(jobs), jobs[-1]
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the writer."""
+        return self._queue.qsize()
 
-    def _all_exist(self, jobs: list[int]) -> None:
-        if not all(0 < each < NUMBER_MAX for each in jobs):
-            raise Missing(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
-        rows = self.write(lambda work: work.session.rows("states_by_id", ids=jobs))
-        missing = set(jobs) - {row[0] for row in rows}
-        if missing:
-            raise Missing(f"there is no job {min(missing)}")
+    @property
+    def dialect(self) -> str:
+        """Which database it is."""
+        return str(self._session.dialect)
+
+    def _count_messages(self, request: SyncRequest, reply: SyncReply) -> None:
+        for name, messages in (("reports", request.reports), ("orders", reply.orders)):
+            for kind, number in Counter(map(type, messages)).items():
+                self.meters.add(f"tidemill_server_{name}_total", number, kind=_TAGS[kind])
+
+    def _count_transaction(self, answers: list[tuple[Future[Any], Any]], began_s: float) -> None:
+        errors = [answer for _, answer in answers if isinstance(answer, BaseException)]
+        failed = any(isinstance(error, SiteError) for error in errors)
+        outcome = "failed" if failed else "refused" if len(errors) == len(answers) else "committed"
+        self.meters.observe("tidemill_server_transaction_seconds", clock.monotonic_s() - began_s)
+        self.meters.add("tidemill_server_transactions_total", outcome=outcome)
 
     # ---- transactions ----------------------------------------------------------------------------------------
 
@@ -240,27 +363,32 @@ class Dispatcher:
     def _commit(self, entries: list[_Entry]) -> None:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
         answers: list[tuple[Future[Any], Any]] = []
+        works: list[Work] = []
+        began_s = clock.monotonic_s()
         collects = gc.isenabled()
         gc.disable()  # a transaction makes tens of thousands of records, and no cycles
         try:
             self._session.begin()
             self._load()
             for act, future in entries:
-                answers.append((future, self._one(act, alone=len(entries) == 1)))
+                answers.append((future, self._one(act, works, alone=len(entries) == 1)))
             if all(isinstance(answer, BaseException) for _, answer in answers):
                 self._session.rollback()
             else:
                 self._session.commit()
+                self._tallies.settle()
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
         except BaseException as error:  # whatever it was, everybody who waits is told
             self._forget()
             self.full = isinstance(error, SiteError)
             answers = [(future, error) for _, future in entries]
+            works.clear()
             if not isinstance(error, Exception):
                 raise
         finally:
             if collects:
                 gc.enable()
+            self._count_transaction(answers, began_s)
             for future, answer in answers:
                 if isinstance(answer, BaseException):
                     future.set_exception(answer)
@@ -268,12 +396,16 @@ class Dispatcher:
                     future.set_result(answer)
         if not self.full:
             self.on_commit()
+            for each in self.listeners:
+                each()
+        lifelines.tell(works)
 
-    def _one(self, act: Callable[[Work], T], *, alone: bool) -> T | Exception:
+    def _one(self, act: Callable[[Work], T], works: list[Work], *, alone: bool) -> T | Exception:
         if not alone:
             self._session.savepoint()
+        work = Work(self._session, self._memory, self._now_us(), kept=self.kept)
         try:
-            result = act(Work(self._session, self._memory, self._now_us()))
+            result = act(work)
         except SiteError:
             raise
         except TidemillError as error:
@@ -284,6 +416,8 @@ class Dispatcher:
             return error
         if not alone:
             self._session.release()
+        if lifelines.wanted():
+            works.append(work)
         return result
 
     def _undo(self, alone: bool) -> None:
@@ -295,6 +429,7 @@ class Dispatcher:
 
     def _forget(self) -> None:
         self._memory = Memory()
+        self._tallies.forget()
         try:
             self._session.rollback()
         except SiteError as error:
@@ -327,6 +462,21 @@ class Dispatcher:
             memory.sites[site.id] = site
             memory.site_ids[site.name] = site.id
         memory.loaded = True
+
+
+def _campaign(work: Work, name: str) -> int:
+    rows = work.session.rows("campaign_by_name", name=name)
+    if not rows:
+        raise Missing(f"there is no campaign `{name}`")
+    return int(rows[0][0])
+
+
+def _all_exist(work: Work, jobs: list[int]) -> None:
+    if not all(0 < each < NUMBER_MAX for each in jobs):
+        raise Missing(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
+    missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
+    if missing:
+        raise Missing(f"there is no job {min(missing)}")
 
 
 class Missing(Bad):

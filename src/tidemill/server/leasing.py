@@ -161,8 +161,9 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
     ranges = [each for each in ranges if each.job in specs]
     if not ranges:
         return
-    names: dict[int, str] = dict(
-        work.session.rows("campaign_names", ids=sorted({each.campaign for each in ranges}))
+    names: dict[int, tuple[str, str]] = dict(
+        (row[0], row[1:])
+        for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
     )
     outputs: dict[tuple[int, int], bool] = {}
     slots = {kind: matching.slot_cores(site, each) for kind, each in work.memory.kinds.items()}

@@ -17,7 +17,6 @@ from tidemill.model.job import rate_key
 from tidemill.model.width import check_allowed, check_place
 from tidemill.server.records import Kind, Site
 
-HALF_LIFE_S = 7 * 86400.0
 EVENT_S_MIN = 1e-6
 TURNS = 16  #: with several campaigns, one turn is at most this part of a fair slice of what the site wants
 SHARES_MIN = 1e-6

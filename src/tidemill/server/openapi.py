@@ -26,7 +26,8 @@ _SPECIAL: dict[str, tuple[str, Any]] = {
     "/v1/jobs/{job:int}/log": ("application/json", JobLog),
 }
 _ERRORS = {
-    "400": "the request is not legal", "401": "no or a wrong secret", "404": "there is no such thing",
+    "400": "the request is not legal", "401": "no credential, or none that is believed",
+    "403": "the role of the credential may not do this", "404": "there is no such thing",
     "409": "the request contradicts what the server knows", "413": "the request is too large",
     "503": "the database is full or away, or too much waits: try again",
 }  # fmt: skip
@@ -44,8 +45,7 @@ def document() -> dict[str, Any]:
 
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema)
+        paths.setdefault(template(route.path), {})[route.method.lower()] = _operation(route, schema)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,6 +63,11 @@ def document() -> dict[str, Any]:
         },
         "security": [{"secret": []}],
     }
+
+
+def template(path: str) -> str:
+    """A path of the table of routes as OpenAPI writes it: `/v1/jobs/{job}`."""
+    return re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
 
 
 def _operation(route: Route, schema: Any) -> dict[str, Any]:

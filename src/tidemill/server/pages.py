@@ -5,9 +5,7 @@ A filtered page visits only the (kind, state, site) ranges that the counters say
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -16,13 +14,13 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.seed import seed
-from tidemill.model.state import JobState
+from tidemill.server import listing
 from tidemill.server.dispatcher import Missing
+from tidemill.server.listing import TOP, Filter, Leg
 from tidemill.server.records import (
     JOB_STATES,
     LEASE_STATES,
     RUNNING,
-    STATE_CODES,
     Job,
     Kind,
     Lease,
@@ -55,20 +53,9 @@ from tidemill.wire.api import (
     Usage,
 )
 
-TOP = 2**62
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
 CHANGE_BATCHES = 20
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs; None = any."""
-
-    state: str | None = None
-    app: str | None = None
-    site: str | None = None
-    campaign: str | None = None
-    name: str | None = None
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
@@ -93,58 +80,19 @@ def sites(session: Session) -> list[Site]:
 def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
     """A page of jobs, newest first."""
     size, top = limit_of(limit), TOP if before is None else before
-    known = kinds(session)
-    by_name = {site.name: site.id for site in sites(session)}
-    legs = _legs(session, filters, known, by_name)
+    legs = None
+    if filters.by_legs:
+        if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
+            raise _no_campaign(session, filters.campaign, filters.owner)
+        legs = set(listing.legs_of(session, filters))
     if filters.name is not None:
         ids = _named(session, filters.name, legs, top, size)
-    elif legs is None:
-        ids = [row[0] for row in session.rows("jobs_newest", before=top, limit=size)]
     else:
-        found: Iterable[tuple[int]] = ()
-        if len(legs) == 1:
-            found = session.rows("jobs_newest_in", before=top, limit=size, **_leg(next(iter(legs))))
-        elif legs:
-            rows = [
-                session.rows("jobs_newest_in", before=top, limit=size, **_leg(leg)) for leg in sorted(legs)
-            ]
-            found = heapq.merge(*rows, reverse=True)
-        ids = [row[0] for row, _ in zip(found, range(size), strict=False)]
-    return JobPage(jobs=rows_of(session, ids, known), next=ids[-1] if len(ids) == size else None)
+        ids = listing.by_id(session, legs, top, size=size, newest=True)
+    return JobPage(jobs=rows_of(session, ids, kinds(session)), next=ids[-1] if len(ids) == size else None)
 
 
-def _leg(leg: tuple[int, int, int]) -> dict[str, int]:
-    return dict(zip(("kind", "state", "site"), leg, strict=True))
-
-
-def _legs(
-    session: Session, filters: Filter, known: dict[int, Kind], by_name: dict[str, int]
-) -> set[tuple[int, int, int]] | None:
-    """The index ranges to visit; None = no filter."""
-    if filters.state is not None and filters.state not in STATE_CODES:
-        raise Bad(f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState)))
-    if filters == Filter(name=filters.name) and filters.name is None:
-        return None
-    campaign = None
-    if filters.campaign is not None:
-        rows = session.rows("campaign_by_name", name=filters.campaign)
-        if not rows:
-            raise _no_campaign(session, filters.campaign)
-        campaign = rows[0][0]
-    site = by_name.get(filters.site, -1) if filters.site is not None else None
-    return {
-        (kind, state, at)
-        for kind, state, at, _ in session.rows("counts")
-        if (campaign is None or known[kind].campaign == campaign)
-        and (filters.app is None or known[kind].app == filters.app)
-        and (filters.state is None or state == STATE_CODES[filters.state])
-        and (site is None or at == site)
-    }
-
-
-def _named(
-    session: Session, name: str, legs: set[tuple[int, int, int]] | None, top: int, size: int
-) -> list[int]:
+def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: int) -> list[int]:
     ids: list[int] = []
     while len(ids) < size:
         rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
@@ -161,7 +109,7 @@ def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[Jo
     campaigns = {known[job.kind].campaign for job in found.values()}
     found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
     names: dict[int, str] = dict(found_names)
-    of_site = {row[0]: row[1] for row in session.rows("sites")}
+    of_site: dict[int, str] = dict(session.rows("site_names"))
     return [_row(found[each], known, names, of_site) for each in ids if each in found]
 
 
@@ -199,8 +147,13 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
-        waits_hint=hint,
+        waits_hint=hint, remark=_remark(session, number),
     )  # fmt: skip
+
+
+def _remark(session: Session, number: int) -> str:
+    rows = session.rows("submitter_of", job=number)
+    return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
 
 
 def _attempt(lease: Lease, of_site: dict[int, str]) -> Attempt:
@@ -217,34 +170,40 @@ def _output(row: tuple[Any, ...]) -> OutputRow:
 # ---- campaigns --------------------------------------------------------------------------------------------------
 
 
-def campaigns(session: Session, *, before: int | None = None, limit: int | None = None) -> list[CampaignRow]:
-    """Campaigns, newest first."""
-    rows = session.rows(
-        "campaigns", before=TOP if before is None else before, limit=limit_of(limit, PAGE_MAX)
+def campaigns(
+    session: Session, *, owner: str | None = None, before: int | None = None, limit: int | None = None
+) -> list[CampaignRow]:
+    """Campaigns of somebody or of all, newest first."""
+    place = {"before": TOP if before is None else before, "limit": limit_of(limit, PAGE_MAX)}
+    rows = (
+        session.rows("campaigns", **place)
+        if owner is None
+        else session.rows("campaigns_of", owner=owner, **place)
     )
-    return _campaigns(session, rows)
+    return campaigns_of(session, rows)
 
 
-def campaign(session: Session, name: str) -> CampaignRow:
-    """One campaign. Raises Missing."""
+def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
+    """One campaign. Raises Missing, which hints at campaigns of `owner` only, None = of anybody."""
     rows = session.rows("campaign_whole", name=name)
     if not rows:
-        raise _no_campaign(session, name)
-    return _campaigns(session, rows)[0]
+        raise _no_campaign(session, name, owner)
+    return campaigns_of(session, rows)[0]
 
 
-def _campaigns(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
-    known = kinds(session)
-    states: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for kind, state, _, number in session.rows("counts"):
-        states[known[kind].campaign][JOB_STATES[state]] += number
+def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
+    """Rows of `campaigns` with their jobs by state and failures by class."""
+    ids = [row[0] for row in rows]
+    states: dict[int, dict[str, int]] = defaultdict(dict)
+    for number, state, jobs in session.rows("counts_of_campaigns", ids=ids):
+        states[number][JOB_STATES[state]] = int(jobs)
     classes: dict[int, dict[str, int]] = defaultdict(dict)
-    for number, failure, count in session.rows("failure_counts", ids=[row[0] for row in rows]):
+    for number, failure, count in session.rows("failure_counts", ids=ids):
         classes[number][failure] = count
     return [
         CampaignRow(
             name=row[1], owner=row[2], shares=row[3], created_us=row[4], jobs=row[5],
-            states=dict(states.get(row[0], {})), events=row[6], events_done=row[7], events_failed=row[8],
+            states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
             usage=Usage(**dict(zip(Usage.__struct_fields__, row[9:17], strict=True))),
             failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
         )
@@ -252,16 +211,17 @@ def _campaigns(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRo
     ]  # fmt: skip
 
 
-def _no_campaign(session: Session, name: str) -> Missing:
-    known = [row[0] for row in session.rows("campaign_known")]
+def _no_campaign(session: Session, name: str, owner: str | None = None) -> Missing:
+    of_owner = [row[0] for row in session.rows("campaigns_owned", owner=owner)] if owner is not None else None
+    known = of_owner if of_owner is not None else [row[0] for row in session.rows("campaign_known")]
     return Missing(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
 
 
 def counts(session: Session) -> Counts:
     """Jobs by state, and sums."""
     states: dict[str, int] = {str(state): 0 for state in JOB_STATES}
-    for _, state, _, number in session.rows("counts"):
-        states[JOB_STATES[state]] += number
+    for state, jobs in session.rows("counts_by_state"):
+        states[JOB_STATES[state]] = int(jobs)
     number, total, events, done, failed = (int(each) for each in session.rows("campaign_sums")[0])
     return Counts(
         jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
@@ -290,7 +250,12 @@ def failures(
         rows = session.rows("failures_of_campaign", campaign=found[0][0], before=top, limit=size)
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
-    of_site = {row[0]: row[1] for row in session.rows("sites")}
+    return failure_page(session, rows, size)
+
+
+def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> FailurePage:
+    """Rows of `failures` as a page; full ones have a next."""
+    of_site: dict[int, str] = dict(session.rows("site_names"))
     bases: dict[int, int] = (
         dict(session.rows("seed_bases", ids=sorted({row[1] for row in rows}))) if rows else {}
     )
@@ -339,12 +304,15 @@ def outputs(
 # ---- sites ------------------------------------------------------------------------------------------------------
 
 
-def site_rows(session: Session, silent: set[str]) -> list[SiteRow]:
-    """Sites that have joined. `silent`: those that have not been heard for a while."""
+def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
+    """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
+    running jobs: without `counts_leased` they are 0."""
     leased: dict[int, int] = defaultdict(int)
-    for kind in {kind for kind, state, _, _ in session.rows("counts") if state == RUNNING}:
-        for site, events in session.rows("leased_events", kind=kind):
-            leased[site] += int(events)
+    running: set[int] = set()
+    if counts_leased:
+        running = {row[0] for row in session.rows("counts_in", every=1, kinds=[], state=RUNNING, site=-1)}
+    for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
+        leased[site] += int(events)
     return [
         SiteRow(
             name=site.name, state=_state(site, silent), epoch=site.epoch,
@@ -401,3 +369,10 @@ def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Ch
             if change.number > after and (campaign is None or change.campaign == campaign)
         ]
     return found, reached
+
+
+def changes_owned(session: Session, found: list[Change], owner: str, known: dict[str, bool]) -> list[Change]:
+    """Those of the changes that are of somebody's campaigns. `known` remembers by campaign: owners never change."""
+    for name in {each.campaign for each in found} - known.keys():
+        known[name] = session.rows("campaign_owner", name=name) == [(owner,)]
+    return [each for each in found if known[each.campaign]]

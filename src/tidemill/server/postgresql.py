@@ -10,6 +10,7 @@ import psycopg
 
 from tidemill.errors import SiteError
 from tidemill.server.queries import Dialect, Query
+from tidemill.server.store import not_text, too_large
 
 ADVISORY_LOCK = 0x7469_6465  #: "tide": held by the server that writes
 CONNECT_TIMEOUT_S = 10
@@ -159,6 +160,12 @@ def _quoted(value: str) -> str:
 def _errors(name: str) -> Iterator[None]:
     try:
         yield
+    except psycopg.errors.NumericValueOutOfRange as error:
+        raise too_large(name) from error
+    except psycopg.DataError as error:
+        if "NUL (0x00)" not in str(error):
+            raise
+        raise not_text(name) from error
     except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction) as error:
         # OperationalError holds: connection lost (08, 57P), disk full (53100), out of memory, lock not available
         raise SiteError(

@@ -8,22 +8,32 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import uvicorn
 
 from tidemill import __version__, log
-from tidemill import config as config_files
-from tidemill.config.keys import Duration, doc
-from tidemill.errors import ConfigError, SiteError
+from tidemill.config.addressee import Channel
+from tidemill.config.server import ServerConfig
+from tidemill.config.web import Web as WebConfig
+from tidemill.errors import ConfigError, SiteError, did_you_mean
 from tidemill.server import access
 from tidemill.server.app import Api, make_app
-from tidemill.server.dispatcher import SITE_LOST_S, Dispatcher
-from tidemill.server.matching import HALF_LIFE_S
+from tidemill.server.audit import AuditLog
+from tidemill.server.certificates import Certificates
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.gateway.gateway import messages
+from tidemill.server.keeper import Keeper
+from tidemill.server.notify.start import telling
+from tidemill.server.revoked import Revoked
 from tidemill.server.store import Store
+from tidemill.server.tokens import Tokens
+from tidemill.server.web.routes import Web
+from tidemill.server.web.sessions import Sessions
+from tidemill.wire.credentials import read_key
 
 DATABASE = "tidemill.db"
 SOCKET = "api.sock"
@@ -31,49 +41,6 @@ LOCK = "server.lock"
 CHECK_SITES_S = 5.0
 GRACE_S = 5
 _LOG = log.Log("server")
-
-
-class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A server: `server.toml`."""
-
-    dir: Annotated[
-        Path | None,
-        doc(
-            "The server's directory (mode 0700): database, socket and lock; none = the directory of `server.toml`"
-        ),
-    ] = None
-    database: Annotated[
-        str | None, doc("`postgresql://USER@HOST/DATABASE`; none = SQLite, `tidemill.db` in the directory")
-    ] = None
-    listen: Annotated[
-        str | None,
-        doc("Address `host:port` to listen on; none = the Unix socket `api.sock` in the directory"),
-    ] = None
-    secret_file: Annotated[
-        Path | None, doc("File (mode 0600) with the secret that `listen` wants from everybody")
-    ] = None
-    site_lost_s: Annotated[
-        Duration, msgspec.Meta(ge=1), doc("A site silent for so long loses its leases: others get its work")
-    ] = SITE_LOST_S
-    half_life_s: Annotated[
-        Duration,
-        msgspec.Meta(ge=1),
-        doc("Half of what a campaign has used is forgotten after so long, for the fair share"),
-    ] = HALF_LIFE_S
-    upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
-
-    @property
-    def place(self) -> Path:
-        """The server's directory. Raises ConfigError if neither a key nor a file tells it."""
-        if self.dir is None:
-            raise ConfigError("the server's directory is not known", hint="set `dir`")
-        return self.dir
-
-
-def read_config(path: Path) -> ServerConfig:
-    """What `server.toml` says, and where the server lives if it does not say. Raises ConfigError."""
-    found = config_files.load(path, ServerConfig)
-    return found if found.dir is not None else msgspec.structs.replace(found, dir=path.absolute().parent)
 
 
 def store_of(config: ServerConfig) -> Store:
@@ -102,57 +69,152 @@ def upgrade_server(config: ServerConfig) -> tuple[int, int]:
 def run_server(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT; 0. Raises ConfigError when the directory, lock, secret or database refuse."""
     private_dir(config.place)
-    secret = access.read_secret(config.secret_file) if config.secret_file is not None else None
-    if config.listen is not None and secret is None:
-        raise ConfigError(
-            f"listening on `{config.listen}` wants a secret",
-            hint="write one to a file of mode 0600 and name it with --secret-file; or use the Unix socket",
-        )
+    keys = read_keys(config)
     with locked(config.place):
         store = store_of(config)
         if config.upgrade or (store.path is not None and not store.path.exists()):
             store.init()
+        audit = AuditLog(config.place)
+        keys.on_refused = audit.refused
         dispatcher = Dispatcher(store, site_lost_s=config.site_lost_s, half_life_s=config.half_life_s)
+        dispatcher.margin_s = config.roles.margin_s
         try:
-            with listening(config) as listener:
+            with ExitStack() as parts, listening(config) as listeners:
                 dispatcher.start()
-                asyncio.run(_serve(store, dispatcher, listener, secret))
+                audit.join(dispatcher.write)
+                gateway = parts.enter_context(
+                    messages(config.amqp, store, dispatcher, judge=keys.revoked.why, on_refused=audit.refused)
+                )
+                more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
+                parts.enter_context(telling(store, dispatcher, config, more=more))
+                api = Api(store, dispatcher)
+                keeper = Keeper(api, audit, config)
+                asyncio.run(_serve(api, listeners, keys=keys, keeper=keeper, web=config.web))
         finally:
             dispatcher.close()
     return 0
 
 
-async def _serve(store: Store, dispatcher: Dispatcher, listener: socket.socket, secret: bytes | None) -> None:
-    api = Api(store, dispatcher)
-    app = access.Guard(make_app(api), secret)
+def read_keys(config: ServerConfig) -> access.Keys:
+    """What connections are judged by. Raises ConfigError for what cannot be read, or would let anybody in."""
+    tls, members = config.tls, config.roles.members
+    _check_members(config)
+    secured = tls.certificate is not None or tls.key is not None
+    keys = access.Keys(
+        secret=None if config.secret_file is None else read_key(config.secret_file),
+        certificates=Certificates(tls, members) if secured else None,
+        tokens=Tokens(config.tokens, members) if config.tokens.issuers else None,
+        revoked=Revoked(config.roles.revoked_file),
+    )
+    if config.listen is not None and not secured and keys.secret is None:
+        raise ConfigError(
+            f"listening on `{config.listen}` wants a secret, or https",
+            hint="write one to a file of mode 0600 and name it with `secret_file`, or set `tls.certificate`; "
+            "or use the Unix socket",
+        )
+    if keys.tokens is not None and not secured:
+        raise ConfigError("tokens are taken by https only", hint="set `tls.certificate` and `tls.key`")
+    return keys
+
+
+def _check_members(config: ServerConfig) -> None:
+    """A member that could never be met is a mistake of whoever wrote it."""
+    issuers = [each.name for each in config.tokens.issuers]
+    for each in config.roles.members:
+        told = [key for key in ("subject", "token", "group") if getattr(each, key)]
+        if len(told) != 1:
+            raise ConfigError(
+                f"`roles.members` of `{each.name}` names {' and '.join(told) or 'nobody'}",
+                hint="name one of `subject` (of a certificate), `token` or `group` (with `issuer`)",
+            )
+        if told != ["subject"] and each.issuer not in issuers:
+            raise ConfigError(
+                f"`roles.members` of `{each.name}` has issuer `{each.issuer}`",
+                hint=did_you_mean(each.issuer, issuers),
+            )
+        if told == ["subject"] and config.tls.other_ca is None:
+            raise ConfigError(
+                f"`roles.members` of `{each.name}` needs `tls.other_ca`",
+                hint="name the CA of its certificate",
+            )
+
+
+def lines_told(place: Path) -> int:
+    """How many lines of the audit log the database of a server's directory knows of; 0 for another database."""
+    path = place / DATABASE
+    if not path.exists():
+        return 0
+    session = Store(path=path).reader()
+    try:
+        rows = session.rows("audit_lines")
+        return int(rows[0][0]) if rows else 0
+    finally:
+        session.close()
+
+
+def application(api: Api, keys: access.Keys, pages: WebConfig) -> tuple[access.Guard, Any]:
+    """The API's guard, and what is served: that or, unless they are switched off, the pages before it."""
+    if not pages.pages:
+        guard = access.Guard(make_app(api), keys)
+        return guard, guard
+    web = Web(api, Sessions(pages.session_s))
+    app = make_app(api, web.handlers(), web.error)
+    guard = access.Guard(app, keys)
+    return guard, web.before(app, guard)
+
+
+async def _serve(
+    api: Api, listeners: list[socket.socket], *, keys: access.Keys, keeper: Keeper, web: WebConfig
+) -> None:
+    api.on_refused = keys.on_refused
+    guard, app = application(api, keys, web)
+    api.believed = guard.believes
     config = uvicorn.Config(
-        app, http=access.PeerChecked if listener.family == socket.AF_UNIX else "h11", loop="asyncio", ws="none",
+        app, http=access.Door, loop="asyncio", ws="none", proxy_headers=False,
         lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )  # fmt: skip
-    server = _Server(config, api)
-    watcher = asyncio.create_task(_watch_sites(api))
-    name = listener.getsockname()
-    _LOG.info(
-        "server.started",
-        version=__version__,
-        listen=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
-    )
+    server = _Server(config, api, keys)
+    tasks = [asyncio.create_task(_watch_sites(api)), asyncio.create_task(keeper.run())]
+    if keys.certificates is not None:
+        tasks.append(asyncio.create_task(keys.certificates.watch()))
+    for listener in listeners:
+        name = listener.getsockname()
+        _LOG.info(
+            "server.started",
+            version=__version__,
+            listen=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
+            tls=listener.family != socket.AF_UNIX and keys.certificates is not None,
+        )
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=listeners)
     finally:
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(SiteError):  # the database keeps what the log does not have
+            await api.read(keeper.move)
         api.close()
         _LOG.info("server.stopped")
 
 
 class _Server(uvicorn.Server):
-    """Ends the feeds before it waits for connections to end."""
+    """TLS for TCP and none for the Unix socket; ends the feeds before it waits for connections to end."""
 
-    def __init__(self, config: uvicorn.Config, api: Api) -> None:
+    def __init__(self, config: uvicorn.Config, api: Api, keys: access.Keys) -> None:
         super().__init__(config)
-        self._api = api
+        self._api, self._keys = api, keys
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, with the TLS context for the sockets that need it."""
+        plain = [each for each in sockets or [] if self._keys.certificates is None or _is_unix(each)]
+        await super().startup(sockets=plain)
+        for each in sockets or []:
+            if each not in plain and self._keys.certificates is not None:
+                self.config.ssl = self._keys.certificates.context
+                started = self.servers
+                await super().startup(sockets=[each])
+                self.servers = started + self.servers
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._api.stop_waiting()
@@ -164,6 +226,10 @@ class _Server(uvicorn.Server):
         with super().capture_signals():
             yield
             self._captured_signals: list[int] = []
+
+
+def _is_unix(listener: socket.socket) -> bool:
+    return listener.family == socket.AF_UNIX
 
 
 async def _watch_sites(api: Api) -> None:
@@ -216,38 +282,53 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def listening(config: ServerConfig) -> Iterator[socket.socket]:
-    """The listening socket; the lock must be held, so that a socket found on disk is a dead server's."""
-    if config.listen is None:
-        path = config.place / SOCKET
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(os.fspath(path))
-        except OSError as error:
-            listener.close()
-            raise ConfigError(
-                f"socket `{path}` cannot be made: {error}", hint="a socket's path has at most 107 bytes"
-            ) from error
-        path.chmod(0o600)
-    else:
-        path = None
-        host, colon, port = config.listen.rpartition(":")
-        if not colon or not port.isdecimal() or not host:
-            raise ConfigError(f"`{config.listen}` is no address such as `127.0.0.1:8443`")
-        try:
-            listener = socket.create_server(
-                (host.strip("[]"), int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-            )
-        except OSError as error:
-            raise ConfigError(f"cannot listen on `{config.listen}`: {error.strerror}") from error
+def listening(config: ServerConfig) -> Iterator[list[socket.socket]]:
+    """The private Unix socket, and the port if one is named. The lock must be held, so that a socket found on disk is a
+    dead server's."""
+    path = config.place / SOCKET
+    listeners = []
     try:
-        listener.listen(128)
-        yield listener
+        try:
+            listeners.append(_unix(path))
+        except ConfigError as error:
+            if config.listen is None:
+                raise
+            _LOG.warning("socket.none", error=error.message, hint=error.hint)
+        if config.listen is not None:
+            listeners.append(_tcp(config.listen))
+        for each in listeners:
+            each.listen(128)
+        yield listeners
     finally:
+        for each in listeners:
+            each.close()
+        path.unlink(missing_ok=True)
+
+
+def _unix(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(os.fspath(path))
+    except OSError as error:
         listener.close()
-        if path is not None:
-            path.unlink(missing_ok=True)
+        raise ConfigError(
+            f"socket `{path}` cannot be made: {error}", hint="a socket's path has at most 107 bytes"
+        ) from error
+    path.chmod(0o600)
+    return listener
+
+
+def _tcp(address: str) -> socket.socket:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not host:
+        raise ConfigError(f"`{address}` is no address such as `127.0.0.1:8443`")
+    try:
+        return socket.create_server(
+            (host.strip("[]"), int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot listen on `{address}`: {error.strerror}") from error
 
 
 def entry(config: dict[str, Any]) -> int:

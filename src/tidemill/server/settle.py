@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemill import log
 from tidemill.model.failure import FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.server import ending
+from tidemill.server import ending, traces
 from tidemill.server.records import (
     ACTIVE,
     LOST,
@@ -32,6 +32,7 @@ from tidemill.wire.api import (
     DoneReport,
     FailureReport,
     LogReport,
+    RanReport,
     ReleaseReport,
     Report,
 )
@@ -43,7 +44,9 @@ _LOG = log.Log("server")
 
 def apply(work: Work, site: Site, reports: Sequence[Report]) -> None:
     """Apply reports in their order, then let every job that they touched end, wait or go on."""
-    of_jobs = [report.job for report in reports if not isinstance(report, AllocationReport | LogReport)]
+    of_jobs = [
+        report.job for report in reports if not isinstance(report, AllocationReport | LogReport | RanReport)
+    ]
     work.load(of_jobs)
     work.load_leases(of_jobs)
     open_jobs: dict[int, None] = {}
@@ -56,6 +59,9 @@ def apply(work: Work, site: Site, reports: Sequence[Report]) -> None:
                 _delivered(work, site, report)
             case AllocationReport():
                 _allocation(work, site, report)
+                traces.keep_allocation(work, site, report)
+            case RanReport():
+                traces.keep_ran(work, site, report)
             case LogReport():
                 work.session.run(
                     "answer_log_request", id=report.request, site=site.id, found=int(report.found),

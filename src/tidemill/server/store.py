@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.server import mounts
 from tidemill.server.queries import Dialect, Query, load, migrations, statements
 
@@ -116,7 +116,7 @@ class Store:
                 )
         known, found = len(migrations(self.dialect)), self.version()
         if found == 0:
-            raise ConfigError(f"database {self} is empty", hint="`tidemill server init` fills it")
+            raise ConfigError(f"database {self} is empty", hint="`tidemill server upgrade` fills it")
         if found > known:
             raise _newer(self, found, known)
         if found < known:
@@ -271,10 +271,22 @@ _HINTS = {
 }
 
 
+def too_large(name: str) -> JobError:
+    """For a number that does not fit the column that it is for."""
+    return JobError(f"a number of the request is too large for the database (`{name}`)", hint="was it meant?")
+
+
+def not_text(name: str) -> JobError:
+    """For a text with the character NUL, which PostgreSQL does not take."""
+    return JobError(f"a text of the request holds the character NUL (`{name}`)", hint="leave it out")
+
+
 @contextmanager
 def _sqlite_errors(name: str) -> Iterator[None]:
     try:
         yield
+    except OverflowError as error:  # an integer of more than 64 bits
+        raise too_large(name) from error
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _UNSERVED:
             raise  # wrong SQL: a bug

@@ -8,29 +8,36 @@ from collections import defaultdict
 
 import msgspec
 
-from tidemill.errors import did_you_mean
-from tidemill.model.job import EVENTS_MAX, NAME_PATTERN, Input, JobSpec, Output, Resources
+from tidemill.errors import UNDECODABLE, did_you_mean
+from tidemill.model import legal
+from tidemill.model.identity import Identity
+from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
+from tidemill.model.notification import Subscription
+from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
-from tidemill.model.width import check_asked
 from tidemill.server import ending, sync
 from tidemill.server.leasing import job_input
 from tidemill.server.matching import decayed
-from tidemill.server.records import CANCELED, FAILED, RUNNING, WAITING, Kind
+from tidemill.server.notify import book
+from tidemill.server.records import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
 from tidemill.server.sync import Bad, Conflict
 from tidemill.server.work import Work
-from tidemill.wire.api import REQUEST_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
+from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
 
-AFTER_MAX = 1_000
-INPUTS_MAX = 1_000
+APPS_TOLD = 20
 KEY_MAX = 200
-PRIORITY_MAX = 1_000_000
-RETRIES_MAX = 1_000
 SHARES_MAX = 1e6
 _DECODER = msgspec.json.Decoder(SubmitRequest)
 _ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(NAME_PATTERN)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?")
-_FIELDS = {"jobs": JobSpec, "inputs": Input, "outputs": Output, "resources": Resources}
+_FIELDS = {
+    "notify": Subscription,
+    "jobs": JobSpec,
+    "inputs": Input,
+    "outputs": Output,
+    "resources": Resources,
+}
 
 
 def decode(body: bytes) -> SubmitRequest:
@@ -39,7 +46,7 @@ def decode(body: bytes) -> SubmitRequest:
         raise Bad(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
     try:
         return _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise Bad(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
 
 
@@ -58,7 +65,7 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
     """Insert the jobs. Raises Bad, or Conflict when the key was used for other content."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
         raise Bad(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
-    digest = hashlib.sha256(_ENCODER.encode(request)).digest()
+    digest = hashlib.sha256(_content(request)).digest()
     known = work.session.rows("submit_by_key", key=request.key)
     if known:
         old, campaign, first, count = known[0]
@@ -81,10 +88,39 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
         first_job=first,
         count=count,
     )
+    book.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
     work.flush()
     sync.keep_sites(work)
     return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
+
+
+def _content(request: SubmitRequest) -> bytes:
+    """What a key stands for. Without addressees it is the same as before there were any: old keys stay good."""
+    body = _ENCODER.encode(request)
+    return body if request.notify else body.replace(b',"notify":[]', b"", 1)
+
+
+def keep_submitter(work: Work, key: str, identity: Identity, remark: str) -> None:
+    """Remember whose credential a submission came with: its name and serial number."""
+    work.session.run(
+        "set_submitter",
+        key=key,
+        subject=clean(identity.subject),
+        credential=clean(identity.credential),
+        remark=remark,
+    )
+
+
+def events_of(request: SubmitRequest) -> int:
+    """How many events a submission has."""
+    repeat = request.repeat or [1] * len(request.jobs)
+    return sum(spec.events * times for spec, times in zip(request.jobs, repeat, strict=True))
+
+
+def apps_of(request: SubmitRequest) -> list[str]:
+    """The applications of a submission, by name; a command of the submitter's own is `command`."""
+    return sorted({spec.app or "command" for spec in request.jobs})[:APPS_TOLD]
 
 
 def _check(request: SubmitRequest) -> list[int]:
@@ -224,9 +260,21 @@ class _Plan:
         found = self._checked.get(body)
         if found is None:
             check_spec(spec, index)
+            _refuse(self._offered_fault(spec), index)
+            if len(body) > SPEC_BYTES_MAX:
+                raise Bad(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
             pin = sync.site_id(self._work, spec.site) if spec.site is not None else 0
             found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
         return found
+
+    def _offered_fault(self, spec: JobSpec) -> legal.Fault | None:
+        """Why no site takes the parameters, of those that offer the application; None = one does, or none offers it."""
+        if spec.app is None:
+            return None
+        sites = self._work.memory.sites.values()
+        offers = [site.offers.get(spec.app) for site in sites if spec.site is None or site.name == spec.site]
+        faults = [parameters_fault(offer.parameters, spec.params) for offer in offers if offer is not None]
+        return faults[0] if faults and None not in faults else None
 
     def _kind(self, spec: JobSpec) -> int:
         need = spec.resources
@@ -310,10 +358,7 @@ def _after_campaign(
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        known = [row[0] for row in work.session.rows("campaign_known")]
-        raise Bad(
-            f"{where} comes after campaign `{name}`, which does not exist", hint=did_you_mean(name, known)
-        )
+        raise Bad(f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first")
     campaign = int(rows[0][0])
     still = ending.oldest(work, campaign, (WAITING, RUNNING))
     if still is not None and still <= upto:
@@ -325,55 +370,20 @@ def _after_campaign(
 
 
 def check_row(spec: JobSpec, index: int) -> None:
-    """What differs between jobs that share a spec."""
-    where = f"job {index} of the request"
-    if spec.name is not None and not _NAME.fullmatch(spec.name):
-        raise Bad(f"{where}: `{spec.name[:100]}` is no name", hint="letters, digits and `._+-`, at most 100")
-    if abs(spec.priority) > PRIORITY_MAX:
-        raise Bad(f"{where}: priority {spec.priority} is beyond +-{PRIORITY_MAX}")
-    if not 1 <= spec.events <= EVENTS_MAX:
-        raise Bad(f"{where}: `events` is {spec.events}, legal is 1 to {EVENTS_MAX}")
+    """What differs between jobs that share a spec. Raises Bad."""
+    _refuse(legal.row_fault(spec), index)
 
 
 def check_spec(spec: JobSpec, index: int) -> None:
     """What the server can check without knowing the application. Raises Bad."""
-    where = f"job {index} of the request"
-    if (spec.app is None) == (not spec.command):
-        raise Bad(
-            f"{where} has {'neither' if spec.app is None else 'both'} `app` and `command`", hint="give one"
-        )
-    _check_names(spec, where)
-    if len(spec.inputs) > INPUTS_MAX or len(spec.after) > AFTER_MAX:
-        raise Bad(f"{where} has more than {INPUTS_MAX} inputs or comes after more than {AFTER_MAX} others")
+    _refuse(legal.spec_fault(spec), index)
     for each in spec.inputs:
         try:
             job_input(each.url)
         except ValueError as error:
-            raise Bad(f"{where}: input `{each.name}`: {error}") from error
-    _check_resources(spec.resources, where)
-    if not 0 <= spec.retries <= RETRIES_MAX or not 0 <= spec.failed_max <= EVENTS_MAX:
-        raise Bad(f"{where}: `retries` must be 0 to {RETRIES_MAX} and `failed_max` 0 to {EVENTS_MAX}")
+            raise Bad(f"job {index} of the request: input `{each.name}`: {error}") from error
 
 
-def _check_names(spec: JobSpec, where: str) -> None:
-    inputs, outputs = [each.name for each in spec.inputs], [each.name for each in spec.outputs or []]
-    names = [("an app", spec.app), ("a site", spec.site)]
-    names += [("an input", name) for name in inputs] + [("an output", name) for name in outputs]
-    for what, name in names:
-        if name is not None and not _NAME.fullmatch(name):
-            raise Bad(f"{where}: `{name[:100]}` is no name of {what}", hint="letters, digits and `._+-`")
-    for what, each in (("inputs", inputs), ("outputs", outputs)):
-        if len(set(each)) < len(each):
-            raise Bad(f"{where} has two {what} of one name")
-
-
-def _check_resources(need: Resources, where: str) -> None:
-    for key in ("cores", "memory_mb", "event_s", "timeout_s", "scratch_mb"):
-        number = getattr(need, key)
-        if number is not None and not 0 < number < 2**31:
-            raise Bad(f"{where}: `resources.{key}` is {number}, it must be more than 0")
-    if any(not 0 <= number < 2**31 for number in (need.devices or {}).values()):
-        raise Bad(f"{where}: `resources.devices` must be numbers of at least 0")
-    wrong = check_asked(need)
-    if wrong is not None:
-        raise Bad(f"{where}: {wrong}")
+def _refuse(fault: legal.Fault | None, index: int) -> None:
+    if fault is not None:
+        raise Bad(f"job {index} of the request: {fault.text}", hint=fault.hint)

@@ -14,12 +14,26 @@ import msgspec
 from tidemill import log
 from tidemill.errors import JobError
 from tidemill.model.job import NAME_PATTERN
-from tidemill.server import ending, leasing, lost, settle
+from tidemill.server import ending, leasing, lost, settle, traces, views
 from tidemill.server.matching import decayed
 from tidemill.server.records import Site, clean
 from tidemill.server.work import Work
-from tidemill.wire.api import ORDERS_MAX, REPORTS_MAX, LeaseOrder, Order, SyncReply, SyncRequest
+from tidemill.wire.api import (
+    ORDER_JUMP_MAX,
+    ORDER_NUMBER_MAX,
+    ORDERS_BYTES_MAX,
+    ORDERS_MAX,
+    REPORTS_MAX,
+    DeliverOrder,
+    LeaseOrder,
+    Order,
+    SyncReply,
+    SyncRequest,
+)
 
+ORDER_BYTES = (
+    300  #: of an order besides specification and lists: 209 with numbers of 19 digits and a name of 20
+)
 LEASES_MAX = 10_000  #: per sync
 PENDING_MAX = 2 * ORDERS_MAX  #: unacknowledged orders; beyond it a site gets no more leases
 ALLOCATIONS_KEPT = 10_000
@@ -40,6 +54,8 @@ class Bad(JobError):
 def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     """Apply the reports, and answer with the orders that the site does not have."""
     site = _admit(work, request)
+    if not -1 < site.ordered - request.have < ORDER_JUMP_MAX:
+        _number_on(work, site, request.have)
     returned = bool(site.lost)
     if returned:
         site.lost = 0
@@ -50,6 +66,8 @@ def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     settle.apply(work, site, fresh)
     if fresh:
         site.acked = fresh[-1].n
+    if request.view is not None:
+        views.keep(work, site, request.view)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
     more = leasing.lease(work, site, room, half_life_s)
@@ -58,22 +76,34 @@ def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     work.flush()
     keep(work, site)
     orders = pending + work.new_orders(site.id)
-    cut = len(orders) > ORDERS_MAX
-    return SyncReply(acked=site.acked, orders=orders[:ORDERS_MAX], more=more or cut, now_us=work.now_us)
+    told = orders[: fitting(orders)]
+    return SyncReply(acked=site.acked, orders=told, more=more or len(told) < len(orders), now_us=work.now_us)
+
+
+def fitting(orders: list[Order]) -> int:
+    """How many of the orders go into one reply: sites take no answer of any length."""
+    left, sizes = ORDERS_BYTES_MAX, dict[int, int]()
+    for number, order in enumerate(orders[:ORDERS_MAX]):
+        if left <= 0:
+            return number
+        left -= ORDER_BYTES
+        kind = type(order)
+        if kind is LeaseOrder:
+            spec = order.spec  # type: ignore[union-attr]  # mypy does not narrow by `type(...) is`
+            if spec is not None:
+                size = sizes.get(id(spec))  # jobs that are alike share it
+                if size is None:
+                    size = sizes[id(spec)] = len(_ENCODER.encode(spec))
+                left -= size
+        elif kind is DeliverOrder:
+            left -= len(order.done)  # type: ignore[union-attr]
+    return min(len(orders), ORDERS_MAX)
 
 
 def _admit(work: Work, request: SyncRequest) -> Site:
     """The site's record, brought up to what it tells of itself."""
-    if len(request.reports) > REPORTS_MAX:
-        raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
-    if not _NAME.fullmatch(request.site):
-        raise Bad(
-            f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
-        )
+    _check(request)
     request.host, request.version = clean(request.host), clean(request.version)
-    capacity = request.capacity
-    if not all(map(math.isfinite, [capacity.want_core_s, capacity.wide_core_s, *capacity.event_s.values()])):
-        raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
     site = work.memory.sites[site_id(work, request.site)]
     if request.epoch < site.epoch:
         raise Conflict(
@@ -94,9 +124,31 @@ def _admit(work: Work, request: SyncRequest) -> Site:
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}
         if offers != site.offers:
+            traces.keep_offers(work, site, offers.values())
             site.offers = offers
             work.session.run("update_offers", id=site.id, offers=_text(list(offers.values())))
     return site
+
+
+def _check(request: SyncRequest) -> None:
+    """Raises Bad for numbers and names that cannot be."""
+    if len(request.reports) > REPORTS_MAX:
+        raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
+    if not _NAME.fullmatch(request.site):
+        raise Bad(
+            f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
+        )
+    if not 0 <= request.have < ORDER_NUMBER_MAX:
+        raise Bad(f"site `{request.site}` says that it has order {request.have}")
+    for offer in request.offers or ():
+        if not _NAME.fullmatch(offer.name):  # jobs cannot ask for it, and pages have names in their addresses
+            raise Bad(
+                f"site `{request.site}` offers `{clean(offer.name)[:100]}`, which is no name for an application",
+                hint="letters, digits and `._+-`, at most 100",
+            )
+    capacity = request.capacity
+    if not all(map(math.isfinite, [capacity.want_core_s, capacity.wide_core_s, *capacity.event_s.values()])):
+        raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
 
 
 def site_id(work: Work, name: str) -> int:
@@ -107,6 +159,28 @@ def site_id(work: Work, name: str) -> int:
         work.memory.site_ids[name] = found
         work.memory.sites[found] = Site(found, name)
     return found
+
+
+def _number_on(work: Work, site: Site, have: int) -> None:
+    """Our orders go on from the number that the site has, where it would not take ours: it takes higher ones only, and
+    no long jumps. It is ahead where our database is an older copy, or somebody else spoke in our name; far behind where
+    somebody else spoke in its name. What it has not acknowledged to us it is told again: it may never have heard of it.
+    """
+    is_ahead = have > site.ordered
+    rows = work.session.rows("orders_of", site=site.id)
+    orders = [order for _, _, body in rows for order in _ORDERS.decode(body) if is_ahead or order.n > have]
+    if orders and 0 < orders[0].n - have < ORDER_JUMP_MAX:
+        return  # it has just not taken many of them yet
+    _LOG.warning("site.renumbered", site=site.name, have=have, ordered=site.ordered)
+    site.ordered = have
+    work.session.run("delete_all_orders", site=site.id)
+    if not orders:
+        return
+    for order in orders:
+        site.ordered += 1
+        order.n = site.ordered
+    body = _ENCODER.encode(orders)
+    work.session.run("insert_orders", site=site.id, first=orders[0].n, last=orders[-1].n, body=body)
 
 
 def _pending(work: Work, site: Site, have: int, *, returned: bool) -> list[Order]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,7 +34,7 @@ from tidemill.server.records import (
 from tidemill.server.store import Session
 from tidemill.wire.api import Change, LeaseOrder, Order, Usage
 
-CHANGES_KEPT = 200_000
+FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
 SPECS_CACHED_MAX = 20_000
 _ENCODER = msgspec.json.Encoder()
 HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
@@ -47,6 +47,13 @@ _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
 _LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
 _COMPLETED = attrgetter("id", "ended_us", "usage")
+
+
+class Kept(NamedTuple):
+    """Changes that the feed holds: so many in any case, and at most so many for followers (130 bytes each)."""
+
+    always: int = 200_000
+    most: int = 2_000_000
 
 
 class Memory:
@@ -79,8 +86,9 @@ class CampaignSums(msgspec.Struct):
 class Work:
     """See the module."""
 
-    def __init__(self, session: Session, memory: Memory, now_us: int) -> None:
+    def __init__(self, session: Session, memory: Memory, now_us: int, *, kept: Kept | None = None) -> None:
         self.session, self.memory, self.now_us = session, memory, now_us
+        self._kept = kept or Kept()
         self.jobs: dict[int, Job] = {}
         self._before: dict[int, tuple[int, int, int, int]] = {}
         self._sets: dict[int, Sets] = {}
@@ -97,6 +105,8 @@ class Work:
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
         self.failures: dict[tuple[int, str], int] = defaultdict(int)
         self._changes: list[Job] = []
+        self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
+        self.changes: list[Change] = []  #: the state changes that were written
         self.change_rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
 
     # ---- load ------------------------------------------------------------------------------------------------
@@ -221,19 +231,25 @@ class Work:
         to.ordered += 1
         self._orders[site].append(make(n=to.ordered, **fields))
 
-    def lease_order(self, site: Site, lease: Lease, campaign: str, job: Job, spec: JobSpec | None) -> None:
-        """The order of a new lease."""
+    def lease_order(
+        self, site: Site, lease: Lease, campaign: tuple[str, str], job: Job, spec: JobSpec | None
+    ) -> None:
+        """The order of a new lease; `campaign`: its name and owner."""
         site.ordered += 1
         self._orders[site.id].append(
             LeaseOrder(
                 n=site.ordered, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count,
-                campaign=campaign, seed_base=job.seed_base, spec=spec,
+                campaign=campaign[0], owner=campaign[1], seed_base=job.seed_base, spec=spec,
             )
         )  # fmt: skip
 
     def new_orders(self, site: int) -> list[Order]:
         """The orders that this transaction has made for a site."""
         return self._orders.get(site, [])
+
+    def all_orders(self) -> Iterable[tuple[int, list[Order]]]:
+        """The orders that this transaction has made, by number of the site."""
+        return self._orders.items()
 
     def count(self, kind: int, state: int, site: int, jobs: int) -> None:
         """Change the counter of jobs."""
@@ -312,6 +328,7 @@ class Work:
             sums.failed += job.n_failed - failed
             if state == job.state:
                 self._changes.append(job)
+                self._progressed.add(job.id)
 
     def _flush_campaigns(self) -> None:
         rows = [
@@ -334,15 +351,18 @@ class Work:
         names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(set(of_kind.values()))))
         after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
         first = after - len(self._changes)
-        changes = [
+        self.changes = [
             Change(
                 number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]], job=job.id,
                 state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
+                progress=job.id in self._progressed,
             )
             for number, job in enumerate(self._changes, first)
         ]  # fmt: skip
-        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(changes))
-        self.session.run("prune_changes", before=after - CHANGES_KEPT)
+        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(self.changes))
+        slowest = self.session.rows("slowest_follower")[0][0]
+        told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
+        self.session.run("prune_changes", before=min(after - self._kept.always, told))
 
 
 class WrongEdgeError(AssertionError):

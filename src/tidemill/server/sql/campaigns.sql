@@ -33,9 +33,44 @@ FROM campaigns WHERE id < :before ORDER BY id DESC LIMIT :limit;
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
 FROM campaigns WHERE name = :name;
 
+-- name: campaign_owners
+-- Names and owners of campaigns.
+SELECT id, name, owner FROM campaigns WHERE id {in:ids};
+
 -- name: campaign_names
 -- Names of campaigns.
 SELECT id, name FROM campaigns WHERE id {in:ids};
+
+-- name: campaigns_of_owner
+-- Whose campaigns are whose.
+SELECT id FROM campaigns WHERE owner = :owner;
+
+-- name: campaigns_owned
+-- Names of somebody's campaigns.
+SELECT name FROM campaigns WHERE owner = :owner;
+
+-- name: campaigns_failing
+-- Campaigns in which something failed, newest first, of an owner or of anybody ('').
+SELECT name FROM campaigns WHERE (:owner = '' OR owner = :owner) AND EXISTS (SELECT 1 FROM failure_counts WHERE campaign = campaigns.id) ORDER BY id DESC LIMIT :limit;
+
+-- name: job_owners
+-- Whose jobs these are.
+SELECT jobs.id, campaigns.owner FROM jobs JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE jobs.id {in:ids};
+
+-- name: owner_counts
+-- Jobs by state of somebody's campaigns.
+SELECT counts.state, SUM(counts.jobs) FROM counts JOIN kinds ON kinds.id = counts.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE campaigns.owner = :owner GROUP BY counts.state;
+
+-- name: owner_sums
+-- Sums over somebody's campaigns.
+SELECT COUNT(*), COALESCE(SUM(jobs), 0), COALESCE(SUM(events), 0), COALESCE(SUM(events_done), 0), COALESCE(SUM(events_failed), 0) FROM campaigns WHERE owner = :owner;
+
+-- name: campaigns_sorted
+-- Campaigns whose name holds a text, in one of several orders.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner) AND (:open = 0 OR events_done + events_failed < events)
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+LIMIT :limit OFFSET :offset;
 
 -- name: campaign_known
 -- Names to hint at.
@@ -66,6 +101,14 @@ SELECT id, job, event, site, final, evidence FROM failures WHERE job = :job AND 
 -- A campaign's failures, newest first.
 SELECT id, job, event, site, final, evidence FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id DESC LIMIT :limit;
 
+-- name: failure_ids_of_campaign
+-- Which they are, without what was seen of them.
+SELECT id FROM failures WHERE campaign = :campaign AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: failures_by_id
+-- These failures, newest first.
+SELECT id, job, event, site, final, evidence FROM failures WHERE id {in:ids} ORDER BY id DESC;
+
 -- name: failures_newest
 -- All failures, newest first.
 SELECT id, job, event, site, final, evidence FROM failures WHERE id < :before ORDER BY id DESC LIMIT :limit;
@@ -86,6 +129,18 @@ DELETE FROM outputs WHERE job IN (SELECT v.job FROM v);
 -- Delivered files of jobs.
 SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE job {in:ids} ORDER BY job, number;
 
+-- name: outputs_newest
+-- Delivered files, those of the newest jobs first.
+SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
+
+-- name: outputs_newest_of
+-- Delivered files of a campaign, those of the newest jobs first.
+SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE campaign = :campaign AND (job, number) < (:job, :number) ORDER BY job DESC, number DESC LIMIT :limit;
+
 -- name: outputs_of_campaign
 -- Delivered files of a campaign; whole jobs, newest first.
 SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
+
+-- name: failure_sums
+-- Failures of all campaigns by class.
+SELECT class, SUM(failures) FROM failure_counts GROUP BY class;

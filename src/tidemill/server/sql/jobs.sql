@@ -42,7 +42,49 @@ SELECT id FROM jobs WHERE kind = :kind AND state = :state AND site = :site AND i
 
 -- name: jobs_newest_named
 -- Newest jobs of a name.
-SELECT id, kind, state, site FROM jobs WHERE name = :name AND name <> '' AND id < :before ORDER BY id DESC LIMIT :limit;
+SELECT id, kind, state, site FROM jobs WHERE name {binary} = :name AND name <> '' AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_oldest
+-- Oldest jobs after an id: the page without filters, the other way round.
+SELECT id FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: jobs_look_newest
+-- The newest jobs before an id, with what filters ask of them.
+SELECT id, kind, state, site FROM jobs WHERE id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_look_oldest
+-- The oldest jobs after an id, with what filters ask of them.
+SELECT id, kind, state, site FROM jobs WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: jobs_look_ended
+-- The jobs that ended last before a time, with what filters ask of them.
+SELECT id, kind, state, site, ended_us FROM jobs WHERE ended_us IS NOT NULL AND (ended_us, id) < (:ended_us, :id) ORDER BY ended_us DESC, id DESC LIMIT :limit;
+
+-- name: jobs_look_named
+-- Jobs whose name lies between two texts, by name, with what filters ask of them.
+SELECT id, kind, state, site, name FROM jobs WHERE name <> '' AND (name {binary}, id) > (:name, :id) AND name {binary} < :last ORDER BY name {binary}, id LIMIT :limit;
+
+-- name: newest_of_legs [sqlite]
+-- The newest job before an id of each kind, state and site of a list (JSON).
+SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), json_extract(leg.value, '$[2]'),
+  (SELECT MAX(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id < :before)
+FROM json_each(:legs) AS leg;
+
+-- name: newest_of_legs [postgresql]
+-- The newest job before an id of each kind, state and site of a list (JSON).
+SELECT leg.kind, leg.state, leg.site, (SELECT MAX(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id < :before)
+FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS smallint) AS state, CAST(value->>2 AS bigint) AS site FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg;
+
+-- name: oldest_of_legs [sqlite]
+-- The oldest job after an id of each kind, state and site of a list (JSON).
+SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), json_extract(leg.value, '$[2]'),
+  (SELECT MIN(id) FROM jobs WHERE kind = json_extract(leg.value, '$[0]') AND state = json_extract(leg.value, '$[1]') AND site = json_extract(leg.value, '$[2]') AND id > :after)
+FROM json_each(:legs) AS leg;
+
+-- name: oldest_of_legs [postgresql]
+-- The oldest job after an id of each kind, state and site of a list (JSON).
+SELECT leg.kind, leg.state, leg.site, (SELECT MIN(id) FROM jobs WHERE kind = leg.kind AND state = leg.state AND site = leg.site AND id > :after)
+FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS smallint) AS state, CAST(value->>2 AS bigint) AS site FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg;
 
 -- name: jobs_after_in
 -- Jobs of one kind, state and site after an id, ascending: for what touches a whole campaign piece by piece.
@@ -85,6 +127,22 @@ ON CONFLICT (kind, state, site) DO UPDATE SET jobs = counts.jobs + excluded.jobs
 -- name: counts
 -- All counters that count something.
 SELECT kind, state, site, jobs FROM counts WHERE jobs > 0;
+
+-- name: counts_by_state
+-- Jobs by state.
+SELECT state, SUM(jobs) FROM counts GROUP BY state;
+
+-- name: counts_by_site
+-- Jobs by site and state.
+SELECT site, state, SUM(jobs) FROM counts WHERE site > 0 GROUP BY site, state;
+
+-- name: counts_in
+-- Counters of some kinds (or all), of a state and a site (or any: -1).
+SELECT kind, state, site, jobs FROM counts WHERE jobs > 0 AND (:every = 1 OR kind {in:kinds}) AND (:state < 0 OR state = :state) AND (:site < 0 OR site = :site);
+
+-- name: counts_of_campaigns
+-- Jobs by state of some campaigns.
+SELECT kinds.campaign, counts.state, SUM(counts.jobs) FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign {in:ids} AND counts.jobs > 0 GROUP BY kinds.campaign, counts.state;
 
 -- name: insert_deps many(job bigint, on_job bigint, on_campaign bigint, upto bigint)
 -- What jobs wait for.

@@ -13,3 +13,11 @@ SELECT version FROM tidemill_schema;
 -- name: set_schema_version
 -- A migration was applied.
 UPDATE tidemill_schema SET version = :version;
+
+-- name: database_bytes [sqlite]
+-- How large the database is.
+SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
+
+-- name: database_bytes [postgresql]
+-- How large the database is.
+SELECT pg_database_size(current_database());

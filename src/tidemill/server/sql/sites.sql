@@ -2,6 +2,31 @@
 -- All sites.
 SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers, drained, drain_reason FROM sites ORDER BY id;
 
+-- name: site_names
+-- All sites by number.
+SELECT id, name FROM sites;
+
+-- name: upsert_tide many(site bigint, minute bigint, regular double precision, ours double precision, idle double precision, away double precision)
+-- Nodes of a machine, minute by minute.
+INSERT INTO tides (site, minute, regular, ours, idle, away) SELECT v.site, v.minute, v.regular, v.ours, v.idle, v.away FROM v WHERE true
+ON CONFLICT (site, minute) DO UPDATE SET regular = excluded.regular, ours = excluded.ours, idle = excluded.idle, away = excluded.away;
+
+-- name: tides
+-- Nodes of sites over time, means of steps of some minutes.
+SELECT site, (minute - :start) / :step, AVG(regular), AVG(ours), AVG(idle), AVG(away) FROM tides WHERE site {in:sites} AND minute >= :start AND minute < :until GROUP BY 1, 2 ORDER BY 1, 2;
+
+-- name: prune_tide
+-- The tide is bounded.
+DELETE FROM tides WHERE site = :site AND minute < :before;
+
+-- name: upsert_view
+-- What a site last told people.
+INSERT INTO site_views (site, at_us, body) VALUES (:site, :at_us, :body) ON CONFLICT (site) DO UPDATE SET at_us = excluded.at_us, body = excluded.body;
+
+-- name: views
+-- What sites last told people.
+SELECT site, at_us, body FROM site_views;
+
 -- name: insert_site
 -- A site not seen before.
 INSERT INTO sites (name) VALUES (:name) RETURNING id;
@@ -47,7 +72,7 @@ SELECT id FROM jobs WHERE kind = :kind AND state IN (0, 1) AND place = :site AND
 
 -- name: leased_events
 -- Events that are leased, by site of the latest lease. Scans running jobs only.
-SELECT site, SUM(n_leased) FROM jobs WHERE kind = :kind AND state = 1 GROUP BY site;
+SELECT site, SUM(n_leased) FROM jobs WHERE kind {in:kinds} AND state = 1 GROUP BY site;
 
 -- name: insert_orders
 -- A batch of orders.
@@ -74,6 +99,18 @@ ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, state = exc
 -- A site's allocations, newest first.
 SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT :limit;
 
+-- name: allocations_newest
+-- Allocations of a site after a place in their listing, newest first.
+SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
+
+-- name: allocations_newest_in
+-- The same, of one state.
+SELECT site, name, batch_id, state, nodes, cores, at_us, reason, busy_us, slot_us FROM allocations WHERE site = :site AND state = :state AND at_us <= :before AND (at_us < :before OR name > :name) ORDER BY at_us DESC, name LIMIT :limit;
+
+-- name: allocations_states
+-- Allocations that the server knows, by site and state.
+SELECT site, state, COUNT(*), SUM(nodes) FROM allocations GROUP BY site, state;
+
 -- name: prune_allocations
 -- Keep the newest allocations of a site only.
 DELETE FROM allocations WHERE site = :site AND at_us < (SELECT at_us FROM allocations WHERE site = :site ORDER BY at_us DESC LIMIT 1 OFFSET :kept);
@@ -89,6 +126,14 @@ UPDATE log_requests SET answered = 1, found = :found, stdout = :stdout, stderr =
 -- name: log_request
 -- What has come.
 SELECT answered, found, stdout, stderr FROM log_requests WHERE id = :id;
+
+-- name: log_of_job
+-- One request for output of a job's payload, with what has come.
+SELECT event, answered, found, stdout, stderr FROM log_requests WHERE id = :id AND job = :job;
+
+-- name: logs_of_job
+-- The latest requests for output of a job's payloads.
+SELECT id, event, answered, found FROM log_requests WHERE job = :job ORDER BY id DESC LIMIT :limit;
 
 -- name: prune_log_requests
 -- Old ones are gone.
@@ -111,10 +156,14 @@ DELETE FROM lost_results WHERE site = :site;
 -- A batch of state changes.
 INSERT INTO changes (first, last, body) VALUES (:first, :last, :body);
 
+-- name: changes_reached
+-- The number of the last change.
+SELECT COALESCE(MAX(last), 0) FROM changes;
+
 -- name: changes_after
 -- Batches with changes after a number.
 SELECT first, last, body FROM changes WHERE last > :after ORDER BY first LIMIT :limit;
 
 -- name: prune_changes
--- The feed is bounded.
-DELETE FROM changes WHERE last < :before;
+-- The feed is bounded; `before` is not beyond what followers were told.
+DELETE FROM changes WHERE first < :before AND last < :before;

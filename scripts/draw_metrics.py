@@ -1,0 +1,78 @@
+"""Write docs/metrics.md from `model/metrics.py`; `--check` says whether it is up to date."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from page import cell, settle
+
+from tidemill.model.metrics import AGENT, SERVER, Label, Metric
+
+HEAD = """# Metrics
+
+Drawn by `make gen` from `src/tidemill/model/metrics.py`; edit that. What stands here is a contract: names, types,
+labels and units stay, a metric that goes is told in the changelog one release before. Times are seconds, sizes bytes.
+
+| of | where | for whom |
+|---|---|---|
+| the server | `GET /metrics` | operators: [who may](operations.md#metrics) |
+| a site's agent, its pilots | `SITE/metrics.prom`, whole, every three heartbeats (15 s) | who may read the file |
+| the same | `[metrics] textfile` in `site.toml`: a copy for node_exporter's collector | who may read it |
+| the same | `[metrics] listen` and `secret_file`: `GET /metrics` on the login node | who knows the secret |
+
+[deploy/grafana-dashboard.json](../deploy/grafana-dashboard.json) shows them, [operations](operations.md) says how to
+scrape them. Counters count since the start of the process. Metrics of which there is nothing to tell are left out,
+such as nodes on the embedded batch system.
+"""
+TAIL = """
+## What to watch
+
+- `tidemill_server_health` is there for any `problem`: the server says what is wrong; `/v1/health` has the words.
+- `tidemill_server_site_state{state="LOST"}` or `"SILENT"`: an agent does not report; `tidemill site status` there.
+- `tidemill_server_notification_oldest_seconds` grows: mail or a hook cannot be reached; the log has
+  `message.delayed`.
+- `tidemill_server_transaction_seconds`: the database is slow when most take longer than 0.1 s.
+- `tidemill_drained` is 1: somebody stopped us. `tidemill site status` says who and why.
+- `tidemill_cancels_total{by="others"}` grows: the centre's staff, or a script of theirs, ends our allocations.
+- `tidemill_batch_interval_factor` is above 1: the batch system is slow, and we ask it less often.
+- `tidemill_harm_today_seconds`: what regular jobs waited because of us; `tidemill site harm` names them.
+- `tidemill_waits_for{cause="..."}`: `idle` (no node is idle), `regular` (regular jobs are about to use what is idle),
+  `payback` (the gaps are too short), `backlog` (no work for more), `nodes`, `allocations`, `waiting`, `starts`,
+  `submits`, `width` (a bound of the site), `grant`, `hidden` (others' jobs cannot be seen), `failed_starts`, `wide`
+  (nodes for a job that spans several), `stopped`, `contested` (the server takes another agent for the site's).
+  `tidemill site status` says it in words.
+- `tidemill_io_over_total` grows: nodes counted more operations or bytes on an area than the [I/O
+  budget](io-budget.md) allows; starts are slowed.
+- `tidemill_quarantined_nodes`: nodes on which starts fail; the agent's log has the evidence.
+- `tidemill_slot_seconds_total{state="idle"}` grows as fast as `busy`: ranges are too short, or start-up too long.
+- `tidemill_noted_total{topic="image",mode="failed"}` grows: nodes cannot get an image; `mode="died"`: squashfuse ends
+  there.
+"""
+
+
+def label_text(name: str, label: Label) -> str:
+    """A label as a reader wants it."""
+    if label.values:
+        return f"`{name}`: " + ", ".join(f"`{each}`" for each in label.values)
+    return f"`{name}`: " + (f"{label.about}, " if label.about else "") + f"at most {label.most}"
+
+
+def table(metrics: Mapping[str, Metric]) -> list[str]:
+    """One row per metric."""
+    lines = ["| name | type | meaning | labels |", "|---|---|---|---|"]
+    for name, metric in metrics.items():
+        labels = "; ".join(label_text(each, rule) for each, rule in metric.labels.items())
+        lines.append(f"| `{name}` | {metric.kind} | {cell(metric.help)} | {cell(labels)} |")
+    return lines
+
+
+def drawn() -> str:
+    """The whole page."""
+    parts = [HEAD, "## The server", "", *table(SERVER), "", "## An agent and its pilots", ""]
+    parts += ["Every sample has the label `site`, the site's name.", "", *table(AGENT)]
+    return "\n".join(parts) + "\n" + TAIL
+
+
+if __name__ == "__main__":
+    sys.exit(settle("metrics.md", drawn()))

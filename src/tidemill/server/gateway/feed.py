@@ -1,0 +1,274 @@
+"""State changes out: each submitter gets those of its own jobs, at least once, and in order per job.
+
+They come from the server's feed of changes. How far a submitter has been told is kept in the database after the
+broker's confirmation, so neither a restart of the server nor one of the broker skips anything; what waits for the
+broker waits in the feed, which is kept for it. A submitter whose queue is full holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill import clock, log
+from tidemill.errors import SiteError
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.store import Session, Store
+from tidemill.server.work import FOLLOWER, Work
+from tidemill.wire.amqp import STATES, Gap, Type
+from tidemill.wire.api import Change
+from tidemill.wire.link import Link, Message
+
+WINDOW_MAX = 500  #: messages that wait for their confirmation together
+ROWS = 4  #: rows of the feed that are read at once; a row holds the changes of one transaction
+CONFIRM_S = 60.0
+SAVE_S = 1.0  #: the position is written at most so often; what is told again after a crash is at most as old
+LOOK_S = 5.0  #: the feed is looked at so often even if nobody says that it has grown
+AGAIN_S = 1.0
+AGAIN_MAX_S = 30.0
+OWNERS_MAX = 10_000
+_LOG = log.Log("gateway")
+_ENCODER = msgspec.json.Encoder()
+_CHANGES = msgspec.json.Decoder(list[Change])
+
+
+class Follower(msgspec.Struct):
+    """A submitter, and the number of the last change that it was told, or that is none of its."""
+
+    name: str
+    position: int
+    saved: int
+    next_s: float = 0.0
+    pause_s: float = AGAIN_S
+    said: str = ""
+    is_revoked: bool = False
+
+    @property
+    def key(self) -> str:
+        """Under which the position is kept."""
+        return follower_key(self.name)
+
+
+class _Sent(NamedTuple):
+    number: int
+    done: Future[None]
+
+
+def follower_key(name: str) -> str:
+    """Where a submitter's position is kept in the table `meta`."""
+    return f"{FOLLOWER}amqp/{name}"
+
+
+def windows(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """What may be under way together: no two of one job, so that what is sent again never comes behind a later one."""
+    window: dict[int, Change] = {}
+    for change in changes:
+        if change.job in window or len(window) == WINDOW_MAX:
+            yield list(window.values())
+            window = {}
+        window[change.job] = change
+    if window:
+        yield list(window.values())
+
+
+class Feed:
+    """See the module. `run` in a thread of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        *,
+        link: Link,
+        names: Mapping[str, Callable[[], bool]],
+        progress: bool = False,
+    ) -> None:
+        """`names`: submitters, and whether they are revoked by now."""
+        self._store, self._dispatcher, self._link, self._progress = store, dispatcher, link, progress
+        self._names = dict(sorted(names.items()))
+        self._owners: dict[str, str] = {}
+        self._woken = threading.Event()
+        self._closing = False
+        self.followers: list[Follower] = []
+        self._saved_s = 0.0
+
+    def wake(self) -> None:
+        """There may be something new. From any thread."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Let `run` end."""
+        self._closing = True
+        self._woken.set()
+
+    def prepare(self) -> None:
+        """Positions from the database; a new submitter's is the end of the feed, and before its first job is taken."""
+
+        def positions(work: Work) -> list[Follower]:
+            session = work.session
+            known: dict[str, int] = dict(session.rows("followers"))
+            wanted = {follower_key(name): name for name in self._names}
+            for key in known:
+                if key.startswith(follower_key("")) and key not in wanted:
+                    session.run("delete_follower", name=key)
+            end = int(session.rows("next_change")[0][0]) - 1
+            for key in wanted:
+                if key not in known:
+                    session.run("set_follower", name=key, position=end)
+            return [Follower(name, known.get(key, end), known.get(key, end)) for key, name in wanted.items()]
+
+        self.followers = self._dispatcher.write(positions)
+
+    def run(self) -> None:
+        """Tell changes until `close`."""
+        session: Session | None = None
+        while not self._closing:
+            self._woken.clear()
+            moved = False
+            try:
+                session = session or self._store.reader()
+                moved = self._round(session)
+            except SiteError as error:
+                _LOG.warning("feed.unread", error=error.message)
+                self._close(session)
+                session = None
+            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+                _LOG.error("feed.failed", error=repr(error))
+                self._close(session)
+                session = None
+            if not moved:
+                self._woken.wait(self._pause_s())
+        self._save(now_s=None)
+        self._close(session)
+
+    def _close(self, session: Session | None) -> None:
+        if session is not None:
+            session.close()
+
+    def _pause_s(self) -> float:
+        """Until somebody is to be tried again, or the position is to be written."""
+        now_s = clock.monotonic_s()
+        waits = [each.next_s - now_s for each in self.followers if each.next_s > now_s]
+        waits += [SAVE_S] if any(each.position != each.saved for each in self.followers) else []
+        return max(0.05, min([LOOK_S, *waits]))
+
+    def _round(self, session: Session) -> bool:
+        moved = False
+        if self._link.is_up:
+            now_s = clock.monotonic_s()
+            for each in self.followers:
+                if now_s >= each.next_s and not self._closing and not self._revoked(each):
+                    moved |= self._tell(session, each)
+        self._save(now_s=clock.monotonic_s())
+        return moved
+
+    def _revoked(self, follower: Follower) -> bool:
+        """Who is revoked is told nothing; should that be taken back, it goes on where it stopped."""
+        is_revoked = self._names[follower.name]()
+        if is_revoked != follower.is_revoked:
+            follower.is_revoked = is_revoked
+            _LOG.warning("states.revoked", submitter=follower.name, revoked=is_revoked)
+        return is_revoked
+
+    def _tell(self, session: Session, follower: Follower) -> bool:
+        """Tell the next changes; whether the position moved."""
+        before = follower.position
+        try:
+            for first, last, body in session.rows("changes_after", after=follower.position, limit=ROWS):
+                if first > follower.position + 1:
+                    self._tell_gap(follower, first)
+                changes = [each for each in _CHANGES.decode(body) if each.number > follower.position]
+                for window in windows(self._own(session, follower.name, changes)):
+                    self._send(follower, window)
+                follower.position = last
+        except SiteError as error:
+            if follower.position != before:  # it takes some, if not all
+                follower.pause_s = AGAIN_S
+            self._away(follower, error)
+        else:
+            follower.pause_s, follower.said = AGAIN_S, ""
+        return follower.position != before
+
+    def _own(self, session: Session, name: str, changes: list[Change]) -> list[Change]:
+        unknown = {each.campaign for each in changes} - self._owners.keys()
+        if unknown:
+            if len(self._owners) > OWNERS_MAX:
+                self._owners.clear()
+                unknown = {each.campaign for each in changes}
+            self._owners.update(session.rows("owners_by_name", names=sorted(unknown)))
+        return [
+            each
+            for each in changes
+            if self._owners.get(each.campaign) == name and (self._progress or not each.progress)
+        ]
+
+    def _send(self, follower: Follower, window: list[Change]) -> None:
+        """Publish, and wait until the broker has all. Raises SiteError, the position before the first that failed."""
+        sent = [
+            _Sent(each.number, self._link.publish(_message(follower.name, Type.CHANGE, each.number, each)))
+            for each in window
+        ]
+        deadline_s = clock.monotonic_s() + CONFIRM_S
+        for each in sent:
+            try:
+                each.done.result(max(0.0, deadline_s - clock.monotonic_s()))
+            except TimeoutError as error:
+                self._count("failed")
+                raise SiteError(f"the broker did not confirm within {CONFIRM_S:.0f} s") from error
+            except SiteError:
+                self._count("failed")
+                raise
+            follower.position = each.number
+            self._count("done")
+
+    def _count(self, outcome: str) -> None:
+        self._dispatcher.meters.add(
+            "tidemill_server_gateway_messages_total", direction="out", outcome=outcome
+        )
+
+    def _tell_gap(self, follower: Follower, first: int) -> None:
+        gap = Gap(first=follower.position + 1, last=first - 1)
+        _LOG.warning("feed.gap", submitter=follower.name, first=gap.first, last=gap.last)
+        self._link.publish(_message(follower.name, Type.GAP, gap.last, gap)).result(CONFIRM_S)
+        follower.position = gap.last
+
+    def _away(self, follower: Follower, error: SiteError) -> None:
+        follower.next_s = clock.monotonic_s() + (follower.pause_s if self._link.is_up else 0.0)
+        follower.pause_s = min(2 * follower.pause_s, AGAIN_MAX_S)
+        if error.message != follower.said:
+            follower.said = error.message
+            _LOG.warning(
+                "states.wait",
+                submitter=follower.name,
+                position=follower.position,
+                why=error.message,
+                hint=error.hint,
+            )
+
+    def _save(self, now_s: float | None) -> None:
+        """Write positions that have changed; `now_s` None = at the end, whatever was written just now."""
+        changed = [each for each in self.followers if each.position != each.saved]
+        if not changed or (now_s is not None and now_s < self._saved_s + SAVE_S):
+            return
+        at = [(each, each.position) for each in changed]
+
+        def save(work: Work) -> None:
+            for each, position in at:
+                work.session.run("set_follower", name=each.key, position=position)
+
+        try:
+            self._dispatcher.write(save)
+        except SiteError as error:
+            _LOG.warning("feed.unsaved", error=error.message)
+            return
+        self._saved_s = clock.monotonic_s()
+        for each, position in at:
+            each.saved = position
+
+
+def _message(name: str, kind: Type, number: int, body: msgspec.Struct) -> Message:
+    return Message(STATES, name, _ENCODER.encode(body), kind, id=str(number))

@@ -1,0 +1,299 @@
+"""The gateway's threads: one that talks to the broker, one that takes jobs in, a few for syncs, one for state changes.
+
+A message is acknowledged after its transaction is committed and its answer is confirmed. A server or broker that dies
+before that meets the message again, and answers as the first time.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tidemill import log
+from tidemill.config.amqp import Amqp
+from tidemill.errors import SiteError
+from tidemill.model.identity import Role
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.gateway.courier import Courier
+from tidemill.server.gateway.feed import Feed
+from tidemill.server.gateway.intake import (
+    Answer,
+    Intake,
+    Judge,
+    Letter,
+    SyncIntake,
+    believe_all,
+    identity_of,
+)
+from tidemill.server.gateway.setup import check
+from tidemill.server.store import Store
+from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, Header, submit_queue, sync_queue
+from tidemill.wire.api import REQUEST_BYTES_MAX
+from tidemill.wire.broker import broker_of, library
+from tidemill.wire.credentials import Credentials
+from tidemill.wire.link import Delivery, Link, Message, Source, UnroutedError
+
+PREFETCH = 4  #: messages of one submitter in our memory, of REQUEST_BYTES_MAX each; one thread takes all
+SYNC_PREFETCH = 4
+SYNC_THREADS = 4
+CONFIRM_S = 60.0
+CUT_BYTES = 1_000_000  #: what is kept of a message that is longer than any may be
+AGAIN_S = 1.0
+JOIN_S = 5.0
+_LOG = log.Log("gateway")
+_Inbox = queue.SimpleQueue[Delivery | None]
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """How the gateway is."""
+
+    broker: str
+    is_up: bool
+    fault: str  #: why it is not up
+    connects: int
+    taken: int  #: messages of submitters that were done
+    refused: int  #: and those that became dead letters
+    synced: int
+    positions: dict[str, int]  #: the last change that each submitter was told
+
+
+class Gateway:
+    """See the module. `start` it when the dispatcher writes in its thread; `close` it before the dispatcher."""
+
+    def __init__(
+        self,
+        config: Amqp,
+        store: Store,
+        dispatcher: Dispatcher,
+        *,
+        judge: Judge = believe_all,
+        on_refused: Callable[[str, str], None] = lambda _who, _why: None,
+    ) -> None:
+        """`judge`: what revokes somebody; `on_refused` is told who may not do what. Raises ConfigError."""
+        check(config)
+        library()
+        self._on_refused = on_refused
+        self._intake = Intake(dispatcher, _users(config.submitters), judge)
+        self._syncs = SyncIntake(dispatcher, _users(config.sites), judge)
+        self._inbox, self._sync_inbox = _Inbox(), _Inbox()  # bounded by what the broker sends unacknowledged
+        sources = [
+            Source(submit_queue(name), self._inbox.put, PREFETCH) for name in sorted(config.submitters)
+        ]
+        sources += [
+            Source(sync_queue(name), self._sync_inbox.put, SYNC_PREFETCH) for name in sorted(config.sites)
+        ]
+        broker = broker_of(
+            config.url or "", Credentials(certificate=config.certificate, key=config.key, ca=config.ca),
+            user=config.user, heartbeat_s=config.heartbeat_s, reconnect_max_s=config.reconnect_max_s,
+        )  # fmt: skip
+        self._feed: Feed | None = None
+        self.link = Link(broker, sources, name="gateway", on_up=self._wake)
+        self._feed = Feed(
+            store, dispatcher, link=self.link, progress=config.progress,
+            names={name: partial(_is_revoked, judge, name, user) for name, user in config.submitters.items()},
+        )  # fmt: skip
+        self.courier = Courier(self.link, frozenset(config.submitters))
+        self._dispatcher = dispatcher
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._taken = self._refused = self._synced = 0
+
+    def start(self) -> None:
+        """Begin. A broker that is away holds up nothing."""
+        assert self._feed is not None
+        self._feed.prepare()
+        self._dispatcher.listeners.append(self._wake)
+        self._dispatcher.broker_up = lambda: self.link.is_up
+        acts: list[tuple[str, Callable[[], None]]] = [("intake", self._take_in), ("states", self._feed.run)]
+        acts += [(f"sync-{number}", self._answer_syncs) for number in range(SYNC_THREADS)]
+        self._threads = [
+            threading.Thread(target=act, name=f"gateway-{name}", daemon=True) for name, act in acts
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.link.start()
+
+    def close(self) -> None:
+        """End. What was not acknowledged comes again to the next server."""
+        assert self._feed is not None
+        self._closing.set()
+        self._dispatcher.broker_up = None
+        self._feed.close()
+        self._inbox.put(None)
+        for _ in range(SYNC_THREADS):
+            self._sync_inbox.put(None)
+        self.link.close()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    def status(self) -> Status:
+        """How it is now."""
+        assert self._feed is not None
+        return Status(
+            broker=self.link.broker.address, is_up=self.link.is_up, fault="" if self.link.is_up else self.link.fault,
+            connects=self.link.connects, taken=self._taken, refused=self._refused, synced=self._synced,
+            positions={each.name: each.position for each in self._feed.followers},
+        )  # fmt: skip
+
+    def _wake(self) -> None:
+        if self._feed is not None:
+            self._feed.wake()
+
+    # ---- jobs in ---------------------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """One after the other, in the order in which the broker has them."""
+        while (delivery := self._inbox.get()) is not None:
+            while not delivery.is_stale and not self._closing.is_set():
+                try:
+                    self._take(delivery)
+                    break
+                except (SiteError, TimeoutError) as error:
+                    _LOG.warning("message.waits", user=delivery.user, id=delivery.id[:100], why=str(error))
+                except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+                    _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
+                self._closing.wait(AGAIN_S)
+
+    def _take(self, delivery: Delivery) -> None:
+        answer = self._intake.take(_letter(delivery))
+        if answer.refused is not None:
+            self._bury(delivery, answer)
+        if answer.to is not None:
+            self._reply(delivery, answer)
+        delivery.ack()
+        if answer.refused is None:
+            self._taken += 1
+        else:
+            self._refused += 1
+        self._note(delivery, answer)
+
+    def _note(self, delivery: Delivery, answer: Answer) -> None:
+        """Count it; who may not do what it asked for stands in the audit log."""
+        self._dispatcher.meters.add(
+            "tidemill_server_gateway_messages_total", direction="in", outcome=answer.outcome
+        )
+        if answer.refused is not None and answer.status == 403:
+            self._on_refused(
+                delivery.user or "unknown", f"message `{delivery.type[:50]}`: {answer.refused.error}"
+            )
+
+    def _bury(self, delivery: Delivery, answer: Answer) -> None:
+        """A dead letter with the reason; the broker has it before the message is acknowledged."""
+        assert answer.refused is not None
+        headers = _plain(delivery.headers) | {
+            Header.REASON.value: answer.refused.error[:2000],
+            Header.HINT.value: (answer.refused.hint or "")[:2000],
+            Header.STATUS.value: answer.status,
+            Header.USER.value: delivery.user,
+        }
+        _LOG.warning(
+            "message.refused", user=delivery.user, id=delivery.id[:100], type=delivery.type[:50],
+            status=answer.status, why=answer.refused.error[:500],
+        )  # fmt: skip
+        body = delivery.body if len(delivery.body) <= REQUEST_BYTES_MAX else delivery.body[:CUT_BYTES]
+        letter = Message(
+            DEAD, delivery.queue_key, body, delivery.type, id=delivery.id, correlation=delivery.correlation,
+            headers=tuple(headers.items()),
+        )  # fmt: skip
+        self.link.publish(letter).result(CONFIRM_S)
+
+    def _reply(self, delivery: Delivery, answer: Answer) -> None:
+        """To the queue that the asker reads on its channel, or else to its durable one."""
+        assert answer.to is not None
+        direct = _is_direct(delivery.reply_to)
+        message = Message(
+            "" if direct else REPLIES, delivery.reply_to if direct else answer.to, answer.body, answer.type,
+            id=delivery.id, correlation=delivery.correlation or delivery.id,
+            headers=((Header.STATUS.value, answer.status),), persistent=not direct, mandatory=not direct,
+        )  # fmt: skip
+        try:
+            self.link.publish(message).result(CONFIRM_S)
+        except UnroutedError as error:
+            _LOG.warning("reply.unread", user=delivery.user, id=delivery.id[:100], why=error.message)
+
+    # ---- syncs -----------------------------------------------------------------------------------------------
+
+    def _answer_syncs(self) -> None:
+        while (delivery := self._sync_inbox.get()) is not None:
+            if delivery.is_stale or self._closing.is_set():
+                continue
+            try:
+                self._answer_sync(delivery)
+            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+                _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
+            delivery.ack()
+
+    def _answer_sync(self, delivery: Delivery) -> None:
+        """No answer is waited for: a site that does not get it asks again."""
+        answer = self._syncs.take(_letter(delivery))
+        if answer.refused is not None:
+            _LOG.warning(
+                "sync.refused", user=delivery.user, status=answer.status, why=answer.refused.error[:500]
+            )
+        self._synced += 1
+        self._note(delivery, answer)
+        if _is_direct(delivery.reply_to):
+            self.link.publish(
+                Message(
+                    "", delivery.reply_to, answer.body, answer.type, correlation=delivery.correlation,
+                    headers=((Header.STATUS.value, answer.status),), persistent=False, mandatory=False,
+                )
+            )  # fmt: skip
+
+
+@contextmanager
+def messages(
+    config: Amqp,
+    store: Store,
+    dispatcher: Dispatcher,
+    *,
+    judge: Judge = believe_all,
+    on_refused: Callable[[str, str], None] = lambda _who, _why: None,
+) -> Iterator[Gateway | None]:
+    """A gateway while the server runs; None where messages are not configured. Raises ConfigError."""
+    if config.url is None:
+        yield None
+        return
+    gateway = Gateway(config, store, dispatcher, judge=judge, on_refused=on_refused)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.close()
+
+
+def _users(names: dict[str, str]) -> dict[str, str]:
+    """Names by the broker's users."""
+    return {user or name: name for name, user in names.items()}
+
+
+def _is_revoked(judge: Judge, name: str, user: str) -> bool:
+    return judge(identity_of(Role.SUBMITTER, name, user or name)) is not None
+
+
+def _letter(delivery: Delivery) -> Letter:
+    return Letter(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
+
+
+def _is_direct(reply_to: str) -> bool:
+    """Whether the broker made this name, for a channel. Any other would be written to by our right, not the asker's.
+
+    To the broker it is no queue: a mandatory message there is told to be unroutable although it arrives
+    (https://www.rabbitmq.com/docs/direct-reply-to).
+    """
+    return reply_to.startswith(f"{DIRECT_REPLY}.")
+
+
+def _plain(headers: dict[str, Any]) -> dict[str, Any]:
+    """The sender's headers, of which a dead letter keeps the short and simple."""
+    return {
+        key: value
+        for key, value in list(headers.items())[:50]
+        if isinstance(value, str | int | float | bool) and len(str(value)) <= 1000
+    }

@@ -1,0 +1,211 @@
+"""Public keys of token issuers (JWKS, RFC 7517): from a file, or asked from the issuer, kept, and asked for seldom."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidemill import clock, log
+from tidemill.config.tls import Issuer
+from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.wire.http import body_of
+
+ANSWER_BYTES_MAX = 1024 * 1024
+KEYS_MAX = 100
+ASK_TIMEOUT_S = 10.0  #: for each step
+ASK_S_MAX = (
+    20.0  #: for all that is asked at a time: an issuer that answers a byte at a time keeps nobody longer
+)
+ASK_AGAIN_S = 60.0  #: at most so often, whatever key a token names: strangers must not make us ask
+KEPT_AWAY_S = 86400.0  #: how long keys are used while their issuer does not answer
+#: Signatures that are believed, by type of key; neither `none` nor HMAC, which the public key itself would satisfy
+#: (RFC 8725, sections 2.1 and 3.1)
+ALGORITHMS = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+}
+_LOG = log.Log("server")
+
+
+class Keys:
+    """Keys of one issuer, shared by threads. One of them at a time asks; the others see what is there meanwhile."""
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        *,
+        kept_s: float,
+        ask_s: float = ASK_S_MAX,
+        monotonic_s: Callable[[], float] = clock.monotonic_s,
+    ) -> None:
+        """Raises ConfigError for an issuer that cannot be asked. Clock and `ask_s` are arguments for tests."""
+        self._monotonic_s, self._ask_s = monotonic_s, ask_s
+        self._issuer, self._kept_s = issuer, kept_s
+        self._asking = threading.Lock()
+        self._keys: list[dict[str, Any]] = []
+        self._read_s = self._asked_s = float("-inf")
+        if issuer.jwks_file is not None:
+            try:
+                self._keys = parse(issuer.jwks_file.read_bytes())
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"keys of issuer `{issuer.name}` cannot be read: {error}") from error
+        else:
+            for url in (issuer.jwks_url or issuer.issuer, issuer.issuer):
+                _check_url(url)
+
+    def known(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
+        """The key that a token names, or the only one that fits if it names none. Never blocks: None also means that
+        the issuer is to be asked first. While it is, keys that have had their time are used by the others."""
+        now_s = self._monotonic_s()
+        age_s = now_s - self._read_s
+        if age_s > KEPT_AWAY_S or (age_s > self._kept_s and now_s - self._asked_s >= ASK_AGAIN_S):
+            return None
+        return self._fitting(kid, algorithm)
+
+    def find(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
+        """The same, but asks the issuer if need be: blocks while it does, or while another thread asks."""
+        found = self.known(kid, algorithm)
+        if found is None:
+            with self._asking:
+                self._refresh(self._monotonic_s())
+            found = self._fitting(kid, algorithm)
+        return found
+
+    def _fitting(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
+        fits = [
+            key
+            for key in self._keys
+            if algorithm in ALGORITHMS.get(str(key.get("kty")), ())
+            and key.get("alg", algorithm) == algorithm
+            and key.get("use", "sig") == "sig"
+            and (kid is None or key.get("kid") == kid)
+        ]
+        return fits[0] if len(fits) == 1 else None
+
+    def _refresh(self, now_s: float) -> None:
+        if now_s - self._asked_s < ASK_AGAIN_S:
+            return
+        self._asked_s = now_s
+        until_s = clock.monotonic_s() + self._ask_s
+        try:
+            if self._issuer.jwks_file is not None:
+                self._keys = parse(self._issuer.jwks_file.read_bytes())
+            else:
+                self._keys = parse(_get(self._where(until_s), until_s))
+            self._read_s = now_s
+        except (OSError, ValueError, TidemillError) as error:
+            if now_s - self._read_s > KEPT_AWAY_S:
+                self._keys = []
+            _LOG.warning(
+                "issuer.away", issuer=self._issuer.name, error=str(error), keys_in_use=len(self._keys)
+            )
+
+    def _where(self, until_s: float) -> str:
+        if self._issuer.jwks_url:
+            return self._issuer.jwks_url
+        page = _get(self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", until_s)
+        told = _decoded(page)
+        if not isinstance(told, dict) or str(told.get("issuer")).rstrip("/") != self._issuer.issuer.rstrip(
+            "/"
+        ):
+            raise SiteError(f"{self._issuer.issuer} describes another issuer")
+        _check_url(str(told.get("jwks_uri")))
+        return str(told["jwks_uri"])
+
+
+def parse(text: bytes) -> list[dict[str, Any]]:
+    """The keys of a JWKS. Raises ValueError that says what is wrong."""
+    found = _decoded(text)
+    keys = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
+        raise ValueError("it is no JSON object with a list `keys`")
+    if len(keys) > KEYS_MAX:
+        raise ValueError(f"{len(keys)} keys, at most {KEYS_MAX}")
+    return keys
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    loopback = parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
+        raise ConfigError(f"keys cannot be asked from `{url}`", hint="only https can be believed")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow none: whoever redirects decides whose keys we believe."""
+
+
+class _Until(io.RawIOBase):
+    """What a socket brings until a moment. Its own timeout would begin anew with each byte."""
+
+    def __init__(self, raw: io.RawIOBase, plug: socket.socket, until_s: float) -> None:
+        self._raw, self._plug, self._until_s = raw, plug, until_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left_s = self._until_s - clock.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError("it takes too long")
+        self._plug.settimeout(min(left_s, ASK_TIMEOUT_S))
+        return self._raw.readinto(into)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, plug: socket.socket, *more: Any, until_s: float, **words: Any) -> None:
+        super().__init__(plug, *more, **words)
+        self.fp = io.BufferedReader(_Until(self.fp.detach(), plug, until_s))
+
+
+class _Within(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Whose answers, by http and https, are read until a moment."""
+
+    def __init__(self, until_s: float) -> None:
+        super().__init__()
+        self._until_s = until_s
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(functools.partial(self._connection, http.client.HTTPConnection), req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(functools.partial(self._connection, http.client.HTTPSConnection), req)
+
+    def _connection(self, kind: Any, host: str, /, **words: Any) -> Any:
+        made = kind(host, **words)
+        made.response_class = functools.partial(_Response, until_s=self._until_s)
+        return made
+
+
+def _get(url: str, until_s: float) -> bytes:
+    """The page there, read until that moment of the monotonic clock. Raises SiteError."""
+    opener = urllib.request.build_opener(_NoRedirect, _Within(until_s))
+    try:
+        with opener.open(url, timeout=ASK_TIMEOUT_S) as answer:
+            text = body_of(answer, ANSWER_BYTES_MAX + 1)
+    except (OSError, http.client.HTTPException) as error:  # or an answer that is no HTTP, or is cut short
+        raise SiteError(f"{url} does not answer: {error}") from error
+    if len(text) > ANSWER_BYTES_MAX:
+        raise SiteError(f"the answer of {url} exceeds {ANSWER_BYTES_MAX} bytes")
+    return text

@@ -1,0 +1,65 @@
+"""Whom submitters may have told: what the server's configuration allows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from tidemill.config.addressee import Channel, Target, parse_target
+from tidemill.config.notify import Mail, Notify
+from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
+
+
+class Addressees:
+    """The rules. `messages`: there is a message queue to publish to."""
+
+    def __init__(
+        self, mail: Mail | None = None, notify: Notify | None = None, *, messages: bool = False
+    ) -> None:
+        self._mail, self._notify, self._messages = mail or Mail(), notify or Notify(), messages
+
+    def refuse(self, wanted: Sequence[Subscription]) -> tuple[str, str] | None:
+        """Why these may not be told, and what would be legal; None = they may."""
+        if len(wanted) > SUBSCRIPTIONS_MAX:
+            return f"{len(wanted)} want to be told of one campaign", f"at most {SUBSCRIPTIONS_MAX}"
+        for each in wanted:
+            hint = self._hint(parse_target(each.to))
+            if hint is not None:
+                return f"this server may not tell `{each.to}`", hint
+        return None
+
+    def _hint(self, target: Target) -> str | None:
+        match target.channel:
+            case Channel.MAIL:
+                if not self._mail.server:
+                    return "it sends no mail: `[mail]` of its server.toml has no `server`"
+                known = self._mail.recipients
+                fits = any(fnmatchcase(target.where.lower(), each.lower()) for each in known)
+                return None if fits else _known("mail.recipients", known)
+            case Channel.HOOK if target.is_url:
+                known = self._notify.hook_hosts
+                host = urlsplit(target.where).hostname or ""
+                return (
+                    None
+                    if any(fnmatchcase(host, each) for each in known)
+                    else _known("notify.hook_hosts", known)
+                )
+            case Channel.HOOK:
+                known = [hook.name for hook in self._notify.hooks if hook.submitters]
+                return (
+                    None if target.where in known else _known("hooks of `notify.hooks` for submitters", known)
+                )
+            case _ if target.where:
+                return "submitters get messages of their own campaigns: write `message`"
+            case _:
+                return (
+                    None
+                    if self._messages
+                    else "it has no message queue: `[amqp]` of its server.toml is empty"
+                )
+
+
+def _known(what: str, known: Sequence[str]) -> str:
+    listed = ", ".join(f"`{each}`" for each in known) or "none"
+    return f"{what}: {listed}; ask the server's operator"

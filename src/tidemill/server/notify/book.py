@@ -1,0 +1,162 @@
+"""Notices and messages in the database. Every change is one transaction of the dispatcher's; reading goes beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.config.addressee import Channel, Occasion, parse_target
+from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
+from tidemill.server.notify.digest import HOUR_US, Key
+from tidemill.server.notify.gather import Body, Notice, Notices
+from tidemill.server.store import Session
+from tidemill.server.sync import Bad
+from tidemill.server.work import Work
+from tidemill.wire.notification import Digest, News
+
+WAITS, SENT, GIVEN_UP = range(3)
+WAITING_MAX = 100  #: messages that are read at a time
+ERROR_MAX = 500
+_ENCODER = msgspec.json.Encoder()
+_BODY = msgspec.json.Decoder(Body)
+_WANTS = msgspec.json.Decoder(Subscription)
+_ITEMS = msgspec.json.Decoder(list[News])
+
+
+class Waiting(NamedTuple):
+    """A message that is to be sent."""
+
+    id: int
+    target: str
+    made_us: int
+    items: list[News]
+
+
+class Made(NamedTuple):
+    """A message that was decided: what it says, the notices that stand in it, and what is left of them."""
+
+    target: str
+    items: list[News]
+    gone: list[Key]
+    left: list[Notice]
+
+
+def subscribe(work: Work, campaign: str, wanted: Sequence[Subscription]) -> None:
+    """Keep who wants to be told of a campaign. In the transaction that submits its jobs."""
+    if not wanted:
+        return
+    number, _, owner = work.session.rows("campaign_whole", name=campaign)[0][:3]
+    wanted = [_named(each, owner) for each in wanted]
+    known = {row[1] for row in work.session.rows("subscriptions_of", names=[campaign])}
+    if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
+        raise Bad(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
+    rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
+    work.session.many("insert_subscriptions", rows)
+
+
+def _named(wanted: Subscription, owner: str) -> Subscription:
+    """The same with the name of whoever gets messages."""
+    if wanted.to != str(Channel.MESSAGE):
+        return wanted
+    try:
+        parse_target(f"{Channel.MESSAGE}:{owner}")
+    except ValueError:
+        raise Bad("the campaign has no owner whom messages could be sent to", hint="`owner`") from None
+    return msgspec.structs.replace(wanted, to=f"{Channel.MESSAGE}:{owner}")
+
+
+def subscriptions(session: Session, campaigns: Iterable[str]) -> dict[str, list[Subscription]]:
+    """What submitters asked for, by campaign."""
+    found: dict[str, list[Subscription]] = defaultdict(list)
+    for name, _, wants in session.rows("subscriptions_of", names=sorted(set(campaigns))):
+        found[name].append(_WANTS.decode(wants))
+    return found
+
+
+def notices(session: Session) -> Notices:
+    """Everything that is gathered or remembered."""
+    found = {}
+    for target, subject, what, first_us, last_us, body in session.rows("notices"):
+        key = Key(target, subject, what)
+        found[key] = Notice(key=key, first_us=first_us, last_us=last_us, body=_BODY.decode(body))
+    return found
+
+
+def keep(work: Work, changed: Sequence[Notice], notified: int | None) -> None:
+    """Write notices that have changed, and up to which state change they were gathered."""
+    work.session.many("upsert_notices", [_row(each) for each in changed])
+    if notified is not None:
+        work.session.run("set_notified", value=notified)
+
+
+def _row(notice: Notice) -> tuple[str, str, str, int, int, bytes]:
+    return (*notice.key, notice.first_us, notice.last_us, _ENCODER.encode(notice.body))
+
+
+def post(work: Work, made: Sequence[Made], now_us: int) -> list[int]:
+    """Messages into the outbox, and what stands in them out of the notices; their numbers. All or nothing."""
+    numbers = []
+    for each in made:
+        channel = str(parse_target(each.target).channel)
+        row = work.session.rows(
+            "insert_outbox",
+            channel=channel,
+            target=each.target,
+            made_us=now_us,
+            body=_ENCODER.encode(each.items),
+        )
+        numbers.append(int(row[0][0]))
+    work.session.many("delete_notices", [key for each in made for key in each.gone])
+    work.session.many("upsert_notices", [_row(notice) for each in made for notice in each.left])
+    return numbers
+
+
+def recent(session: Session, now_us: int) -> dict[str, list[int]]:
+    """When addressees were told within the last hour."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for target, made_us in session.rows("outbox_recent", since=now_us - HOUR_US):
+        found[target].append(made_us)
+    return found
+
+
+def waiting(session: Session, channel: str, besides: Sequence[str] = ()) -> list[Waiting]:
+    """The oldest messages that are to be sent, to others than `besides`."""
+    rows = session.rows("outbox_waiting", channel=channel, besides=list(besides), limit=WAITING_MAX)
+    return [Waiting(number, target, made_us, _ITEMS.decode(body)) for number, target, made_us, body in rows]
+
+
+def end(work: Work, number: int, state: int, error: str = "") -> None:
+    """A message was sent, or given up."""
+    work.session.run("end_outbox", id=number, state=state, now_us=work.now_us, error=error[:ERROR_MAX])
+
+
+def digest(message: Waiting, server: str) -> Digest:
+    """The message as it is sent. Its id holds when it was made: numbers of an emptied outbox come again."""
+    return Digest(
+        id=f"{message.made_us:x}.{message.id}", server=server, made_us=message.made_us, items=message.items
+    )
+
+
+class Standing(NamedTuple):
+    """Messages of a channel: how many wait and since when, how many were given up."""
+
+    waiting: int
+    oldest_us: int | None
+    given_up: int
+
+
+def standing(session: Session) -> Mapping[str, Standing]:
+    """How every channel stands."""
+    found: dict[str, Standing] = {}
+    for channel, state, count, oldest_us in session.rows("outbox_counts"):
+        before = found.get(channel, Standing(0, None, 0))
+        if state == WAITS:
+            found[channel] = before._replace(waiting=count, oldest_us=oldest_us)
+        elif state == GIVEN_UP:
+            found[channel] = before._replace(given_up=count)
+        else:
+            found[channel] = before
+    return found

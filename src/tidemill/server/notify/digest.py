@@ -1,0 +1,76 @@
+"""When somebody is told, and of what at once: digests instead of floods. Pure.
+
+The first news after a quiet time waits `gather_us`, so that what happens together is told together; after that nobody
+is told more often than every `digest_us`, nor more than `per_hour_max` times an hour. Everything that waits is in the
+next message, up to `items_max`; what is beyond it stays for the one after.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+HOUR_US = 3_600_000_000
+ITEMS_MAX = 50
+
+
+class Key(NamedTuple):
+    """What somebody is told of: `subject` is a campaign's or a site's name."""
+
+    target: str
+    subject: str
+    what: str
+
+
+class Pending(NamedTuple):
+    """Something to tell, and since when."""
+
+    key: Key
+    first_us: int
+
+
+class Limits(NamedTuple):
+    """How often somebody may be told."""
+
+    gather_us: int
+    digest_us: int
+    per_hour_max: int
+    items_max: int = ITEMS_MAX
+
+
+class Batch(NamedTuple):
+    """One message to send now: to whom, and of what."""
+
+    target: str
+    keys: tuple[Key, ...]
+
+
+def decide(
+    pending: Iterable[Pending], sent: Mapping[str, Sequence[int]], now_us: int, limits: Limits
+) -> list[Batch]:
+    """The messages to send now. `sent`: when each addressee was told, as far as the last hour tells.
+
+    A clock that was set back delays nothing: what seems to be of the future counts as due, and is not counted as sent.
+    """
+    waiting: dict[str, list[Pending]] = defaultdict(list)
+    for each in pending:
+        waiting[each.key.target].append(each)
+    batches = []
+    for target, items in sorted(waiting.items()):
+        recent = [at for at in sent.get(target, ()) if now_us - HOUR_US < at <= now_us]
+        if len(recent) >= limits.per_hour_max:
+            continue
+        if recent and now_us < max(recent) + limits.digest_us:
+            continue
+        oldest = min(each.first_us for each in items)
+        if oldest <= now_us < oldest + limits.gather_us:
+            continue
+        first = sorted(items, key=lambda each: (each.first_us, each.key))[: limits.items_max]
+        batches.append(Batch(target, tuple(each.key for each in first)))
+    return batches
+
+
+def retry_after_us(failures: int, first_us: int, longest_us: int) -> int:
+    """Pause after so many failures in a row: it doubles up to the longest."""
+    return min(longest_us, first_us << min(max(0, failures - 1), 40))

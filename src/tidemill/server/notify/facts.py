@@ -1,0 +1,129 @@
+"""What a message says of campaigns, jobs and sites: read from the database when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tidemill.config.addressee import Occasion
+from tidemill.model.failure import POLICY, Evidence, FailureClass
+from tidemill.server import pages
+from tidemill.server.dispatcher import Missing
+from tidemill.server.notify.gather import Notice
+from tidemill.server.store import Session
+from tidemill.wire.notification import (
+    GROUPS_SHOWN,
+    CampaignFigures,
+    CampaignNews,
+    EndedJob,
+    FailureGroup,
+    FailuresNews,
+    JobsNews,
+    News,
+    SiteNews,
+)
+
+EXAMPLES_SEEN = 500  #: newest failures among which examples are looked for
+TEXT_MAX = 400
+
+
+def news(session: Session, notices: Iterable[Notice]) -> list[News]:
+    """What the notices tell, with figures of this moment."""
+    figures: dict[str, CampaignFigures | None] = {}
+    items = []
+    for notice in notices:
+        name = notice.key.subject
+        if notice.key.what != Occasion.SITE and name not in figures:
+            figures[name] = campaign_figures(session, name)
+        items.append(_item(session, notice, figures.get(name)))
+    return items
+
+
+def _item(session: Session, notice: Notice, figures: CampaignFigures | None) -> News:
+    name, body = notice.key.subject, notice.body
+    first_us, last_us = notice.first_us, notice.last_us
+    match notice.key.what:
+        case Occasion.JOB:
+            return JobsNews(
+                campaign=name, ended=body.ended, jobs=ended_jobs(session, body.jobs), figures=figures,
+                first_us=first_us, last_us=last_us,
+            )  # fmt: skip
+        case Occasion.CAMPAIGN:
+            return CampaignNews(campaign=name, figures=figures, first_us=first_us, last_us=last_us)
+        case Occasion.FAILURES:
+            ended = figures.events_done + figures.events_failed if figures else 0
+            share = figures.events_failed / ended if figures and ended else body.limit
+            return FailuresNews(
+                campaign=name,
+                share=share,
+                limit=body.limit,
+                figures=figures,
+                first_us=first_us,
+                last_us=last_us,
+            )
+        case _:
+            return SiteNews(
+                site=name,
+                state=body.state,
+                reason=body.reason,
+                moves=body.moves,
+                first_us=first_us,
+                last_us=last_us,
+            )
+
+
+def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
+    """Jobs with their names and reasons."""
+    rows = {row.id: row for row in pages.rows_of(session, [job for job, _ in jobs], pages.kinds(session))}
+    return [
+        EndedJob(
+            job=job,
+            state=state,
+            name=rows[job].name if job in rows else "",
+            reason=rows[job].reason[:TEXT_MAX] if job in rows else "",
+        )
+        for job, state in jobs
+    ]
+
+
+def campaign_figures(session: Session, name: str) -> CampaignFigures | None:
+    """A campaign as it stands; None = there is none of this name."""
+    try:
+        row = pages.campaign(session, name)
+    except Missing:
+        return None
+    used = row.usage
+    return CampaignFigures(
+        states=row.states, jobs=row.jobs, events=row.events, events_done=row.events_done,
+        events_failed=row.events_failed, payloads=used.payloads, cpu_us=used.user_us + used.system_us,
+        wall_us=used.wall_us, rss_kb=used.rss_kb, first_started_us=row.first_started_us,
+        last_ended_us=row.last_ended_us, failures=_groups(session, name, row.failures),
+    )  # fmt: skip
+
+
+def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[FailureGroup]:
+    if not counted:
+        return []
+    number = session.rows("campaign_by_name", name=campaign)[0][0]
+    examples: dict[str, tuple[int | None, int | None, str, str]] = {}
+    for job, event, text in session.rows("failure_examples", campaign=number, limit=EXAMPLES_SEEN):
+        evidence = msgspec.json.decode(text, type=Evidence)
+        examples.setdefault(evidence.failure, (job, event, evidence.message, evidence.node))
+    groups = []
+    for failure, count in sorted(counted.items(), key=lambda pair: -pair[1])[:GROUPS_SHOWN]:
+        policy = POLICY[FailureClass(failure)]
+        job, event, message, node = examples.get(failure, (None, None, "", ""))
+        groups.append(
+            FailureGroup(
+                failure=failure,
+                count=count,
+                meaning=policy.meaning,
+                next_step=policy.next_step,
+                job=job,
+                event=event,
+                example=message[:TEXT_MAX],
+                node=node,
+            )
+        )
+    return groups

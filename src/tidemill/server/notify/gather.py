@@ -1,0 +1,195 @@
+"""What happened becomes notices: one per addressee, subject and occasion, however much happens. Pure.
+
+A notice holds sums and some examples, so that a campaign of a million jobs costs one row and one mail. `first_us` 0 =
+there is nothing to tell now; the notice stays to remember what was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from tidemill.config.addressee import Occasion
+from tidemill.config.notify import Rule
+from tidemill.model.notification import Subscription
+from tidemill.model.state import JOB_FINAL
+from tidemill.server.notify.digest import Key
+from tidemill.wire.api import Change
+from tidemill.wire.notification import JOBS_SHOWN, MOVES_SHOWN, Move
+
+FAILED_MIN = 10  #: failed events before a share of them means anything
+AGAIN = 0.5  #: a share that fell below this part of its limit may be told again
+_FINAL = frozenset(str(state) for state in JOB_FINAL)
+_COMPLETED = "COMPLETED"
+TOLD_SITE_STATES = frozenset({"UP", "DRAINED", "LOST"})  #: a site that is SILENT may still be heard again
+
+
+class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a notice holds: of jobs, of failures, or of a site."""
+
+    ended: dict[str, int] = {}  #: jobs by state
+    jobs: list[tuple[int, str]] = []  #: some of them, and their states
+    limit: float = 0.0  #: share of failed events from which on somebody wants to know
+    told: bool = False  #: that the share is above the limit
+    state: str = ""  #: of a site, as last looked at
+    reason: str = ""
+    moves: list[Move] = []
+
+
+class Notice(msgspec.Struct, kw_only=True):
+    """A row of `notices`."""
+
+    key: Key
+    first_us: int
+    last_us: int
+    body: Body
+
+
+Notices = dict[Key, Notice]
+
+
+def wanted(
+    campaign: str, subscriptions: Iterable[Subscription], rules: Iterable[Rule]
+) -> dict[str, Subscription]:
+    """Who wants what of a campaign, by addressee: what submitters asked for, and the rules of the configuration."""
+    found: dict[str, Subscription] = {}
+    matching = [
+        Subscription(to=rule.to, when=rule.when, failures_share=rule.failures_share)
+        for rule in rules
+        if fnmatchcase(campaign, rule.campaign)
+    ]
+    for each in (*subscriptions, *matching):
+        before = found.get(each.to)
+        found[each.to] = each if before is None else _both(before, each)
+    return found
+
+
+def _both(one: Subscription, other: Subscription) -> Subscription:
+    return Subscription(
+        to=one.to,
+        when=sorted(one.occasions | other.occasions),
+        failures_share=min(one.failures_share, other.failures_share),
+    )
+
+
+def take_changes(
+    notices: Notices, changes: Iterable[Change], wants: Mapping[str, Mapping[str, Subscription]]
+) -> set[Key]:
+    """Add what state changes of jobs tell to the notices of those who want it (by campaign); which notices changed."""
+    changed: set[Key] = set()
+    for change in changes:
+        if change.state not in _FINAL:
+            continue
+        for each in wants.get(change.campaign, {}).values():
+            if Occasion.JOB in each.occasions:
+                notice = _notice(notices, Key(each.to, change.campaign, Occasion.JOB), change.at_us)
+                _add_job(notice.body, change)
+                changed.add(notice.key)
+            if Occasion.CAMPAIGN in each.occasions:
+                changed.add(
+                    _notice(notices, Key(each.to, change.campaign, Occasion.CAMPAIGN), change.at_us).key
+                )
+    return changed
+
+
+def _notice(notices: Notices, key: Key, at_us: int) -> Notice:
+    """The notice, with something to tell from now on."""
+    found = notices.get(key)
+    if found is None:
+        found = notices[key] = Notice(key=key, first_us=at_us, last_us=at_us, body=Body())
+    found.first_us = found.first_us or at_us
+    found.last_us = max(found.last_us, at_us)
+    return found
+
+
+def _add_job(body: Body, change: Change) -> None:
+    body.ended[change.state] = body.ended.get(change.state, 0) + 1
+    if len(body.jobs) < JOBS_SHOWN:
+        body.jobs.append((change.job, change.state))
+    elif change.state != _COMPLETED:  # an example without success says more than one with
+        at = next((n for n, (_, state) in enumerate(body.jobs) if state == _COMPLETED), None)
+        if at is not None:
+            body.jobs[at] = (change.job, change.state)
+
+
+def take_failures(
+    notices: Notices,
+    campaign: str,
+    counts: tuple[int, int],
+    *,
+    wants: Mapping[str, Subscription],
+    now_us: int,
+) -> set[Key]:
+    """Compare a campaign's failed events with what its addressees want to know; which notices changed.
+
+    `counts`: events done and failed. Told once when the share goes over the limit, and again only after it fell well
+    below (such as after a retry).
+    """
+    changed: set[Key] = set()
+    done, failed = counts
+    share = failed / (done + failed) if failed else 0.0
+    for each in wants.values():
+        if Occasion.FAILURES not in each.occasions:
+            continue
+        key = Key(each.to, campaign, Occasion.FAILURES)
+        notice = notices.get(key)
+        told = notice is not None and notice.body.told
+        if not told and failed >= FAILED_MIN and share >= each.failures_share:
+            notice = _notice(notices, key, now_us)
+            notice.body.told, notice.body.limit = True, each.failures_share
+            changed.add(key)
+        elif notice is not None and told and share < AGAIN * each.failures_share:
+            notice.body.told = False
+            changed.add(key)
+    return changed
+
+
+class SiteNow(msgspec.Struct, frozen=True):
+    """A site as it is now."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+def take_sites(
+    notices: Notices, sites: Sequence[SiteNow], wants: Mapping[str, Iterable[str]], now_us: int
+) -> set[Key]:
+    """Compare sites with what their addressees (by site) last heard; which notices changed.
+
+    A site that nobody has been told of yet is only remembered, unless it does not work.
+    """
+    changed: set[Key] = set()
+    for site in sites:
+        if site.state not in TOLD_SITE_STATES:
+            continue
+        for target in wants.get(site.name, ()):
+            key = Key(target, site.name, Occasion.SITE)
+            notice = notices.get(key)
+            before = "UP" if notice is None else notice.body.state
+            if notice is not None and (before, notice.body.reason) == (site.state, site.reason):
+                continue
+            if notice is None and site.state == before:
+                notices[key] = notice = Notice(key=key, first_us=0, last_us=now_us, body=Body())
+            else:
+                notice = _notice(notices, key, now_us)
+                move = Move(at_us=now_us, state=site.state, reason=site.reason)
+                notice.body.moves = [*notice.body.moves, move][-MOVES_SHOWN:]
+            notice.body.state, notice.body.reason = site.state, site.reason
+            changed.add(key)
+    return changed
+
+
+def told(notice: Notice) -> Notice | None:
+    """What is left of a notice once it stands in a message; None = nothing."""
+    body = notice.body
+    match notice.key.what:
+        case Occasion.FAILURES:
+            body = Body(told=body.told, limit=body.limit)
+        case Occasion.SITE:
+            body = Body(state=body.state, reason=body.reason)
+        case _:
+            return None
+    return Notice(key=notice.key, first_us=0, last_us=notice.last_us, body=body)

@@ -1,0 +1,230 @@
+"""Web hooks: a digest as JSON, posted by HTTPS and signed as Standard Webhooks wants it.
+
+Signature: https://github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md: `v1,` and the base64 of
+HMAC-SHA256 over `ID.TIMESTAMP.BODY`. The name is resolved here, every address is checked, and the checked one is
+connected to, so that a name cannot lead to one address for the check and to another for the connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tidemill import __version__, clock
+from tidemill.config.addressee import shown
+from tidemill.config.notify import Hook, Notify
+from tidemill.errors import ConfigError
+from tidemill.server.notify import text
+from tidemill.server.notify.channel import LaterError, Parcel, RefusedError
+from tidemill.wire.credentials import read_key
+from tidemill.wire.cut import cut
+from tidemill.wire.http import body_of
+
+TIMEOUT_S = 20.0  #: for each step
+POST_S = 60.0  #: for all of a post: a host that answers a byte at a time holds up the others no longer
+REPLY_BYTES_MAX = 64 * 1024
+REDIRECTS_MAX = 3
+ADDRESSES_MAX = 8
+_GONE = 410  #: RFC 9110 15.5.11: whoever asks should not ask again
+# Addresses that lead to others which the address does not show: NAT64 (RFC 6052), 6to4 (RFC 3056), Teredo (RFC 4380)
+_HIDDEN = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
+
+
+class Place(NamedTuple):
+    """A hook, ready to be posted to. `private`: may its host have an address that is not of the public internet?"""
+
+    url: str
+    secret: bytes
+    tls: ssl.SSLContext
+    private: bool
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is of the public internet, and leads nowhere else."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return is_public(str(found.ipv4_mapped))
+        if any(found in network for network in _HIDDEN):
+            return False
+    return found.is_global and not found.is_multicast
+
+
+def sign(secret: bytes, identity: str, at_s: int, body: bytes) -> str:
+    """The header `webhook-signature`."""
+    signed = f"{identity}.{at_s}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
+
+
+def key_of(secret: bytes) -> bytes:
+    """The key of a secret as a file has it: `whsec_` and base64 as the specification wants, or the text itself."""
+    if secret.startswith(b"whsec_"):
+        try:
+            return base64.b64decode(secret.removeprefix(b"whsec_"), validate=True)
+        except ValueError:
+            raise ConfigError("a hook's secret begins with `whsec_`, and what follows is no base64") from None
+    return secret
+
+
+class Poster:
+    """Posts digests. Raises ConfigError at once when a secret or certificates cannot be read."""
+
+    def __init__(
+        self, config: Notify, *, now_s: Callable[[], int] = clock.now_s, post_s: float = POST_S
+    ) -> None:
+        self._now_s, self._post_s = now_s, post_s
+        self._hosts = config.hook_hosts
+        self._hooks: dict[str, Place] = {hook.name: _place(hook) for hook in config.hooks}
+        self._given: tuple[bytes, ssl.SSLContext] | None = None
+        if config.hook_secret_file is not None:
+            secret = key_of(read_key(config.hook_secret_file))
+            self._given = secret, ssl.create_default_context()
+
+    def send(self, parcel: Parcel) -> None:
+        """Post a digest; the answer must be 2xx. Raises RefusedError or LaterError."""
+        place = self._find(parcel.where)
+        body = msgspec.json.encode(parcel.digest)
+        at_s = self._now_s()
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"tidemill/{__version__}",
+            "webhook-id": parcel.digest.id,
+            "webhook-timestamp": str(at_s),
+            "webhook-signature": sign(place.secret, parcel.digest.id, at_s, body),
+            "connection": "close",
+        }
+        url = place.url
+        for _ in range(REDIRECTS_MAX + 1):
+            status, location = post(url, body, headers, place=place, post_s=self._post_s)
+            if 200 <= status < 300:
+                return
+            if status not in (307, 308):
+                break
+            url = _followed(url, location)
+        if status == _GONE:
+            raise RefusedError(
+                f"hook `{shown(parcel.where)}` answers {status}: it is gone for good", transient=False
+            )
+        raise LaterError(f"hook `{shown(parcel.where)}` answers {status}", hint="expected 2xx")
+
+    def rest(self) -> None:
+        """No connection is kept."""
+
+    def _find(self, where: str) -> Place:
+        if "://" not in where:
+            found = self._hooks.get(where)
+            if found is None:
+                raise LaterError(
+                    f"there is no hook `{where}` any more", hint="`[[notify.hooks]]` in server.toml"
+                )
+            return found
+        host = urlsplit(where).hostname or ""
+        if self._given is None or not any(fnmatchcase(host, each) for each in self._hosts):
+            raise RefusedError(f"`hook_hosts` does not have `{host}` any more", transient=False)
+        return Place(where, *self._given, private=False)
+
+
+def _place(hook: Hook) -> Place:
+    try:
+        tls = ssl.create_default_context(cafile=hook.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"`ca_file` `{hook.ca_file}` of hook `{hook.name}` cannot be used: {error}"
+        ) from error
+    return Place(hook.url, key_of(read_key(hook.secret_file)), tls, hook.private)
+
+
+def _followed(url: str, location: str | None) -> str:
+    """Where a redirect leads, if that is the same place. Raises LaterError."""
+    target = location or ""
+    if target.startswith("/") and not target.startswith("//"):
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc}{target}"
+    if _origin(target) != _origin(url):
+        where = f"`{shown(text.clean(target))[:200]}`" if _origin(target)[0] else "what is no address"
+        raise LaterError(f"`{shown(url)}` sends us on to {where}", hint="a hook may not lead to another host")
+    return target
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # no host, or a port that is no number
+        return "", None, None
+    return parts.scheme, parts.hostname, port
+
+
+def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, place: Place, post_s: float
+) -> tuple[int, str | None]:
+    """Status of the answer, and where it sends us on to, within `post_s`. Raises LaterError."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    connection: http.client.HTTPConnection
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        with socket_to(host, port, private=place.private) as plain:
+            connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+            connection.sock = secured = plain
+            if parts.scheme == "https":
+                secured = place.tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+                connection.sock = secured
+            late = threading.Timer(post_s, partial(cut, secured))
+            late.daemon = True
+            late.start()
+            try:
+                if isinstance(secured, ssl.SSLSocket):
+                    secured.do_handshake()
+                connection.request("POST", path, body, dict(headers))
+                answer = connection.getresponse()
+                body_of(answer, REPLY_BYTES_MAX)
+                return answer.status, answer.getheader("location")
+            finally:
+                late.cancel()
+                connection.close()
+    except http.client.InvalidURL as error:
+        raise _illegal(url) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise LaterError(f"failed to post to `{parts.scheme}://{host}:{port}`: {error or error!r}") from error
+    except (
+        ValueError
+    ) as error:  # a name with an empty label, a path that is not ASCII, a port that is no number
+        raise _illegal(url) from error
+
+
+def _illegal(url: str) -> LaterError:
+    return LaterError(f"`{shown(url)}` has a host, port or path that is no legal one")
+
+
+def socket_to(host: str, port: int, *, private: bool) -> socket.socket:
+    """A connection to the first address of a host that answers; all of them must be public unless `private`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_MAX]
+    addresses = [str(each[4][0]) for each in found]
+    hidden = [each for each in addresses if not is_public(each)]
+    if hidden and not private:
+        raise LaterError(
+            f"`{host}` has the address {hidden[0]}, which is not of the public internet",
+            hint="set `private = true` in the hook's table if that is meant",
+        )
+    last = OSError(f"`{host}` has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), timeout=TIMEOUT_S)
+        except OSError as error:
+            last = error
+    raise last

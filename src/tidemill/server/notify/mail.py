@@ -1,0 +1,204 @@
+"""Mail by SMTP (RFC 5321) with TLS (RFC 3207, RFC 8314) and authentication (RFC 4954); one connection per round."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import smtplib
+import ssl
+import stat
+from collections import deque
+from collections.abc import Callable
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, cast
+
+from tidemill import clock, log
+from tidemill.config.notify import Mail
+from tidemill.errors import ConfigError, SiteError
+from tidemill.server.notify import text
+from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
+
+LOGIN_BYTES_MAX = 4096
+END_S = 600.0  #: for the answer to the end of a mail
+PORTS = {"starttls": 587, "tls": 465, "none": 25}  #: RFC 8314 3.3, RFC 6409; 25 for a relay nearby
+_HINT = "check `[mail]` in server.toml; `tidemill server notify mail:ADDRESS` tries it"
+
+
+def read_login(path: Path) -> tuple[str, str]:
+    """User and password from a file that its owner alone can read. Raises ConfigError, which quotes nothing of it."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            lines = file.read(LOGIN_BYTES_MAX + 1).decode("utf-8", "strict").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"login file `{path}` cannot be read: {getattr(error, 'strerror', error)}"
+        ) from error
+    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"login file `{path}` is not private: mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid}",
+            hint=f"`chmod 0600 {path}`",
+        )
+    if len(lines) != 2 or not all(lines):
+        raise ConfigError(
+            f"login file `{path}` has {len(lines)} lines, expected two", hint="the user, then the password"
+        )
+    log.hide(lines[1])
+    return lines[0], lines[1]
+
+
+class _Patient:
+    """An SMTP client that waits longer for the answer to the end of a mail than for others: who gives up there sends a
+    mail again that was taken (RFC 1047; RFC 5321 4.5.3.2.6 says 10 minutes)."""
+
+    def data(self, msg: Any) -> tuple[int, bytes]:
+        server = cast(smtplib.SMTP, self)
+        assert server.sock is not None
+        server.sock.settimeout(max(server.timeout, END_S))
+        try:
+            found: tuple[int, bytes] = super().data(msg)  # type: ignore[misc]
+        finally:
+            if server.sock is not None:
+                server.sock.settimeout(server.timeout)
+        return found
+
+
+class _Smtp(_Patient, smtplib.SMTP):
+    pass
+
+
+class _SmtpTls(_Patient, smtplib.SMTP_SSL):
+    pass
+
+
+class Mailer:
+    """Sends mails. Raises ConfigError at once when the login or certificates cannot be read."""
+
+    def __init__(self, config: Mail, *, monotonic_s: Callable[[], float] = clock.monotonic_s) -> None:
+        self._config = config
+        self._monotonic_s = monotonic_s
+        self._login = None if config.login_file is None else read_login(config.login_file)
+        try:
+            self._tls = ssl.create_default_context(cafile=config.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"`mail.ca_file` `{config.ca_file}` cannot be used: {error}") from error
+        self._server: smtplib.SMTP | None = None
+        self._sent_s: deque[float] = deque(maxlen=config.per_min_max)
+
+    def send(self, parcel: Parcel) -> None:
+        """Send a mail. Raises RefusedError, LaterError or AwayError."""
+        if len(self._sent_s) == self._config.per_min_max:
+            wait_s = self._sent_s[0] + 60 - self._monotonic_s()
+            if wait_s > 0:
+                raise AwayError(f"{self._config.per_min_max} mails were sent within a minute", wait_s=wait_s)
+        server = self._connected()
+        try:
+            server.send_message(self.message(parcel), self._config.sender, [parcel.where])
+        except smtplib.SMTPRecipientsRefused as error:
+            self._reset()
+            raise _refusal(parcel, *error.recipients[parcel.where]) from error
+        except smtplib.SMTPSenderRefused as error:
+            self.rest()
+            raise AwayError(
+                f"`{self._config.server}` refuses mail from `{self._config.sender}`: {_said(error.smtp_error)}",
+                hint=_HINT,
+            ) from error
+        except smtplib.SMTPResponseException as error:
+            self._reset()
+            raise _refusal(parcel, error.smtp_code, error.smtp_error) from error
+        except (OSError, smtplib.SMTPException) as error:
+            self.rest()
+            raise self._away(error) from error
+        self._sent_s.append(self._monotonic_s())
+
+    def message(self, parcel: Parcel) -> EmailMessage:
+        """The mail. Its Message-ID is the same however often it is sent, so that a second copy is seen as one."""
+        config, digest = self._config, parcel.digest
+        made = EmailMessage(policy=SMTP.clone(cte_type="7bit"))  # every server takes that
+        made["From"] = Address("Tidemill", addr_spec=config.sender)
+        made["To"] = parcel.where
+        made["Subject"] = text.subject(digest)
+        made["Date"] = formatdate(digest.made_us / 1e6)
+        made["Message-ID"] = f"<tidemill.{digest.id}@{config.sender.partition('@')[2]}>"
+        made["Auto-Submitted"] = "auto-generated"  # RFC 3834: holiday answers leave it alone
+        made.set_content(text.body(digest))
+        return made
+
+    def rest(self) -> None:
+        """Close the connection."""
+        if self._server is not None:
+            with contextlib.suppress(OSError, smtplib.SMTPException):
+                self._server.quit()
+            self._server.close()
+            self._server = None
+
+    def _reset(self) -> None:
+        """After a refusal the server waits for the next mail, or is given up."""
+        try:
+            if self._server is not None:
+                self._server.rset()
+        except (OSError, smtplib.SMTPException):
+            self.rest()
+
+    def _connected(self) -> smtplib.SMTP:
+        if self._server is None:
+            try:
+                self._server = self._connect()
+            except (OSError, smtplib.SMTPException, ValueError) as error:  # a challenge that is no base64
+                raise self._away(error) from error
+        return self._server
+
+    def _connect(self) -> smtplib.SMTP:
+        config = self._config
+        host, port = _place(config)
+        if config.security == "tls":
+            server: smtplib.SMTP = _SmtpTls(host, port, timeout=config.timeout_s, context=self._tls)
+        else:
+            server = _Smtp(host, port, timeout=config.timeout_s)
+        try:
+            if config.security == "starttls":
+                server.starttls(context=self._tls)
+            if self._login is not None:
+                server.login(*self._login)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def _away(self, error: Exception) -> SiteError:
+        if isinstance(error, smtplib.SMTPAuthenticationError):
+            why = (
+                f"refuses the login of `mail.login_file` ({error.smtp_code})"  # its text may repeat the user
+            )
+        elif isinstance(error, smtplib.SMTPResponseException):
+            why = f"answers {error.smtp_code} {_said(error.smtp_error)}"
+        elif isinstance(error, ValueError) and not isinstance(error, OSError):
+            why = f"answers what cannot be read: {_said(str(error))}"
+        else:
+            why = f"is away: {error}"
+        return AwayError(f"mail server `{self._config.server}` {why}", hint=_HINT)
+
+
+def _place(config: Mail) -> tuple[str, int]:
+    host, colon, port = config.server.rpartition(":")
+    if not colon or config.server.endswith("]"):
+        return config.server.strip("[]"), PORTS[config.security]
+    if not port.isdecimal():
+        raise ConfigError(f"`mail.server` is `{config.server}`, expected `host:port`")
+    return host.strip("[]"), int(port)
+
+
+def _refusal(parcel: Parcel, code: int, said: bytes | str) -> SiteError:
+    """5yz replies are permanent, 4yz are not: RFC 5321 4.2.1."""
+    what = f"mail to `{parcel.where}` was refused: {code} {_said(said)}"
+    if 500 <= code < 600:
+        return RefusedError(what, hint="is the address right?", transient=False)
+    return LaterError(what)
+
+
+def _said(words: bytes | str) -> str:
+    return text.clean(words.decode(errors="replace") if isinstance(words, bytes) else words)[:200]

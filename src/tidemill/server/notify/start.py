@@ -1,0 +1,82 @@
+"""Notifications of a server: the ways to tell that its configuration gives, and their threads."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tidemill import clock
+from tidemill.config.addressee import Channel, parse_target
+from tidemill.config.server import ServerConfig
+from tidemill.errors import ConfigError
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.notify.addressees import Addressees
+from tidemill.server.notify.channel import Parcel, Sender
+from tidemill.server.notify.hook import Poster
+from tidemill.server.notify.mail import Mailer
+from tidemill.server.notify.service import Notifier
+from tidemill.server.store import Store
+from tidemill.wire.notification import Digest, TrialNews
+
+
+def senders_of(config: ServerConfig) -> dict[Channel, Sender]:
+    """The ways that the configuration gives. Raises ConfigError when a file of theirs cannot be read."""
+    found: dict[Channel, Sender] = {}
+    if config.mail.server:
+        found[Channel.MAIL] = Mailer(config.mail)
+    if config.notify.hooks or config.notify.hook_hosts:
+        found[Channel.HOOK] = Poster(config.notify)
+    return found
+
+
+@contextmanager
+def telling(
+    store: Store,
+    dispatcher: Dispatcher,
+    config: ServerConfig,
+    *,
+    more: Mapping[Channel, Sender] | None = None,
+) -> Iterator[Notifier]:
+    """Tell people as long as this lasts. `more`: ways that other parts of the server offer, such as messages.
+
+    Raises ConfigError when a rule names a way that there is not.
+    """
+    senders = {**senders_of(config), **(more or {})}
+    for rule in config.notify.rules:
+        channel = parse_target(rule.to).channel
+        if channel not in senders:
+            raise ConfigError(
+                f"a rule of `[notify]` tells `{rule.to}`, and this server cannot: it has no {channel}",
+                hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
+            )
+    dispatcher.addressees = Addressees(config.mail, config.notify, messages=Channel.MESSAGE in senders)
+    notifier = Notifier(store, dispatcher, config.notify, senders=senders, server=socket.gethostname())
+    notifier.start()
+    try:
+        yield notifier
+    finally:
+        notifier.close()
+
+
+def send_test(config: ServerConfig, to: str) -> None:
+    """Send a test message now, past the queue. Raises ConfigError, or SiteError with what the other side said."""
+    try:
+        target = parse_target(to)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    sender = senders_of(config).get(target.channel)
+    if sender is None:
+        raise ConfigError(
+            f"this server cannot tell `{to}`: its server.toml gives no way for it",
+            hint="set `[mail] server` or `[[notify.hooks]]`",
+        )
+    now_us = clock.now_us()
+    digest = Digest(
+        id=f"{now_us:x}.test", server=socket.gethostname(), made_us=now_us,
+        items=[TrialNews(first_us=now_us, last_us=now_us)],
+    )  # fmt: skip
+    try:
+        sender.send(Parcel(target.where, digest))
+    finally:
+        sender.rest()

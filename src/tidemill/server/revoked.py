@@ -1,0 +1,96 @@
+"""What is no longer believed: a file with one line each, read again whenever it changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from tidemill import log
+from tidemill.errors import ConfigError
+from tidemill.model.identity import Identity
+
+LINES_MAX = 100_000
+KINDS = ("serial", "subject", "name", "token")
+_LOG = log.Log("server")
+
+
+class Revoked:
+    """The list. `why` costs one `stat` while the file does not change. Shared by threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises ConfigError if the file cannot be read: without it nobody knows who is out."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._entries: frozenset[tuple[str, str]] = frozenset()
+        if path is not None:
+            self._read(path)
+
+    def why(self, identity: Identity) -> str | None:
+        """The line that revokes somebody, or None."""
+        if self._path is not None:
+            self._again(self._path)
+        kind = "token" if identity.via == "token" else "serial"
+        credential = identity.credential.lstrip("0") if kind == "serial" else identity.credential
+        for entry in ((kind, credential), ("subject", identity.subject), ("name", identity.name)):
+            if entry[1] and entry in self._entries:
+                return f"{entry[0]} {entry[1]}"
+        return None
+
+    def _again(self, path: Path) -> None:
+        with self._lock:
+            try:
+                found = path.stat()
+            except OSError:
+                found = None
+            if found is not None and _mark(found) == self._seen:
+                return
+            try:
+                self._read(path)
+            except ConfigError as error:
+                if self._seen != (-1, -1, -1):  # what was known stays: nobody is let in by a damaged file
+                    _LOG.error("revoked.unread", error=error.message)
+                self._seen = (-1, -1, -1)
+
+    def _read(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                seen = _mark(os.fstat(file.fileno()))
+                text = file.read().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"list of what is revoked, `{path}`, cannot be read: {error}", hint="an empty file is fine"
+            ) from error
+        self._entries = parse(text, path)
+        self._seen = seen
+        _LOG.info("revoked.read", path=str(path), entries=len(self._entries))
+
+
+def _mark(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def parse(text: str, path: Path) -> frozenset[tuple[str, str]]:
+    """Kind and value of every line; `#` starts a comment. Raises ConfigError that quotes what is no line."""
+    entries = set()
+    lines = text.splitlines()
+    if len(lines) > LINES_MAX:
+        raise ConfigError(f"`{path}` has {len(lines)} lines, at most {LINES_MAX}")
+    for number, line in enumerate(lines, start=1):
+        bare = line.split(" #")[0].strip()
+        if not bare or bare.startswith("#"):
+            continue
+        kind, _, value = bare.partition(" ")
+        value = value.strip()
+        if kind not in KINDS or not value:
+            raise ConfigError(
+                f"`{path}` line {number}: `{line[:100]}` revokes nothing",
+                hint="write `serial HEX`, `subject /DC=...`, `name NAME` or `token JTI`",
+            )
+        entries.add((kind, _serial(value) if kind == "serial" else value))
+    return frozenset(entries)
+
+
+def _serial(text: str) -> str:
+    return text.lower().replace(":", "").removeprefix("0x").lstrip("0")

@@ -1,0 +1,73 @@
+-- name: insert_audit
+-- Tell a change in the audit log, if this transaction is committed.
+INSERT INTO audit_pending (id, at_us, body) VALUES (:id, :at_us, :body);
+
+-- name: audit_pending
+-- What the log does not have yet.
+SELECT id, at_us, body FROM audit_pending ORDER BY id LIMIT :limit;
+
+-- name: delete_audit
+-- The log has it.
+DELETE FROM audit_pending WHERE id <= :id;
+
+-- name: set_audit_lines
+-- How many lines the log has at least.
+UPDATE meta SET value = :lines WHERE name = 'audit_lines' AND value < :lines;
+
+-- name: audit_lines
+-- How many lines the log has at least.
+SELECT value FROM meta WHERE name = 'audit_lines';
+
+-- name: set_submitter
+-- Whose credential a submission came with.
+UPDATE submits SET subject = :subject, credential = :credential, remark = :remark WHERE key = :key;
+
+-- name: submitter_of
+-- Whose credential brought a job.
+SELECT first_job, count, subject, credential, remark FROM submits WHERE first_job <= :job ORDER BY first_job DESC LIMIT 1;
+
+-- name: upsert_placements many(site bigint, name text, batch_id text, hosts text, started_us bigint, ended_us bigint, at_us bigint)
+-- Where and when allocations are.
+INSERT INTO placements (site, name, batch_id, hosts, started_us, ended_us, at_us) SELECT v.site, v.name, v.batch_id, v.hosts, v.started_us, v.ended_us, v.at_us FROM v WHERE true
+ON CONFLICT (site, name) DO UPDATE SET batch_id = excluded.batch_id, hosts = CASE WHEN excluded.hosts <> '' THEN excluded.hosts ELSE placements.hosts END, started_us = CASE WHEN excluded.started_us > 0 THEN excluded.started_us ELSE placements.started_us END, ended_us = excluded.ended_us, at_us = excluded.at_us;
+
+-- name: insert_ran many(site bigint, allocation text, at_us bigint, body bytea)
+-- What ran in an allocation.
+INSERT INTO ran (site, allocation, at_us, body) SELECT v.site, v.allocation, v.at_us, v.body FROM v;
+
+-- name: insert_approved many(site bigint, app text, since_us bigint, version text, digest text)
+-- An application of a site is another one from now on.
+INSERT INTO approved (site, app, since_us, version, digest) SELECT v.site, v.app, v.since_us, v.version, v.digest FROM v WHERE true
+ON CONFLICT (site, app, since_us) DO UPDATE SET version = excluded.version, digest = excluded.digest;
+
+-- name: placements_of_batch
+-- Allocations that had an id of the batch system, newest first; ids are used again.
+SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE batch_id = :batch_id ORDER BY started_us DESC LIMIT :limit;
+
+-- name: placements_at
+-- Allocations that a time falls into and that have a node of this name, with a domain behind it or without, newest first.
+SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE started_us > 0 AND started_us <= :at_us AND (ended_us = 0 OR ended_us >= :at_us) AND (hosts LIKE :bare ESCAPE '!' OR hosts LIKE :domain ESCAPE '!') ORDER BY started_us DESC LIMIT :limit;
+
+-- name: ran_in
+-- What ran in an allocation.
+SELECT at_us, body FROM ran WHERE site = :site AND allocation = :allocation ORDER BY id LIMIT :limit;
+
+-- name: approved_of
+-- What a site's applications were.
+SELECT app, since_us, version, digest FROM approved WHERE site = :site ORDER BY since_us;
+
+-- name: campaigns_of_jobs
+-- Campaign, owner and application of jobs.
+SELECT jobs.id, campaigns.name, campaigns.owner, kinds.app FROM jobs JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE jobs.id {in:ids};
+
+-- name: leased_to
+-- Which of these jobs a site ever had.
+SELECT DISTINCT job FROM leases WHERE site = :site AND job {in:ids};
+
+-- name: prune_ran
+-- Older ones have had their time.
+DELETE FROM ran WHERE at_us < :before;
+
+-- name: prune_placements
+-- Older ones have had their time.
+DELETE FROM placements WHERE at_us < :before AND ended_us > 0;

@@ -1,0 +1,59 @@
+"""Pages of campaigns: the listing, one campaign."""
+
+from __future__ import annotations
+
+from tidemill.model.failure import POLICY, FailureClass
+from tidemill.model.identity import Act
+from tidemill.server import browse, pages
+from tidemill.server.listing import Filter, Sort
+from tidemill.server.web.render import Ask, Pages
+from tidemill.wire.api import CampaignRow
+
+SORTS = {
+    "newest": "newest first", "name": "by name", "jobs": "most jobs", "open": "most events open",
+    "failed": "most events failed", "time": "most payload time", "ended": "ended last first",
+}  # fmt: skip
+NEWEST = 8
+
+
+def listing(ask: Ask, made: Pages) -> str:
+    """`/campaigns`: searched and sorted."""
+    size, page = ask.query.size(), ask.query.number("page") or 0
+    query = browse.CampaignQuery(
+        text=ask.query.text("q") or "", owner=ask.own(Act.READ), unfinished=ask.query.text("open") == "1",
+        sort=ask.query.choice("sort", tuple(SORTS)), offset=page * size, size=size,
+    )  # fmt: skip
+    rows, more = browse.campaigns(ask.session, query)
+    return made.show(
+        ask, "campaigns.html", rows=rows, sorts=SORTS, sort=query.sort, page=page, more=more,
+        after=browse.reached(ask.session),
+    )  # fmt: skip
+
+
+def campaign(ask: Ask, made: Pages) -> str:
+    """`/campaigns/NAME`."""
+    row = pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
+    ask.require(Act.READ, owner=row.owner)
+    newest = browse.jobs(ask.session, Filter(campaign=row.name), Sort.NEWEST, after=None, size=NEWEST).rows
+    failures = pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures if row.failures else []
+    files, _ = browse.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
+    living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
+    ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
+    return made.show(
+        ask, "campaign.html", row=row, newest=newest, failures=failures, files=files, policy=POLICY, living=living,
+        ended=ended, rate=events_per_s(row, ask.now_us), after=browse.reached(ask.session),
+        classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
+        can={
+            "cancel": living > 0 and ask.may(Act.CANCEL, owner=row.owner),
+            "retry": ended > 0 and ask.may(Act.RETRY, owner=row.owner),
+        },
+    )  # fmt: skip
+
+
+def events_per_s(row: CampaignRow, now_us: int) -> float | None:
+    """Events done per second since the first start; None before there is one."""
+    if row.first_started_us is None or not row.events_done:
+        return None
+    settled = row.events_done + row.events_failed >= row.events
+    until_us = row.last_ended_us if settled and row.last_ended_us else now_us
+    return row.events_done / max(1e-6, (until_us - row.first_started_us) / 1e6)

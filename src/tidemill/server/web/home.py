@@ -1,0 +1,87 @@
+"""The first page, search, and failures."""
+
+from __future__ import annotations
+
+from tidemill.model.failure import POLICY
+from tidemill.model.identity import Act
+from tidemill.server import browse, pages
+from tidemill.server.listing import Filter, Sort
+from tidemill.server.web import sites
+from tidemill.server.web.render import Ask, Pages
+from tidemill.wire.api import CampaignRow, FailureRow, JobRow
+
+CAMPAIGNS_SHOWN = 8
+FAILURES_SHOWN = 5
+FOUND_MAX = 20
+
+
+def overview(ask: Ask, made: Pages) -> str:
+    """`/`: how it goes."""
+    reads = ask.may(Act.READ)
+    campaigns: list[CampaignRow] = []
+    failures: list[FailureRow] = []
+    counts = None
+    if reads:
+        owner = ask.own(Act.READ)
+        counts = browse.counts(ask.session, owner)
+        query = browse.CampaignQuery(owner=owner, unfinished=True, size=CAMPAIGNS_SHOWN)
+        campaigns = browse.campaigns(ask.session, query)[0]
+        if len(campaigns) < CAMPAIGNS_SHOWN:
+            query = browse.CampaignQuery(owner=owner, sort="ended", size=CAMPAIGNS_SHOWN)
+            names = {row.name for row in campaigns}
+            more = [row for row in browse.campaigns(ask.session, query)[0] if row.name not in names]
+            campaigns += more[: CAMPAIGNS_SHOWN - len(campaigns)]
+        latest = browse.failures(ask.session, campaign=None, owner=owner, before=None, limit=FAILURES_SHOWN)
+        failures = latest.failures
+    shown = sites.cards(ask, minutes=sites.SPANS["24h"])
+    return made.show(
+        ask, "home.html", counts=counts, campaigns=campaigns, failures=failures, sites=shown, policy=POLICY,
+        after=browse.reached(ask.session),
+    )  # fmt: skip
+
+
+def search(ask: Ask, made: Pages) -> str:
+    """`/search?q=`: jobs by number or the beginning of their name, campaigns, sites, applications."""
+    text = ask.query.text("q") or ""
+    held = text.lower()
+    jobs: list[JobRow] = []
+    campaigns: list[CampaignRow] = []
+    more = False
+    if text and ask.may(Act.READ):
+        owner = ask.own(Act.READ)
+        number = int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else 0
+        of = browse.owners(ask.session, [number]).get(number)
+        if of is not None and owner in (None, of):
+            jobs = pages.rows_of(ask.session, [number], pages.kinds(ask.session))
+        found = browse.jobs(
+            ask.session, Filter(begins=text, owner=owner), Sort.NEWEST, after=None, size=FOUND_MAX
+        )
+        jobs += [row for row in found.rows if row.id != number]
+        more = found.found.after is not None
+        campaigns = browse.campaigns(
+            ask.session, browse.CampaignQuery(text=text, owner=owner, size=FOUND_MAX)
+        )[0]
+    own = ask.own(Act.SITES) if ask.may(Act.SITES) else ""
+    names = [row[1] for row in ask.session.rows("site_names") if text and own in (None, row[1])]
+    return made.show(
+        ask, "search.html", text=text, jobs=jobs, more=more, campaigns=campaigns,
+        sites=sorted(name for name in names if held in name.lower())[:FOUND_MAX],
+        apps=[each for each in sites.offered(ask) if text and held in each.name.lower()][:FOUND_MAX]
+        if ask.may(Act.SITES) else [],
+        after=browse.reached(ask.session),
+    )  # fmt: skip
+
+
+def failures(ask: Ask, made: Pages) -> str:
+    """`/failures`: newest first, of a campaign or of all."""
+    owner, campaign = ask.own(Act.READ), ask.query.text("campaign")
+    classes: dict[str, int] = {}
+    if campaign is not None:
+        row = pages.campaign(ask.session, campaign, owner=owner)
+        ask.require(Act.READ, owner=row.owner)
+        classes = row.failures
+    page = browse.failures(ask.session, campaign=campaign, owner=owner, before=ask.query.number("after"))
+    return made.show(
+        ask, "failures.html", page=page, policy=POLICY, classes=classes, names=browse.failing(ask.session, owner),
+        after=browse.reached(ask.session),
+    )  # fmt: skip

@@ -1,0 +1,142 @@
+"""Live pages: one reader of the feed of changes tells all that look at pages, at most once a second.
+
+What it tells is not what changed but which jobs and campaigns: a page that shows one of them asks for itself again. So
+its cost grows neither with the number of people who look nor, for those, with the number of changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill import clock, log
+from tidemill.errors import SiteError
+from tidemill.model.identity import Identity
+from tidemill.server import browse, pages
+from tidemill.server.app import Api
+
+WATCHERS_MAX = 200
+PAUSE_S = 1.0
+BEAT_S = 15.0
+JOBS_TOLD_MAX = 200  #: more changed jobs than that are told as "many"
+READS_MAX = 50  #: of the feed for one piece of news; what is behind that is told the next time
+_LOG = log.Log("web")
+
+
+class News(NamedTuple):
+    """What changed up to a number. `jobs` None: too many to tell."""
+
+    number: int
+    jobs: frozenset[int] | None
+    campaigns: frozenset[str]
+
+
+class Hub:
+    """Reads the feed while anybody looks. In the event loop's thread."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._watchers: set[asyncio.Queue[News | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody more can watch."""
+        return len(self._watchers) >= WATCHERS_MAX
+
+    async def watch(
+        self, after: int, identity: Identity, sees: Callable[[frozenset[str]], Any]
+    ) -> AsyncIterator[bytes]:
+        """Server-sent events: `news` whenever something may have changed that this watcher is allowed to know of.
+
+        `after`: what the page has seen; if there is more already, it is told at once. `sees`: awaited with names of
+        campaigns, gives those that may be told. Ends when the credential does.
+        """
+        queue: asyncio.Queue[News | None] = asyncio.Queue(1)
+        self._watchers.add(queue)
+        try:
+            yield b"retry: 3000\n: pages\n\n"
+            reached = await self._api.read(browse.reached)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._read(reached))
+            if reached > after:
+                yield _event(News(reached, None, frozenset()))
+            while not self._api.closing and self._api.believed(identity):
+                try:
+                    news = await asyncio.wait_for(queue.get(), _patience_s(identity))
+                except TimeoutError:
+                    yield b": quiet\n\n"
+                    continue
+                if news is None or not self._api.believed(identity):
+                    break
+                allowed = frozenset(await sees(news.campaigns))
+                if allowed or not news.campaigns:
+                    jobs = news.jobs if allowed == news.campaigns else None
+                    yield _event(News(news.number, jobs, allowed))
+        finally:
+            self._watchers.discard(queue)
+
+    async def _read(self, number: int) -> None:
+        while self._watchers and not self._api.closing:
+            changed = self._api.next_change()
+            try:
+                news = await self._api.read(partial(_news, after=number))
+            except SiteError as error:
+                _LOG.warning("pages.stale", reason=error.message)
+                news = None
+            if news is None:
+                await self._api.changed(changed, BEAT_S)
+                continue
+            number = news.number
+            for queue in self._watchers:
+                # a slow one: what it has not taken yet is part of what it takes next
+                late = queue.get_nowait() if queue.full() else None
+                queue.put_nowait(news if late is None else _both(late, news))
+            await asyncio.sleep(PAUSE_S)
+        for queue in self._watchers:  # the server stops
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+
+def _patience_s(identity: Identity) -> float:
+    """How long to wait for news before it is looked at again whether this one may have them."""
+    if identity.expires_us is None:
+        return BEAT_S
+    return min(BEAT_S, max(0.0, (identity.expires_us - clock.now_us()) / 1e6) + 0.01)
+
+
+def _news(session: Any, *, after: int) -> News | None:
+    jobs: set[int] = set()
+    campaigns: set[str] = set()
+    number = after
+    for _ in range(READS_MAX):
+        found, reached = pages.changes(session, number, None)
+        if reached == number:
+            break
+        number = reached
+        jobs.update(each.job for each in found)
+        campaigns.update(each.campaign for each in found)
+    if number == after:
+        return None
+    return News(number, frozenset(jobs) if len(jobs) <= JOBS_TOLD_MAX else None, frozenset(campaigns))
+
+
+def _both(one: News, other: News) -> News:
+    jobs = None if one.jobs is None or other.jobs is None else one.jobs | other.jobs
+    if jobs is not None and len(jobs) > JOBS_TOLD_MAX:
+        jobs = None
+    return News(max(one.number, other.number), jobs, one.campaigns | other.campaigns)
+
+
+def _event(news: News) -> bytes:
+    told = {
+        "number": news.number,
+        "jobs": None if news.jobs is None else sorted(news.jobs),
+        "campaigns": sorted(news.campaigns),
+    }
+    return b"id: %d\nevent: news\ndata: %b\n\n" % (news.number, msgspec.json.encode(told))

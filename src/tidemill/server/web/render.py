@@ -1,0 +1,109 @@
+"""A page's question and its text: templates with everything escaped, and the files that pages bring along."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tidemill import __version__
+from tidemill.model.identity import Act, Identity, may, own_name
+from tidemill.model.job import JobSpec
+from tidemill.server import rights
+from tidemill.server.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.store import Session
+from tidemill.server.web import draw, text
+from tidemill.server.web.query import Query, said, to, with_values
+
+STATIC = {"style.css": "text/css", "tidemill.js": "text/javascript", "icon.svg": "image/svg+xml"}
+#: pages of the navigation: path, name, what one must be allowed to see
+NAVIGATION = (
+    ("/", "Overview", Act.SITES), ("/jobs", "Jobs", Act.READ), ("/campaigns", "Campaigns", Act.READ),
+    ("/failures", "Failures", Act.READ), ("/sites", "Sites", Act.SITES),
+    ("/allocations", "Allocations", Act.ALLOCATIONS), ("/nodes", "Bad nodes", Act.ALLOCATIONS),
+    ("/transfers", "Transfers", Act.READ), ("/applications", "Applications", Act.SITES),
+)  # fmt: skip
+
+
+class Ask(NamedTuple):
+    """A request for a page, with all that it may need to answer. `at`: parts of the path."""
+
+    session: Session
+    dispatcher: Dispatcher
+    identity: Identity
+    query: Query
+    at: dict[str, Any]
+    now_us: int
+    specs: dict[int, JobSpec]
+    form_token: str
+
+    def may(self, act: Act, *, owner: str | None = None, site: str | None = None) -> bool:
+        """Whether there is a right to it."""
+        return may(self.identity, act, owner=owner, site=site).allowed
+
+    def require(self, act: Act, *, owner: str | None = None, site: str | None = None) -> None:
+        """Raise Forbidden unless there is a right to it."""
+        rights.check(self.identity, act, owner=owner, site=site)
+
+    def own(self, act: Act) -> str | None:
+        """The owner, or site, that what is shown must be of; None = all. Raises Forbidden."""
+        self.require(act)
+        return own_name(self.identity, act)
+
+    def silent(self) -> set[str]:
+        """Names of sites that have not been heard for a while."""
+        names = [row[1] for row in self.session.rows("site_names")]
+        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+
+
+class Static(NamedTuple):
+    """A file that pages bring along. `version`: of its content, in its address, so that browsers may keep it."""
+
+    content: bytes
+    media: str
+    version: str
+
+
+class Pages:
+    """The templates, read and compiled once."""
+
+    def __init__(self) -> None:
+        self.static = {name: _static(name, media) for name, media in STATIC.items()}
+        self.templates = Environment(
+            loader=PackageLoader("tidemill.server.web"), autoescape=True, undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True, auto_reload=False,
+        )  # fmt: skip
+        self.templates.filters.update(text.FILTERS)
+        self.templates.globals.update(
+            to=to, with_values=with_values, draw=draw, version=__version__, navigation=NAVIGATION, Act=Act,
+            static={name: f"/static/{name}?v={each.version}" for name, each in self.static.items()},
+        )  # fmt: skip
+        for name in self.templates.list_templates(["html"]):
+            self.templates.get_template(name)
+
+    def show(self, ask: Ask, template: str, /, **values: Any) -> str:
+        """A page for somebody who is logged in."""
+
+        def ago(at_us: int | None) -> Markup:
+            return text.ago(at_us, ask.now_us)
+
+        return self.templates.get_template(template).render(
+            ask=ask,
+            query=ask.query,
+            ago=ago,
+            here="/" + ask.query.path.split("/")[1],
+            said=said(ask.query.values),
+            **values,
+        )
+
+    def bare(self, template: str, /, **values: Any) -> str:
+        """A page for anybody: login, errors."""
+        return self.templates.get_template(template).render(**values)
+
+
+def _static(name: str, media: str) -> Static:
+    content = (resources.files("tidemill.server.web") / "static" / name).read_bytes()
+    return Static(content, media, hashlib.sha256(content).hexdigest()[:12])

@@ -1,0 +1,317 @@
+"""The pages as one table, and what carries them: who may come in, forms, errors as pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote
+
+import msgspec
+from litestar import Request, Response, route
+from litestar.enums import HttpMethod
+from litestar.response import Stream
+
+from tidemill import clock, log
+from tidemill.errors import SiteError
+from tidemill.model.identity import Act, Identity, may, own_name
+from tidemill.model.job import JobSpec
+from tidemill.server import browse
+from tidemill.server.access import IDENTITY, PEER
+from tidemill.server.app import Api, error_reply
+from tidemill.server.certificates import Stranger
+from tidemill.server.rights import Forbidden
+from tidemill.server.sync import Bad
+from tidemill.server.web import campaigns, home, jobs, sites
+from tidemill.server.web.entrance import VISIT, Entrance, Knows, Visit, is_local, set_cookie
+from tidemill.server.web.live import Hub
+from tidemill.server.web.query import Query, own_path, with_values
+from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.sessions import Sessions
+from tidemill.server.web.text import span
+from tidemill.wire.api import ErrorReply
+
+FORM_BYTES_MAX = 64 * 1024
+FIELDS_MAX = 500
+ADDRESS_MARKS = "%:/?#[]@!$&'()*+,;="
+REFUSAL_PAUSE_S = 0.5  #: before a wrong credential is answered
+_LOG = log.Log("web")
+Asked = Request[Any, Any, Any]
+
+
+class Page(NamedTuple):
+    """A page: `show` is run in a reader's thread."""
+
+    path: str
+    show: Callable[[Ask, Pages], str]
+
+
+class Deed(NamedTuple):
+    """Where a form is sent: `act` is run in a thread that may wait for the writer, and tells where to go on."""
+
+    path: str
+    act: Callable[[Ask, jobs.Form], str]
+
+
+PAGES = (
+    Page("/", home.overview),
+    Page("/search", home.search),
+    Page("/jobs", jobs.listing),
+    Page("/jobs/{job:int}", jobs.job),
+    Page("/jobs/{job:int}/log/{number:int}", jobs.log),
+    Page("/campaigns", campaigns.listing),
+    Page("/campaigns/{name:str}", campaigns.campaign),
+    Page("/failures", home.failures),
+    Page("/sites", sites.listing),
+    Page("/sites/{name:str}", sites.site),
+    Page("/allocations", sites.allocations),
+    Page("/nodes", sites.nodes),
+    Page("/transfers", sites.transfers),
+    Page("/applications", sites.applications),
+    Page("/applications/{name:str}", sites.application),
+)
+DEEDS = (
+    Deed("/jobs/act", jobs.act),
+    Deed("/jobs/{job:int}/log", jobs.ask_log),
+    Deed("/sites/{name:str}/drain", sites.drain),
+)
+
+
+class Strange(Exception):
+    """Nobody is logged in."""
+
+
+class Web:
+    """What the handlers share. `guard` judges credentials."""
+
+    def __init__(self, api: Api, sessions: Sessions) -> None:
+        self.api, self.sessions = api, sessions
+        self.pages, self.hub = Pages(), Hub(api)
+        self.specs: dict[int, JobSpec] = {}
+        self.guard: Knows | None = None
+
+    def handlers(self) -> list[Any]:
+        """All routes of the pages."""
+        return [
+            *(self._page(each) for each in PAGES),
+            *(self._deed(each) for each in DEEDS),
+            *self._login(), self._live(), self._static(),
+        ]  # fmt: skip
+
+    def before(self, app: Any, guard: Knows) -> Entrance:
+        """The application with its pages, as the server serves it. `app`: Litestar's, with our handlers."""
+        self.guard = guard
+        return Entrance(app, guard, self.sessions)
+
+    # ---- pages and forms -------------------------------------------------------------------------------------
+
+    def _page(self, page: Page) -> Any:
+        async def handle(request: Asked) -> Response[str]:
+            visit = _visit(request)
+            ask = self._ask(request, visit)
+            shown = await self.api.read(lambda session: page.show(ask(session), self.pages))
+            return _html(shown)
+
+        return _route(page.path, "GET", handle)
+
+    def _deed(self, deed: Deed) -> Any:
+        async def handle(request: Asked) -> Response[str]:
+            visit = _visit(request)
+            form = await _form(request)
+            if visit.session is None or not self.sessions.is_form_token(
+                visit.session, form.get("form", [""])[0]
+            ):
+                raise Forbidden(
+                    "this form is not of your session, or older than it", hint="open the page anew"
+                )
+            ask = self._ask(request, visit)
+            loop = asyncio.get_running_loop()
+            where = await loop.run_in_executor(
+                self.api.waiters, lambda: deed.act(ask(self.api.session()), form)
+            )
+            return _redirect(where)
+
+        return _route(deed.path, "POST", handle)
+
+    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], Ask]:
+        session = visit.session
+        if session is None:
+            raise Strange
+        at = dict(request.path_params)
+        if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
+            raise Bad("a number in the address is too large")
+        query = Query(request.url.path, dict(request.query_params.items()))
+        return lambda store: Ask(
+            store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
+            self.sessions.form_token(session),
+        )  # fmt: skip
+
+    # ---- coming and going ------------------------------------------------------------------------------------
+
+    def _login(self) -> list[Any]:
+        async def show(request: Asked) -> Response[str]:
+            visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+            goal = own_path(request.query_params.get("next"))
+            if visit.session is not None:
+                return _redirect(goal)
+            return self._ask_who(goal, visit.why or insecure(request))
+
+        async def enter(request: Asked) -> Response[str]:
+            form = await _form(request)
+            goal = own_path(form.get("next", ["/"])[0])
+            token = form.get("token", [""])[0].strip()
+            try:
+                identity = await self._judge(request, token)
+            except Stranger as stranger:
+                _LOG.warning("login.refused", why=str(stranger))
+                self.api.on_refused(request.client.host if request.client else "socket", str(stranger))
+                await asyncio.sleep(REFUSAL_PAUSE_S)
+                return self._ask_who(goal, str(stranger), status=403)
+            session = self.sessions.begin(identity, clock.now_us())
+            _LOG.info("login.made", role=identity.role, name=identity.name, via=identity.via)
+            cookie = set_cookie(request.scope, self.sessions.write(session), session.ends_us - clock.now_us())
+            return _redirect(goal, cookie)
+
+        async def leave(request: Asked) -> Response[str]:
+            visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+            form = await _form(request)
+            if visit.session is not None and self.sessions.is_form_token(
+                visit.session, form.get("form", [""])[0]
+            ):
+                self.sessions.end(visit.session, clock.now_us())
+            return _redirect("/login", set_cookie(request.scope, "", 0))
+
+        return [
+            _route("/login", "GET", show), _route("/login", "POST", enter), _route("/logout", "POST", leave)
+        ]  # fmt: skip
+
+    async def _judge(self, request: Asked, token: str) -> Identity:
+        if insecure(request):
+            raise Stranger(insecure(request))
+        if self.guard is None or not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
+            raise Stranger("no token was given")
+        scope = {key: value for key, value in request.scope.items() if key not in (IDENTITY, PEER)}
+        scope["headers"] = [(b"authorization", b"Bearer " + token.encode())]
+        return await self.guard.identify(scope)
+
+    def _ask_who(self, goal: str, why: str, status: int = 200) -> Response[str]:
+        return _html(self._login_page(goal, why), status=status)
+
+    def _login_page(self, goal: str, why: str) -> str:
+        return self.pages.bare("login.html", goal=goal, why=why, life=span(self.sessions.life_s))
+
+    # ---- live, files, errors ---------------------------------------------------------------------------------
+
+    def _live(self) -> Any:
+        async def handle(request: Asked) -> Stream:
+            visit = _visit(request)
+            if visit.session is None:
+                raise Strange
+            if self.hub.is_full:
+                raise SiteError(
+                    "too many pages are open", hint="this one is up to date when you load it again"
+                )
+            last = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+            after = int(last) if last.isdecimal() and last.isascii() and len(last) < 19 else 0
+            identity = visit.session.identity
+            news = self.hub.watch(after, identity, partial(self._sees, identity))
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            return Stream(news, media_type="text/event-stream", headers=headers)
+
+        return _route("/live", "GET", handle)
+
+    async def _sees(self, identity: Identity, names: frozenset[str]) -> frozenset[str]:
+        if not may(identity, Act.READ).allowed:
+            return frozenset()
+        owner = own_name(identity, Act.READ)
+        if owner is None:
+            return names
+        return names & await self.api.read(lambda session: browse.owned(session, owner))
+
+    def _static(self) -> Any:
+        async def handle(request: Asked) -> Response[bytes]:
+            found = self.pages.static.get(str(request.path_params["name"]))
+            if found is None:
+                return Response(b"there is no such file\n", media_type="text/plain", status_code=404)
+            headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+            return Response(found.content, media_type=found.media, headers=headers)
+
+        return _route("/static/{name:str}", "GET", handle)
+
+    def error(self, request: Asked, error: Exception) -> Response[Any]:
+        """An error as a page for people, as JSON for all else."""
+        visit: Visit | None = request.scope.get(VISIT)  # type: ignore[assignment]
+        if visit is None:
+            return error_reply(self.api, request, error)
+        if isinstance(error, Strange):
+            return self._show_in(request, visit)
+        answer = error_reply(self.api, request, error)
+        told = msgspec.json.decode(answer.content, type=ErrorReply)
+        status = answer.status_code or 500
+        identity = visit.session.identity if visit.session is not None else None
+        shown = self.pages.bare("error.html", status=status, told=told, identity=identity)
+        return _html(shown, status=status, headers=answer.headers)
+
+    def _show_in(self, request: Asked, visit: Visit) -> Response[str]:
+        """Ask a stranger who he is."""
+        path = request.url.path
+        if request.method != "GET" or path == "/live":
+            return _html(self._login_page("/", "your session is over"), status=401)
+        goal = quote(path) + (f"?{request.url.query}" if request.url.query else "")
+        if visit.comes_from_elsewhere:
+            # A link of a mail: the browser keeps a strict cookie back. It sends it when our own page leads on.
+            return _html(self.pages.bare("bounce.html", goal=goal))
+        return _redirect(with_values("/login", next=own_path(goal)))
+
+
+def insecure(request: Asked) -> str:
+    """Why a browser would not keep our cookie, empty = it would."""
+    if request.scope["scheme"] == "https" or is_local(request.headers.get("host", "")):
+        return ""
+    return "without TLS, pages are shown as `localhost` only: make a tunnel, `ssh -L`, or give the server a certificate"
+
+
+def _visit(request: Asked) -> Visit:
+    visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+    if visit.session is None:
+        raise Strange
+    return visit
+
+
+async def _form(request: Asked) -> jobs.Form:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise Bad("a form is wanted here")
+    body = await request.body()  # of FORM_BYTES_MAX at most: see `_route`
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    except ValueError as error:
+        raise Bad(f"a form that cannot be read: {error}") from error
+    return {key: [each.replace("\0", "") for each in values] for key, values in fields.items()}
+
+
+def _route(path: str, method: str, handle: Any) -> Any:
+    name = f"page_{method.lower()}_{path.strip('/').replace('/', '_')}"
+    return route(
+        path,
+        http_method=[HttpMethod(method)],
+        name=name,
+        status_code=200,
+        request_max_body_size=FORM_BYTES_MAX,
+    )(handle)
+
+
+def _html(text: str, *, status: int = 200, headers: Any = None) -> Response[str]:
+    return Response(
+        text, media_type="text/html", status_code=status,
+        headers={**(headers or {}), "Cache-Control": "no-store"},
+    )  # fmt: skip
+
+
+def _redirect(where: str, cookie: str | None = None) -> Response[str]:
+    # What is no character of an address (RFC 3986 2) could not stand in a header
+    headers = {"Location": quote(where, safe=ADDRESS_MARKS), "Cache-Control": "no-store"}
+    if cookie is not None:
+        headers["Set-Cookie"] = cookie
+    return Response("", media_type="text/plain", status_code=303, headers=headers)
