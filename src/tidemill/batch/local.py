@@ -42,7 +42,7 @@ from tidemill.batch.contract import (
 from tidemill.batch.names import check_name
 from tidemill.batch.run import start
 from tidemill.config.site import LocalBatch
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Running, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
@@ -408,7 +408,7 @@ def read_file(path: Path, kind: type[_T]) -> _T | None:
         raise SiteError(f"failed to read `{path}`: {error.strerror}") from error
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"failed to read `{path}` as {kind.__name__}: {error}") from error
 
 

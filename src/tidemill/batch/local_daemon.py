@@ -201,10 +201,10 @@ class Daemon:
                 pid = self._start_rank(entry, rank, node)
             except SiteError as error:
                 entry.reason = error.message
-                _log.error("allocation.failed", name=name, reason=error.message)
+                _log.error("allocation.failed", allocation=name, reason=error.message)
                 continue
             entry.processes.append((pid, processes.start_of(pid) or 0))
-        _log.info("allocation.started", name=name, nodes=entry.nodes)
+        _log.info("allocation.started", allocation=name, nodes=entry.nodes)
 
     def _start_rank(self, entry: Entry, rank: int, node: int) -> int:
         submission = entry.submission
@@ -289,7 +289,7 @@ class Daemon:
         self._kill_at[entry.submission.name] = clock.monotonic_s() + self._machine.grace_s
         for pid, started in entry.processes:
             processes.signal_session(pid, started, signal.SIGTERM)
-        _log.info("allocation.terminated", name=entry.submission.name, why=why)
+        _log.info("allocation.terminated", allocation=entry.submission.name, why=why)
 
     def _kill_rest(self, entry: Entry) -> bool:
         """Kill all that is left of the allocation; whether there was anything."""
@@ -303,7 +303,7 @@ class Daemon:
         self._signaled.discard(entry.submission.name)
         self._deadlines.pop(entry.submission.name, None)
         self._kill_at.pop(entry.submission.name, None)
-        _log.info("allocation.ended", name=entry.submission.name, state=state.value, reason=reason)
+        _log.info("allocation.ended", allocation=entry.submission.name, state=state.value, reason=reason)
 
     # ---- the table ----
 

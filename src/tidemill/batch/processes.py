@@ -8,6 +8,7 @@ in our namespace or below it count: others' numbers mean nothing to us.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 ENVIRON_BYTES_MAX = 1 << 20
+_NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 
 class Child(Protocol):
@@ -217,8 +219,14 @@ def _read(listed: int) -> Process | None:
             text = file.read()
     except OSError:
         return None
+    return parse_stat(listed, text)
+
+
+def parse_stat(listed: int, text: str) -> Process | None:
+    """What /proc/N/stat says (proc_pid_stat(5)); None for what is none. The name, in parentheses, may hold anything
+    that a process calls itself: parentheses, blanks, line breaks."""
     fields = text.rpartition(")")[2].split()
-    if len(fields) < 20:
+    if len(fields) < 20 or not all(_NUMBER.fullmatch(fields[k]) for k in (1, 3, 19)):
         return None
     return Process(listed, fields[0], int(fields[1]), int(fields[3]), int(fields[19]), listed)
 

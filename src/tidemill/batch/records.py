@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
-from tidemill.errors import SiteError
+from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.model.state import AllocationState
 
 TAIL_BYTES_MAX = 2000
@@ -69,7 +69,7 @@ class Records:
         try:
             content = (self.directory / "scripts" / f"{name}.id").read_bytes()
             self._known[name] = msgspec.json.decode(content, type=Submitted)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNDECODABLE):
             return None
         return self._known[name]
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from tidemill.errors import ProtocolError
+from tidemill.errors import UNDECODABLE, ProtocolError
 
 QUOTED_CHARS_MAX = 200
 
@@ -112,6 +112,6 @@ def decode(line: bytes) -> AnyRecord:
     """The record of a line. Raises ProtocolError that quotes the line."""
     try:
         return _decoder.decode(line)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         quoted = line[:QUOTED_CHARS_MAX].decode(errors="replace").strip()
         raise ProtocolError(f"no record of the broker: {error}: `{quoted}`") from error

@@ -109,7 +109,7 @@ def records_of(path: Path, header: dict[str, int], skipped: dict[str, int]) -> I
         if not text:
             continue
         if text.startswith(";"):
-            if match := re.match(r";\s*(MaxNodes|MaxProcs)\s*:\s*(\d+)", text):
+            if match := re.match(r";\s*(MaxNodes|MaxProcs)\s*:\s*([0-9]{1,18})(?![0-9])", text):
                 header[match[1]] = int(match[2])
             continue
         if number > RECORDS_MAX:

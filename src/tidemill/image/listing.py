@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.image.squash import Listed
 from tidemill.node.files import read_bounded, write_durable
 
@@ -58,5 +58,5 @@ def read_listing(store: Path, digest: str) -> list[Listed]:
     try:
         rows = [json.loads(line) for line in gzip.decompress(content).splitlines()]
         return [Listed(*row) for row in rows]
-    except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, TypeError, *UNDECODABLE) as error:
         raise ProtocolError(f"list `{path}` cannot be read: {error}") from error

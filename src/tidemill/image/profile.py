@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.node.files import read_bounded
 
 FORMAT = 1
@@ -177,7 +177,7 @@ def parse_profile(content: bytes, *, source: str) -> Profile:
     """A profile from its text, checked; `source` is what errors call it. Raises ConfigError."""
     try:
         head = _decode_head(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise _wrong(source, content, error) from error
     if head.format != FORMAT:
         raise ConfigError(
@@ -186,7 +186,7 @@ def parse_profile(content: bytes, *, source: str) -> Profile:
         )
     try:
         profile = _decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise _wrong(source, content, error) from error
     for use in profile.paths:
         if not use.path.startswith("/") or use.kind not in KINDS or len(use.kind) != 1:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.model.job import NAME_PATTERN
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.wire.staged import ImageUse, Piece, StagedFile
@@ -96,7 +96,7 @@ def read_recipe(path: Path) -> Recipe:
         )
     try:
         recipe = msgspec.json.decode(content, type=Recipe)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ConfigError(
             f"`{path}` is not the recipe of an image: {error}", hint="build it again"
         ) from error

@@ -104,7 +104,8 @@ class TarWriter:
         self.path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            self._file = self._temporary.open("wb")
+            self._temporary.unlink(missing_ok=True)
+            self._file = self._temporary.open("xb")  # never through a link that somebody left
         except OSError as error:
             raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
         self._tar = tarfile.TarFile(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)

@@ -72,11 +72,20 @@ def names_in(directory: Path) -> list[str] | None:
         ) from error
 
 
+PIECE_BYTES = 1 << 20
+"""A file is read in such pieces: `read` makes room for all that it is asked for, were the file empty."""
+
+
 def read_bounded(path: Path, size_max: int) -> bytes | None:
     """The content of a file of at most `size_max` bytes, None where there is none. Raises SiteError."""
     try:
         with path.open("rb") as file:
-            content = file.read(size_max + 1)
+            pieces: list[bytes] = []
+            left = size_max + 1
+            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+                pieces.append(piece)
+                left -= len(piece)
+            content = b"".join(pieces)
     except FileNotFoundError:
         return None
     except OSError as error:

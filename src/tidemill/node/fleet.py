@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable, write_whole
 from tidemill.wire.node import (
     FORMAT,
@@ -233,5 +233,5 @@ def work_files(fleet: Path, kind: type[_T]) -> Iterator[_T]:
 def _decode(path: Path, content: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"failed to read `{path}` as {kind.__name__}: {error}") from error

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from zlib import crc32
 
-import msgspec
-
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 
 READ_BYTES_MAX = 16 << 20
 LINE_BYTES_MAX = 1 << 20
@@ -43,7 +41,7 @@ def decode_lines(
             break
         try:
             append(decode(content))
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             quote = content[:_QUOTE_BYTES_MAX].decode(errors="replace")
             raise ProtocolError(
                 f"failed to read a record of {source}: {error}; the line starts with `{quote}`",

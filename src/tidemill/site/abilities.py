@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tidemill.errors import SiteError
+from tidemill.errors import UNDECODABLE, SiteError
 
 FORMAT = 1
 
@@ -95,7 +95,7 @@ def parse_abilities(text: str | bytes) -> Abilities:
     """What the binary printed. Raises SiteError where that is something else."""
     try:
         read = msgspec.json.decode(text, type=Abilities)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         shown = (text if isinstance(text, str) else text.decode(errors="replace")).strip()[:200]
         raise SiteError(
             f"`tidemill-node doctor --json` printed what is no answer ({error}): `{shown}`",

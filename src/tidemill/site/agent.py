@@ -16,9 +16,11 @@ from tidemill.model.state import AllocationState
 from tidemill.node.binary import find_binary
 from tidemill.site import state as s
 from tidemill.site.allocations import Allocations
+from tidemill.site.apart import open_moving
 from tidemill.site.applications import Applications
 from tidemill.site.capacity import Ahead, wanted
 from tidemill.site.deliveries import Deliveries
+from tidemill.site.departures import Departures
 from tidemill.site.digest import RECORD
 from tidemill.site.errands import Errands
 from tidemill.site.fleets import Fleets
@@ -26,10 +28,12 @@ from tidemill.site.granting import Granting
 from tidemill.site.guest import Guest
 from tidemill.site.harvesting import Harvesting
 from tidemill.site.identity import Identity
+from tidemill.site.intake import Intake
 from tidemill.site.log import SiteLog, restore
 from tidemill.site.machine import Machine
+from tidemill.site.masks import private_paths
 from tidemill.site.memory import largest_slot_mb
-from tidemill.site.metrics import MetricsFile
+from tidemill.site.metrics import MetricsFile, Sources
 from tidemill.site.outputs import Deliverer
 from tidemill.site.planning import Demand
 from tidemill.site.prepare import Preparer
@@ -37,11 +41,14 @@ from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import Launching, find_launcher
 from tidemill.site.rate import Throughput
 from tidemill.site.remarks import Remarks
-from tidemill.site.staging import Stage
+from tidemill.site.staging import Stage, of_data
+from tidemill.site.summary import Summary
 from tidemill.site.sync import Sync
 from tidemill.site.tending import Tending
+from tidemill.site.view import Views
 from tidemill.site.wide import Wide
 from tidemill.site.workload import Workload
+from tidemill.transfer.file import Roots
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
 from tidemill.wire.node import Started
 
@@ -74,6 +81,7 @@ class Agent:
             )
         )
         self.log.commit()
+        self.intake = Intake(self.log, config, site_dir)
         self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
         self.applications = Applications(site_dir / "apps", site=config, beside=True)
         self.applications.refresh()
@@ -90,10 +98,13 @@ class Agent:
         self.shape = machine.shape
         areas = {area.name: area.prefixes for area in config.io}
         self.profiles = Profiles(site_dir / "profiles", site_dir / "fleets", areas)
-        self.preparer = Preparer(config, self.applications, self.shape, profiles=self.profiles)
+        self.preparer = Preparer(
+            config, self.applications, self.shape, profiles=self.profiles, denials=self.intake.denials
+        )
         base = config.output_dir or site_dir / "out"
-        roots = [*config.data_roots, base]
-        self.stage = Stage(site_dir / "stage", config, roots)
+        roots = Roots(config.data_roots, private=private_paths(site_dir, config), own=base)
+        self.moving = open_moving(site_dir, config)
+        self.stage = Stage(site_dir / "stage", config, roots, self.moving)
         self.fleets = Fleets(site_dir / "fleets", config, binary=binary, devices=self.shape.devices)
         self.fleets.adopt(self.log.pool.state)
         self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
@@ -106,20 +117,30 @@ class Agent:
         )
         self.launcher = find_launcher(config)
         self._set_launching()
-        deliverer = Deliverer(site_dir / "fleets", base, roots=config.data_roots, template=config.output_name)
-        self.deliveries = Deliveries(
-            self.log, self.preparer, deliverer, fleets=site_dir / "fleets", hands=self.hands
-        )
+        self.departures = Departures(site_dir / "stage" / "out", self.moving)
+        self.deliveries = self._deliveries(base, roots)
         self.sync = Sync(config)
+        self.views = Views(machine, self.harvesting, self.granting, self.deliveries, mode=config.mode)
+        self.views.denied = self.intake.denials.names
         self.throughput = Throughput()
         self.remarks = Remarks()
-        self.metrics = MetricsFile(
-            site_dir / "metrics.prom", config.heartbeat_s, self.remarks, io=self.fleets.io
+        self.summary = Summary()
+        self.metrics = self._metrics()
+        self._offers_told = self._asked = False
+        self._next_applications_s = self._next_clean_s = 0.0
+
+    def _deliveries(self, base: Path, roots: Roots) -> Deliveries:
+        """What takes outputs to their places. `base`: where they go that name none."""
+        fleets, config = self.site_dir / "fleets", self.config
+        deliverer = Deliverer(
+            fleets, base, roots=roots, template=config.output_name, departures=self.departures
         )
-        self._offers_told = False
-        self._next_applications_s = 0.0
-        self._next_clean_s = 0.0
-        self._asked = False
+        return Deliveries(self.log, self.preparer, deliverer, fleets=fleets, hands=self.hands)
+
+    def _metrics(self) -> MetricsFile:
+        path = self.site_dir / "metrics.prom"
+        sources = Sources(self.sync, self.fleets.io, lambda: of_data(self.stage, self.moving))
+        return MetricsFile(path, self.config, self.remarks, summary=self.summary, sources=sources)
 
     # ---- the tick ----
 
@@ -128,14 +149,17 @@ class Agent:
         self.identity.check()
         self.identity.beat()
         changed = self._take_reply()
+        changed |= self._deny()
         changed |= self._read_fleets()
         changed |= self.harvesting.poll(wants=self._wants_nodes)
         changed |= self.guest.look(self.allocations.held)
-        changed |= self.deliveries.step()
-        changed |= self._grant()
+        if not self.sync.contested:
+            changed |= self.deliveries.step()
+            changed |= self._grant()
         self.log.commit()
         self.tending.write()
         changed |= self._harvest()
+        self.views.look(self.log.pool.state)
         changed |= self.tending.tend(self._heard)
         self.log.commit()
         self._start_sync()
@@ -163,14 +187,21 @@ class Agent:
         self.preparer.launching = Launching(self.launcher, self.machine.wide_nodes_max)
 
     def _take_reply(self) -> bool:
+        was_under_way = self.sync.is_under_way
         reply = self.sync.take()
         if reply is None:
+            if was_under_way and not self.sync.is_under_way:
+                self.views.unanswered()
             return False
-        state = self.log.pool.state
-        has_news = bool(reply.orders) or bool(state.reports and reply.acked >= state.reports[0].n)
-        if has_news:
-            self.log.apply(s.Replied(acked=reply.acked, orders=reply.orders, at_us=clock.now_us()))
-        return has_news
+        self.views.answered()
+        return self.intake.take(reply)
+
+    def _deny(self) -> bool:
+        """End the work of submitters whom the site's staff deny by now."""
+        jobs = self.intake.look()
+        for job in jobs:
+            self.granting.forget(job)
+        return bool(jobs)
 
     def _read_fleets(self, *, hurry: bool = False) -> bool:
         return self.tending.read(self._heard, hurry=hurry)
@@ -183,6 +214,7 @@ class Agent:
         if any(type(record) is Started for record in records):
             self.allocations.worked()
         self.remarks.take(records)
+        self.summary.take(records)
 
     def _grant(self) -> bool:
         if self.guest.is_stopped:
@@ -197,7 +229,9 @@ class Agent:
         return self.granting.plan(self.tending.stand()) or changed
 
     def _harvest(self) -> bool:
-        """The broker's step. Where the site only observes there is no fleet, and nothing is submitted."""
+        """The broker's step. Where the site only observes there is no fleet, and nothing is submitted; nor is it while
+        the server takes another agent for the site's, but nodes are given back as ever."""
+        self.harvesting.contested = self.sync.contested
         return self.harvesting.step(self.tending.standing, self.demand)
 
     # ---- the server ----
@@ -224,6 +258,7 @@ class Agent:
                 offers=offers,
                 capacity=capacity,
                 allocations=self._allocation_states(),
+                view=self.views.take(state),
             )
         )
 
@@ -259,7 +294,7 @@ class Agent:
         active = [a for a in self.allocations.living if a.state is AllocationState.ACTIVE]
         return Capacity(
             want_core_s=want_core_s,
-            want_ranges_max=want_ranges,
+            want_ranges_max=min(want_ranges, self.intake.room),
             slot_cores_max=self.shape.cores,
             slot_memory_mb_max=largest_slot_mb(self.shape.memory_mb),
             devices=self.shape.devices,
@@ -298,10 +333,12 @@ class Agent:
             for job in forgotten:
                 self.granting.forget(job)
                 self.stage.clean(job)
+                self.departures.forget(job)
             self.log.apply(s.Cleaned(jobs=forgotten))
         self.stage.sweep()
         if now >= self._next_clean_s:
             self._next_clean_s = now + CLEAN_S
+            self.stage.tidy()
             if not self.deliveries.is_busy:
                 self.tending.remove(self.config.fleet_keep_s)
 
@@ -317,6 +354,7 @@ class Agent:
             or self.errands.is_busy
             or self.deliveries.is_busy
             or self.applications.digests.is_busy
+            or self.moving.is_busy
         )
 
     def stop_pilots(self) -> None:
@@ -350,7 +388,9 @@ class Agent:
         """Let go of threads and files."""
         self.hands.shutdown(wait=False, cancel_futures=True)
         self.sync.close()
+        self.metrics.close()
         self.errands.close()
         self.applications.digests.close()
+        self.moving.close()
         self.harvesting.planlog.close()
         self.log.close()

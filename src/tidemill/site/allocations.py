@@ -155,7 +155,7 @@ class Allocations:
             if name in allocations:
                 self._shortened(allocations[name], end_s)
         if acted.canceled:
-            _log.info("allocation.canceled", names=acted.acts.cancel)
+            _log.info("allocation.canceled", allocations=acted.acts.cancel)
         for error in acted.errors:
             _log.warning("batch.refused", reason=error.message, hint=error.hint)
 
@@ -166,7 +166,7 @@ class Allocations:
         count, walltime_s = submission.count, submission.walltime_s
         _log.info(
             "allocation.submitted",
-            name=submission.name,
+            allocation=submission.name,
             batch_id=batch_id,
             count=count,
             walltime_s=walltime_s,
@@ -212,7 +212,7 @@ class Allocations:
         """No pilot of it was ever heard, and we end it: a failed start, of its nodes where there is a quarantine."""
         allocation = self._log.pool.state.allocations[name]
         if allocation.hosts and not self._is_local:
-            _log.warning("allocation.silent", name=name, nodes=allocation.hosts, reason=why)
+            _log.warning("allocation.silent", allocation=name, nodes=allocation.hosts, reason=why)
             self.nodes.silent(allocation, why, clock.now_us())
         else:
             self._failed_start(name, why)
@@ -235,7 +235,10 @@ class Allocations:
             status.state,
         ) not in ALLOCATION_TRANSITIONS and status.state is not allocation.state:
             _log.warning(
-                "allocation.odd", name=allocation.name, was=allocation.state.value, told=status.state.value
+                "allocation.odd",
+                allocation=allocation.name,
+                was=allocation.state.value,
+                told=status.state.value,
             )
             return False
         before = allocation.state
@@ -256,20 +259,25 @@ class Allocations:
             )
         )
         if before is AllocationState.LOST:
-            _log.warning("allocation.found_again", name=allocation.name, state=status.state.value)
+            _log.warning("allocation.found_again", allocation=allocation.name, state=status.state.value)
         if requeued:
-            _log.info("allocation.requeued", name=allocation.name, times=status.requeued)
+            _log.info("allocation.requeued", allocation=allocation.name, times=status.requeued)
         if status.state in ALLOCATION_FINAL:
             self._ended(allocation, status.ending, reason)
         elif status.state is AllocationState.ACTIVE and before is not status.state:
-            _log.info("allocation.active", name=allocation.name, nodes=list(status.nodes))
+            _log.info(
+                "allocation.active",
+                allocation=allocation.name,
+                batch_id=allocation.batch_id,
+                nodes=list(status.nodes),
+            )
             self.nodes.started(allocation)
         return True
 
     def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
         _log.info(
             "allocation.ended",
-            name=allocation.name,
+            allocation=allocation.name,
             state=allocation.state.value,
             ending=ending.value,
             ours=bool(allocation.canceled_us),
@@ -306,11 +314,11 @@ class Allocations:
             reason = "the batch system has forgotten it; its pilots told their end"
             if allocation.state is not AllocationState.INTENDED:
                 self._note(allocation, AllocationState.COMPLETED, "", reason)
-                _log.info("allocation.ended", name=allocation.name, state="COMPLETED", reason=reason)
+                _log.info("allocation.ended", allocation=allocation.name, state="COMPLETED", reason=reason)
                 return True
         reason = "the batch system does not know it"
         self._note(allocation, AllocationState.LOST, "", reason)
-        _log.warning("allocation.lost", name=allocation.name, reason=reason)
+        _log.warning("allocation.lost", allocation=allocation.name, reason=reason)
         return True
 
     def _patience_s(self, allocation: s.Allocation) -> float:
@@ -337,7 +345,7 @@ class Allocations:
         self.starts_failed += 1
         self.last_failed_s = clock.monotonic_s()
         self.why_failed = reason
-        _log.warning("allocation.start_failed", name=name, times=self.starts_failed, reason=reason)
+        _log.warning("allocation.start_failed", allocation=name, times=self.starts_failed, reason=reason)
 
 
 def _is_news(allocation: s.Allocation, status: Status) -> bool:

@@ -34,6 +34,7 @@ from tidemill.site.digest import Digests, PendingError, check_digest
 from tidemill.site.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.templates import Template, check_templates
 from tidemill.wire.api import AppOffer
+from tidemill.wire.node import ApprovedFile
 
 APPLICATIONS_MAX = 1000
 _log = Log("applications")
@@ -315,6 +316,15 @@ class Applications:
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
         return approved
+
+    def approved_files(self, approved: Approved) -> list[ApprovedFile]:
+        """What a slot compares before every start, as the files were when `get` looked at them last."""
+        found = []
+        for path, digest in approved.files.items():
+            size, mtime_ns, *_ = self.digests.mark(path)
+            sha256 = digest.removeprefix("sha256:")
+            found.append(ApprovedFile(path=path, sha256=sha256, bytes=size, mtime_ns=mtime_ns))
+        return found
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
         """What the server is told."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_whole
 from tidemill.site.identity import serving
@@ -60,5 +60,5 @@ def _read(site_dir: Path) -> Waiting | None:
     try:
         content = read_bounded(site_dir / NAME, BYTES_MAX)
         return None if content is None else msgspec.json.decode(content, type=Waiting)
-    except (SiteError, msgspec.DecodeError):
+    except (SiteError, *UNDECODABLE):
         return None

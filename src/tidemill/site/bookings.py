@@ -128,6 +128,9 @@ class Bookings:
                 reason=allocation.reason,
                 busy_us=allocation.busy_us,
                 slot_us=allocation.slot_us,
+                hosts=allocation.hosts,
+                started_us=allocation.started_us,
+                ended_us=allocation.ended_us,
             )
         )
 

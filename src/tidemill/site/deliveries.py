@@ -17,8 +17,10 @@ from tidemill.site import state as s
 from tidemill.site.digest import PendingError
 from tidemill.site.log import SiteLog
 from tidemill.site.logs import find_log
+from tidemill.site.moving import MovesPendingError
 from tidemill.site.outputs import DamagedError, Deliverer, Delivery, check_complete
 from tidemill.site.prepare import Preparer
+from tidemill.transfer.contract import TransferError
 from tidemill.wire.api import FetchLogOrder, OutputRow
 from tidemill.wire.node import OutputRef
 
@@ -36,6 +38,7 @@ class _Try(msgspec.Struct):
     future: Future[list[OutputRow]] | None = None
     tries: int = 0
     next_s: float = 0.0
+    awaits: tuple[str, ...] = ()  #: remote files on their way
 
 
 class Deliveries:
@@ -71,6 +74,10 @@ class Deliveries:
                 continue
             if under_way >= UNDER_WAY_MAX:
                 continue
+            if attempt is not None and attempt.awaits:
+                if not self._deliverer.is_done(attempt.awaits):
+                    continue
+                attempt.awaits = ()
             if attempt is None or now >= attempt.next_s:
                 under_way += self._begin(job)
                 changed |= job not in state.deliveries
@@ -81,6 +88,14 @@ class Deliveries:
         """Whether a thread is at work for us."""
         return bool(self._fetching) or any(each.future is not None for each in self._tries.values())
 
+    def standing(self) -> list[tuple[int, int, bool]]:
+        """Jobs whose outputs are to be delivered, how often that has failed, and whether they are on their way."""
+        return [
+            (job, attempt.tries if attempt else 0, bool(attempt and (attempt.future or attempt.awaits)))
+            for job in self._log.pool.state.deliveries
+            for attempt in (self._tries.get(job),)
+        ]
+
     def _begin(self, job_id: int) -> int:
         """Hand a delivery to a thread if its parts are complete; how many were handed over."""
         job = self._log.pool.state.jobs.get(job_id)
@@ -90,6 +105,7 @@ class Deliveries:
         if job.open:
             return 0  # lost parts are made again
         try:
+            self._preparer.check_owner(job)
             outputs = self._preparer.outputs(job.spec)
             merged = self._merged(job, outputs)
         except PendingError:
@@ -161,16 +177,18 @@ class Deliveries:
             outputs = done.result()
         except DamagedError as error:
             self._damaged(job_id, error)
+        except MovesPendingError as error:
+            attempt.awaits = error.awaits
         except TidemillError as error:
             attempt.tries += 1
             if is_transient(error) and attempt.tries < TRIES_MAX:
                 attempt.next_s = clock.monotonic_s() + PAUSE_S * 2**attempt.tries
                 _log.warning("delivery.delayed", job=job_id, reason=error.message)
                 return
-            self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""))
+            known = error.failure if isinstance(error, TransferError) else None
+            self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""), known)
         else:
             self._log.apply(s.Delivered(job=job_id, outputs=outputs, evidence=None))
-            _log.debug("job.delivered", job=job_id, files=len(outputs))
 
     def _damaged(self, job_id: int, error: DamagedError) -> None:
         job = self._log.pool.state.jobs.get(job_id)
@@ -180,9 +198,9 @@ class Deliveries:
         _log.warning("output.lost", job=job_id, first=error.first, count=error.count, reason=error.message)
         self._log.apply(s.Damaged(job=job_id, first=error.first, count=error.count, reason=error.message))
 
-    def _fail(self, job_id: int, message: str) -> None:
+    def _fail(self, job_id: int, message: str, failure: FailureClass | None = None) -> None:
         _log.error("delivery.failed", job=job_id, reason=message)
-        evidence = Evidence(failure=FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
+        evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
         self._log.apply(s.Delivered(job=job_id, outputs=[], evidence=evidence))
 
     def _fetch(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ConfigError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.site.state import Stop
 
@@ -74,7 +74,7 @@ def drained(site_dir: Path) -> str | None:
         return None
     try:
         stop = msgspec.json.decode(content, type=Stop)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return "the reason cannot be read"
     if any(request.at_us > stop.at_us for request in _requests(site_dir)):
         return None
@@ -137,7 +137,7 @@ def _requests(site_dir: Path) -> list[Request]:
         content = read_bounded(path, TEXT_BYTES_MAX * 4)
         try:
             found.append(msgspec.json.decode(content or b"", type=Request))
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             continue
     return found
 

@@ -18,8 +18,10 @@ from tidemill.site.capacity import event_s
 from tidemill.site.digest import PendingError
 from tidemill.site.fleets import Fleets, OpenFleet
 from tidemill.site.log import SiteLog
+from tidemill.site.moving import MovesPendingError
 from tidemill.site.prepare import Preparer
 from tidemill.site.staging import Stage
+from tidemill.transfer.contract import TransferError
 from tidemill.wire.node import End, Grant, InputDef, JobDef, Program
 
 JOBS_PER_TICK = 4000
@@ -47,6 +49,7 @@ class _Staging(msgspec.Struct):
     under_way: Future[list[InputDef]] | None = None
     events: list[tuple[int, int]] = []
     tries: int = 0
+    awaits: tuple[str, ...] = ()  #: remote files on their way
 
 
 class Granting:
@@ -80,7 +83,8 @@ class Granting:
             try:
                 defined = self._define(job)
             except TidemillError as error:
-                self._refuse(job, FailureClass.DISPATCH, error)
+                known = error.failure if isinstance(error, TransferError) else None
+                self._refuse(job, known or FailureClass.DISPATCH, error)
                 continue
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready
@@ -162,8 +166,16 @@ class Granting:
 
     @property
     def is_staging(self) -> bool:
-        """Whether inputs are being copied."""
-        return any(each.under_way is not None for each in self._staging.values())
+        """Whether inputs are being copied, or come."""
+        return any(each.under_way is not None or each.awaits for each in self._staging.values())
+
+    def staging_now(self) -> list[tuple[int, int]]:
+        """Jobs whose inputs are being copied, and how often that has failed before."""
+        return [
+            (job, each.tries)
+            for job, each in self._staging.items()
+            if each.under_way is not None or each.awaits
+        ]
 
     def _note(
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
@@ -185,6 +197,7 @@ class Granting:
             return None
 
     def _prepare(self, job: s.Job) -> tuple[Program, JobDef] | None:
+        self._preparer.check_owner(job)
         rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
         has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
@@ -193,6 +206,7 @@ class Granting:
         known = self._defined.get(job.id)
         if known is not None and known[0] is program:
             return known
+        self._stage.check_places(job.spec)
         inputs = self._staging[job.id].inputs if has_inputs else []
         defined = (program, self._preparer.job(job, program, inputs))
         if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
@@ -216,6 +230,9 @@ class Granting:
             return False
         if staging.staged.touches(job.ready[0].first, job.ready[0].first + 1):
             return True
+        if staging.awaits and not self._stage.is_done(staging.awaits):
+            return False
+        staging.awaits = ()
         staging.events = self._next_events(job)
         staging.under_way = self._start(job, staging.events)
         return False
@@ -225,10 +242,14 @@ class Granting:
         assert done is not None
         try:
             staging.inputs = done.result()
+        except MovesPendingError as error:
+            staging.awaits = error.awaits
+            return
         except TidemillError as error:
             staging.tries += 1
             if not is_transient(error) or staging.tries >= STAGE_TRIES_MAX:
-                self._refuse(job, FailureClass.STAGE_IN, error)
+                known = error.failure if isinstance(error, TransferError) else None
+                self._refuse(job, known or FailureClass.STAGE_IN, error)
             return
         for first, end in staging.events:
             staging.staged.add(first, end)

@@ -101,6 +101,7 @@ class Harvesting:
         self._asked = deque((a.intended_us, 1) for a in sorted(known, key=lambda a: a.intended_us))
         self.waits_for: str | None = None
         self.causes: list[str] = []  #: the same in single words, for metrics
+        self.contested = ""  #: why the server takes another agent for the site's: nothing is submitted
 
     def _restore(self) -> None:
         """Go on with the jobs that earlier agents yielded to, and with the files of what they asked for, as far as
@@ -157,13 +158,13 @@ class Harvesting:
         self._begins = wants and (self._begins or not self._wanted)
         self._wanted = wants
         if self._last_look_s is None or self._hurries:
-            return not self._machine.is_local or bool(self._book.living)
+            return self._machine.reads_snapshots or bool(self._book.living)
         pause_s = self._pause_s()
         if not self._book.living:
             if self._begins:  # the first work for a while should not wait for the next look
                 pause_s = min(pause_s, FIRST_WORK_S)
             elif not wants:
-                if self._machine.is_local:
+                if not self._machine.reads_snapshots:
                     return False
                 pause_s *= IDLE_FACTOR
         return clock.monotonic_s() >= self._last_look_s + pause_s
@@ -241,6 +242,8 @@ class Harvesting:
         wide = self._wide_plan()
         self._tell([*(plan.waits_for for plan in plans), wide.waits_for])
         self.causes = planning.causes_of(plans, wide_waits=bool(wide.waits_for))
+        if self.contested:
+            self.causes = [planning.CONTESTED]
         return self._carry_out(plans, fleet, wide)
 
     def _wide_plan(self) -> WidePlan:
@@ -388,6 +391,9 @@ class Harvesting:
         while self._asked and self._asked[0][0] < since_us:
             self._asked.popleft()
         hour = sum(count for _, count in self._asked)
+        if self.contested:
+            why = f"the server takes another agent for this site's: {self.contested}"
+            return Starts(pause_s=planning.EVER_S, why=why, hour=hour)
         pause_s = pause_s_of(
             book.starts_failed, clock.monotonic_s() - book.last_failed_s, config=self._config
         )

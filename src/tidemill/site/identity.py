@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.batch import processes
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable
 
 _NAME = re.compile(r"(\d{6,})\.json")
@@ -185,7 +185,7 @@ def _owner(directory: Path, epoch: int) -> Owner | None:
         return None
     try:
         return msgspec.json.decode(content, type=Owner)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ProtocolError(f"failed to read `{path}`: {error}") from error
 
 

@@ -18,8 +18,10 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.log import Log
 from tidemill.node.files import names_in, sync_directory, write_durable
 from tidemill.node.framed import decode_lines, frame
+from tidemill.site import lifelines
 from tidemill.site.pool import Pool
 from tidemill.site.state import Entry, SiteState, decode_hook, encode_hook
 
@@ -28,6 +30,9 @@ _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
 _decode_entry = msgspec.json.Decoder(Entry, dec_hook=decode_hook).decode
 _decode_state = msgspec.json.Decoder(SiteState, dec_hook=decode_hook).decode
 SEGMENTS_KEPT = 3
+SEGMENT_BYTES_MAX = 256 << 20
+"""A longer segment is condensed, too, however few its lines are."""
+_log = Log("agent")
 
 
 class Restored:
@@ -80,8 +85,9 @@ class SiteLog:
         self._epoch = epoch
         self._segment = 0
         self._lines_max = lines_max
-        self._lines = 0
+        self._lines = self._bytes = 0
         self._pending: list[bytes] = []
+        self._untold: list[lifelines.Line] = []
         self._descriptor = -1
         self.is_broken = False  #: a write failed: what is in memory may not be durable, the agent has to end
         self.pool = pool
@@ -90,6 +96,8 @@ class SiteLog:
     def apply(self, entry: Entry) -> None:
         """Take an entry over into the pool and note it; it is durable after the next `commit`."""
         self._pending.append(frame(_encoder.encode(entry)))
+        if _log.explains:
+            self._untold += lifelines.lines(entry, self.pool.state.have)
         self.pool.apply(entry)
 
     def commit(self) -> bool:
@@ -97,6 +105,7 @@ class SiteLog:
         if not self._pending:
             return False
         content = memoryview(b"".join(self._pending))
+        self._bytes += len(content)
         try:
             while content:
                 content = content[os.write(self._descriptor, content) :]
@@ -109,7 +118,10 @@ class SiteLog:
             ) from error
         self._lines += len(self._pending)
         self._pending.clear()
-        if self._lines >= self._lines_max:
+        for event, fields in self._untold:
+            _log.debug(event, **fields)
+        self._untold.clear()
+        if self._lines >= self._lines_max or self._bytes >= SEGMENT_BYTES_MAX:
             self.condense()
         return True
 
@@ -117,7 +129,7 @@ class SiteLog:
         """Write a snapshot and go on in a new segment. Raises SiteError."""
         assert not self._pending, "entries must be durable before they are condensed"
         self._segment += 1
-        self._lines = 0
+        self._lines = self._bytes = 0
         name = f"{self._epoch:06}-{self._segment:06}"
         write_durable(self._directory / f"{name}.snap", frame(_encoder.encode(self.pool.state)))
         path = self._directory / f"{name}.log"

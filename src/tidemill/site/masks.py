@@ -9,10 +9,20 @@ from tidemill.config.site import SiteConfig
 _SERVER_MARK = "server.lock"
 
 
+def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
+    """What `file:` inputs and outputs may not touch, should a data root hold it: what payloads must not see, and what
+    only our programs need."""
+    paths = [config.certificate, config.node_binary, *(endpoint.certificate for endpoint in config.endpoints)]
+    return [*masked_paths(site_dir, config), *(each for each in paths if each is not None)]
+
+
 def masked_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
-    """The site directory, its secret, and the server beside it: whoever reaches that one's socket as our user may
-    submit, and whoever reaches its directory may change the database."""
-    paths = [site_dir, *([config.secret_file] if config.secret_file else [])]
+    """The site directory, its secrets, keys and tokens, also those for other places, and the server beside it: whoever
+    reaches that one's socket as our user may submit, and whoever reaches its directory may change the database."""
+    private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
+    for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
+        private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]
+    paths = [site_dir, *(each for each in private if each is not None)]
     scheme, _, socket = config.server.partition(":")
     if scheme == "unix":
         directory = Path(socket).parent

@@ -1,114 +1,68 @@
 """SITE/metrics.prom: what the agent counts, in Prometheus' text format 0.0.4, for node_exporter's textfile collector.
 
-Names and meanings are in `METRICS` and, for people, in docs/metrics.md; a test keeps the two alike. Counters count
-since the start of the agent.
+Names and meanings are in `model/metrics.py` and, for people, in docs/metrics.md. Counters count since the start of the
+agent. Every sample carries the site's name: several agents may be on one host.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
-
-from tidemill import clock
+from tidemill import __version__, clock
 from tidemill.batch.contract import Calls
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.ledger import HOUR_S, UNBOUNDED_S, Ledger
+from tidemill.harvest.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
-from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.machine import Snapshot
+from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
 from tidemill.node.files import write_whole
+from tidemill.site.exporter import listener_of
 from tidemill.site.harvesting import Figures, Harvesting
 from tidemill.site.io import IoShares
 from tidemill.site.machine import Machine
 from tidemill.site.remarks import Remarks
+from tidemill.site.staging import DataFigures
 from tidemill.site.state import SiteState
+from tidemill.site.summary import Summary
+from tidemill.site.sync import Sync
+from tidemill.site.view import node_counts
 
 BEATS = 3
 """The file is written every so many heartbeats: 15 s unless configured otherwise."""
 
-METRICS: dict[str, tuple[str, str]] = {
-    "tidemill_batch_calls_total": ("counter", "Commands that we ran, by kind: query, action"),
-    "tidemill_batch_failures_total": ("counter", "Commands that failed"),
-    "tidemill_batch_slow_total": ("counter", "Replies that took over cluster.slow_s, or a rate limit"),
-    "tidemill_batch_bytes_total": ("counter", "Bytes of replies"),
-    "tidemill_batch_seconds_total": ("counter", "Seconds that commands took"),
-    "tidemill_batch_last_seconds": ("gauge", "Seconds that the last query took"),
-    "tidemill_batch_interval_factor": ("gauge", "Polls are so many times rarer than configured"),
-    "tidemill_nodes": ("gauge", "Nodes of the machine, by state: idle, regular (others' jobs), ours, other"),
-    "tidemill_allocations": ("gauge", "Allocations that the site's log knows, by state"),
-    "tidemill_starts_total": ("counter", "Allocations that we asked for"),
-    "tidemill_cancels_total": ("counter", "Allocations that were canceled, by us and by others"),
-    "tidemill_shortens_total": ("counter", "Limits of running allocations that we lowered"),
-    "tidemill_harm_seconds_today": ("gauge", "Our estimated part of the waits of regular jobs since 0 h UTC"),
-    "tidemill_harm_jobs_today": ("gauge", "Regular jobs since 0 h UTC whose wait was partly ours"),
-    "tidemill_grant_node_hours": (
-        "gauge",
-        "Node-hours of an account, by kind: granted, before, settled, in_flight, committed, left",
-    ),
-    "tidemill_node_hours_left": ("gauge", "Node-hours that new allocations may use; no sample = no bound"),
-    "tidemill_quarantined_nodes": ("gauge", "Nodes that are not used because starts fail there"),
-    "tidemill_drained": ("gauge", "Whether the site is stopped or drained: 1, else 0"),
-    "tidemill_plans_total": ("counter", "Decisions that were made"),
-    "tidemill_plan_seconds_total": ("counter", "Seconds that decisions took"),
-    "tidemill_startup_seconds": (
-        "gauge",
-        "Start of an allocation until it works, a fading mean of what was seen",
-    ),
-    "tidemill_waits_for": ("gauge", "Why no more nodes are asked for: 1 for each cause that holds"),
-    "tidemill_io_budget_ops_per_second": ("gauge", "Metadata operations that the site may cause, per area"),
-    "tidemill_io_budget_bytes_per_second": ("gauge", "Bytes that the site may move, per area"),
-    "tidemill_io_told": ("gauge", "Part of the budget that fleets were told, all together: 0 to 1"),
-    "tidemill_io_ops_total": ("counter", "Metadata operations that nodes' own counters saw, per area"),
-    "tidemill_io_bytes_total": ("counter", "Bytes that nodes' own counters saw, per area"),
-    "tidemill_io_over_total": ("counter", "Reports of pilots that an area was over its budget, by `kind`"),
-    "tidemill_noted_total": (
-        "counter",
-        "Remarks of pilots, by topic (such as `image`, `spill`) and mode (such as `fuse`, `unpack`, `failed`)",
-    ),
-    "tidemill_epoch": ("gauge", "Number of the agent's term"),
-}
-
 _log = Log("metrics")
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """One value; `labels` as (name, value)."""
+class Sources(NamedTuple):
+    """Parts of the agent that tell figures of their own when they are asked."""
 
-    name: str
-    value: float
-    labels: tuple[tuple[str, str], ...] = ()
-
-
-def render(samples: Iterator[Sample] | list[Sample]) -> str:
-    """The text of the samples, each metric with its help and type."""
-    by_name: dict[str, list[Sample]] = {}
-    for sample in samples:
-        by_name.setdefault(sample.name, []).append(sample)
-    lines: list[str] = []
-    for name, (kind, text) in METRICS.items():
-        if name not in by_name:
-            continue
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        for sample in by_name[name]:
-            labels = ",".join(f'{label}="{_escape(value)}"' for label, value in sample.labels)
-            lines.append(
-                f"{name}{{{labels}}} {sample.value:.15g}" if labels else f"{name} {sample.value:.15g}"
-            )
-    return "\n".join(lines) + "\n"
+    sync: Sync
+    io: IoShares
+    data: Callable[[], DataFigures]
 
 
 class MetricsFile:
-    """Writes the file when it is time."""
+    """Writes the file when it is time, and shows the same to whoever may scrape it."""
 
-    def __init__(self, path: Path, heartbeat_s: float, remarks: Remarks, *, io: IoShares) -> None:
-        self._path = path
-        self._remarks = remarks
-        self._pause_s = BEATS * heartbeat_s
+    def __init__(
+        self, path: Path, config: SiteConfig, remarks: Remarks, *, summary: Summary, sources: Sources
+    ) -> None:
+        self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
+        self._site = config.name
+        self._remarks, self._summary, self._sources = remarks, summary, sources
+        self._pause_s = BEATS * config.heartbeat_s
         self._next_s = 0.0
-        self._io = io
+        self._listener = listener_of(config.metrics)
+
+    def close(self) -> None:
+        """End the listener."""
+        if self._listener is not None:
+            self._listener.close()
 
     def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
         """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
@@ -116,7 +70,24 @@ class MetricsFile:
         if now_s < self._next_s:
             return
         self._next_s = now_s + self._pause_s
+        text = render(self._samples(state, harvesting, machine, calls), common=(("site", self._site),))
+        if self._listener is not None:
+            self._listener.text = text.encode()
+        for path in self._paths:
+            try:
+                write_whole(path, text.encode(), mode=0o644)
+            except SiteError as error:
+                _log.warning("metrics.unwritten", reason=error.message)
+
+    def _samples(
+        self, state: SiteState, harvesting: Harvesting, machine: Machine, calls: Calls
+    ) -> list[Sample]:
         samples = [
+            Sample("tidemill_info", 1, (("version", __version__),)),
+            *self._summary.samples(),
+            Sample("tidemill_sync_seconds", self._sources.sync.last_s),
+            Sample("tidemill_sync_failures_total", self._sources.sync.failed),
+            Sample("tidemill_reports_waiting", len(state.reports)),
             *_of_calls(calls),
             *_of_machine(machine.snapshot),
             *_of_state(state, harvesting.figures),
@@ -124,18 +95,16 @@ class MetricsFile:
             Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
-            *_of_io(self._io),
+            *_of_io(self._sources.io),
+            *_of_data(self._sources.data()),
         ]
         for (topic, mode), count in sorted(self._remarks.counts.items()):
             samples.append(Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode))))
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)
-            samples.append(Sample("tidemill_harm_seconds_today", totals.share_s))
-            samples.append(Sample("tidemill_harm_jobs_today", totals.delayed))
-        try:
-            write_whole(self._path, render(samples).encode(), mode=0o644)
-        except SiteError as error:
-            _log.warning("metrics.unwritten", reason=error.message)
+            samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
+            samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
+        return samples
 
 
 def _of_calls(calls: Calls) -> Iterator[Sample]:
@@ -152,17 +121,7 @@ def _of_calls(calls: Calls) -> Iterator[Sample]:
 def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
     if snapshot is None:
         return
-    ours = {name for job in snapshot.running if job.ours for name in job.nodes}
-    counts = Counter(
-        "ours"
-        if node.name in ours
-        else "idle"
-        if node.state is NodeState.IDLE
-        else "regular"
-        if node.state in (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING)
-        else "other"
-        for node in snapshot.nodes
-    )
+    counts = node_counts(snapshot)
     for state in ("idle", "regular", "ours", "other"):
         yield Sample("tidemill_nodes", counts[state], (("state", state),))
 
@@ -191,11 +150,9 @@ def _of_ledger(ledger: Ledger) -> Iterator[Sample]:
             ("committed", line.committed_s),
             ("left", line.left_s),
         ):
-            yield Sample(
-                "tidemill_grant_node_hours", node_s / HOUR_S, (("account", line.account), ("kind", kind))
-            )
+            yield Sample("tidemill_grant_node_seconds", node_s, (("account", line.account), ("kind", kind)))
     if ledger.node_s_left < UNBOUNDED_S:
-        yield Sample("tidemill_node_hours_left", ledger.node_s_left / HOUR_S)
+        yield Sample("tidemill_left_node_seconds", ledger.node_s_left)
 
 
 def _of_io(io: IoShares) -> Iterator[Sample]:
@@ -213,5 +170,14 @@ def _of_io(io: IoShares) -> Iterator[Sample]:
         yield Sample("tidemill_io_told", io.told_sum())
 
 
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _of_data(data: DataFigures) -> Iterator[Sample]:
+    for way, done, failed, moved_bytes in data.moves:
+        yield Sample("tidemill_moves_total", done, (("way", way), ("outcome", "done")))
+        yield Sample("tidemill_moves_total", failed, (("way", way), ("outcome", "failed")))
+        yield Sample("tidemill_moves_bytes_total", moved_bytes, (("way", way),))
+    yield Sample("tidemill_data_cache_files", data.files)
+    yield Sample("tidemill_data_cache_bytes", data.pinned_bytes, (("state", "pinned"),))
+    yield Sample("tidemill_data_cache_bytes", data.bytes - data.pinned_bytes, (("state", "idle"),))
+    yield Sample("tidemill_data_cache_requests_total", data.hits, (("outcome", "hit"),))
+    yield Sample("tidemill_data_cache_requests_total", data.misses, (("outcome", "miss"),))
+    yield Sample("tidemill_data_cache_evicted_bytes_total", data.evicted_bytes)

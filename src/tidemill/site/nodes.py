@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError
-from tidemill.harvest.quarantine import End, Outcome, Quarantine, Settings, State, Verdict
+from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.harvest.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.site.costs import Costs
@@ -83,6 +83,15 @@ class Nodes:
         since = (each.since_s for each in reversed(self._quarantine.state.trail) if each.node in serving)
         return next(since, 0.0)
 
+    def serving(self) -> list[Sentence]:
+        """The nodes in quarantine with their latest sentences, the newest first."""
+        found = {each.node: each for each in self._quarantine.state.trail}
+        nodes = (
+            found.get(name, Sentence(node=name, since_s=0.0, until_s=0.0, why="", evidence=[]))
+            for name in self.verdict.exclude
+        )
+        return sorted(nodes, key=lambda each: -each.since_s)
+
     def judge(self, now_s: float) -> Verdict:
         """What follows now."""
         self.verdict = self._quarantine.judge(now_s)
@@ -106,6 +115,6 @@ def _read(path: Path) -> State | None:
         return None
     try:
         return msgspec.json.decode(content, type=State)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         _log.error("quarantine.unreadable", path=str(path), reason=str(error))
         return None

@@ -21,8 +21,13 @@ def apply_replied(tally: Tally, entry: s.Replied) -> None:
         del reports[: entry.acked - reports[0].n + 1]
     for order in entry.orders:
         if order.n > state.have:
-            _HANDLERS[type(order)](tally, order)
+            why = entry.refused.get(order.n)
+            if why is not None and isinstance(order, api.LeaseOrder):
+                _refuse(tally, order, why)
+            else:
+                _HANDLERS[type(order)](tally, order)
             state.have = order.n
+    state.have = max(state.have, entry.passed)
 
 
 def _lease(tally: Tally, order: api.LeaseOrder) -> None:
@@ -30,19 +35,20 @@ def _lease(tally: Tally, order: api.LeaseOrder) -> None:
     job = state.jobs.get(order.job)
     if job is None:
         if order.spec is None:
-            _unknown(tally, order)
+            _refuse(tally, order, f"the server never told this site what job {order.job} is")
             return
         job = s.Job(
             id=order.job,
             campaign=order.campaign,
+            owner=order.owner,
             seed_base=order.seed_base,
             spec=order.spec,
             open=IntervalSet(),
             done=IntervalSet(),
         )
         state.jobs[job.id] = job
-    elif order.spec is not None:
-        job.spec = order.spec
+    if order.spec is not None:
+        tally.specify(job, order.spec)
     end = order.first + order.count
     held = job.open.within(
         order.first, end
@@ -77,8 +83,7 @@ def _supersede(tally: Tally, job: s.Job, held: list[tuple[int, int]]) -> None:
         tally.open_up(job, first, end)
 
 
-def _unknown(tally: Tally, order: api.LeaseOrder) -> None:
-    message = f"the server never told this site what job {order.job} is"
+def _refuse(tally: Tally, order: api.LeaseOrder, message: str) -> None:
     tally.report(
         api.ReleaseReport(
             n=0,

@@ -4,8 +4,10 @@
     concat   the parts' bytes in event order
     merge    the file that the merge step made
 
-Beside them stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums, seeds
-and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper threads.
+An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moving`), bundles as one file.
+Beside local ones stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums,
+seeds and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper
+threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is called again.
 """
 
 from __future__ import annotations
@@ -14,22 +16,27 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
-from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError
+from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import TarWriter, read_chunks
 from tidemill.node.files import read_bounded, sync_directory, write_durable
+from tidemill.site.departures import Departures
+from tidemill.site.moving import MovesPendingError
 from tidemill.site.state import Part
-from tidemill.transfer.file import local_path
+from tidemill.transfer.allowed import LITERAL, is_remote
+from tidemill.transfer.file import Roots, local_path
 from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
 MANIFESTS = ".tidemill"
 MANIFEST_BYTES_MAX = 1 << 30
+LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +98,21 @@ class DamagedError(SiteError):
 
 
 class Deliverer:
-    """Delivers below `base` (jobs that name no place) and below the data roots."""
+    """Delivers below `base` (jobs that name no place) and elsewhere in `roots`."""
 
-    def __init__(self, fleets: Path, base: Path, *, roots: list[Path], template: str) -> None:
+    def __init__(
+        self,
+        fleets: Path,
+        base: Path,
+        *,
+        roots: Roots,
+        template: str,
+        departures: Departures | None = None,
+    ) -> None:
+        self._departures = departures
         self._fleets = fleets
         self._base = base
-        self._roots = [Path(os.path.realpath(root)) for root in [base, *roots]]
+        self._roots = roots
         self._template = template
         try:
             template.format(campaign="c", job=1, name="n", output="o")
@@ -112,9 +128,12 @@ class Deliverer:
         Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written.
         """
         check_complete(delivery)
+        rows = self._send(delivery)
         made: list[tuple[Path, Path, File]] = []
         try:
             for output in delivery.outputs:
+                if output.name in rows:
+                    continue
                 built = self._build(delivery, output)
                 if built is not None:
                     made.append(built)
@@ -128,10 +147,55 @@ class Deliverer:
         finally:
             for temporary, _, _ in made:
                 temporary.unlink(missing_ok=True)
-        return [
-            OutputRow(name=file.output, url=target.as_uri(), size_bytes=file.size_bytes, sha256=file.sha256)
-            for _, target, file in made
-        ]
+        for _, target, file in made:
+            rows[file.output] = OutputRow(
+                name=file.output, url=target.as_uri(), size_bytes=file.size_bytes, sha256=file.sha256
+            )
+        if self._departures is not None:
+            self._departures.clean(delivery.job)
+        return [rows[output.name] for output in delivery.outputs if output.name in rows]
+
+    def is_done(self, awaits: tuple[str, ...]) -> bool:
+        """Whether all of these moves have an outcome."""
+        return self._departures is None or self._departures.is_done(awaits)
+
+    def _send(self, delivery: Delivery) -> dict[str, OutputRow]:
+        """Have all outputs that go to remote places there. Raises MovesPendingError while they are on their way."""
+        rows: dict[str, OutputRow] = {}
+        awaits: list[str] = []
+        for output in delivery.outputs:
+            place = output.url or delivery.spec.output_dir or ""
+            refs = list(_refs(delivery, output.name))
+            merged = delivery.merged.get(output.name)
+            if not is_remote(place) or (not refs and merged is None):
+                continue
+            if self._departures is None:
+                raise JobError(f"output `{output.name}`: this site moves nothing to `{place}`")
+            is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
+            url = self._remote(delivery, output, place, is_tar=is_tar)
+            path = self._departures.prepare(
+                delivery.job,
+                output.name,
+                delivery.done,
+                lambda path, output=output, merged=merged, is_tar=is_tar: self._write(  # type: ignore[misc]
+                    path, delivery, output, merged=merged, is_tar=is_tar
+                ),
+            )
+            moved = self._departures.send(delivery.job, output.name, path, url, awaits)
+            if moved is not None:
+                rows[output.name] = OutputRow(
+                    name=output.name, url=url, size_bytes=moved.size_bytes, sha256=moved.sha256
+                )
+        if awaits:
+            raise MovesPendingError(awaits)
+        return rows
+
+    def _remote(self, delivery: Delivery, output: Output, place: str, *, is_tar: bool) -> str:
+        """The URL that an output gets. A place that ends with `/`, or is the job's `output_dir`, is a directory."""
+        if output.url is not None and not output.url.endswith("/"):
+            return output.url
+        name = self._named(delivery, output, is_tar=is_tar)
+        return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
     def _build(self, delivery: Delivery, output: Output) -> tuple[Path, Path, File] | None:
         """Write an output under a temporary name; None where no event left one."""
@@ -142,6 +206,7 @@ class Deliverer:
         is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
         target = self._target(delivery, output, is_tar=is_tar)
         self._make_directory(target.parent)
+        self._confine(target)  # no directory of it has become a link meanwhile
         temporary = target.with_name(f".{target.name}.{delivery.job}.part")
         try:
             self._write(temporary, delivery, output, merged=merged, is_tar=is_tar)
@@ -187,7 +252,8 @@ class Deliverer:
             self._write_joined(path, refs, None)
 
     def _write_joined(self, path: Path, refs: list[tuple[Part, OutputRef]], fleet: str | None) -> None:
-        with path.open("wb") as file:
+        path.unlink(missing_ok=True)  # of an agent that died, or a link that somebody left
+        with path.open("xb") as file:  # never through a link
             for part, ref in refs:
                 for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
                     file.write(piece)
@@ -208,32 +274,35 @@ class Deliverer:
         archive.close()
 
     def _target(self, delivery: Delivery, output: Output, *, is_tar: bool) -> Path:
+        name = self._named(delivery, output, is_tar=is_tar)
+        if output.url is not None:
+            path = local_path(output.url)
+            return self._confine(path if not output.url.endswith("/") else path / name)
+        directory = delivery.spec.output_dir
+        return self._confine((self._base if directory is None else local_path(directory)) / name)
+
+    def _named(self, delivery: Delivery, output: Output, *, is_tar: bool) -> str:
+        """The name that an output has in a directory."""
         ending = (
             ".tar" if is_tar else "".join(Path(output.path.replace("{", "").replace("}", "")).suffixes[-2:])
         )
         if output.url is not None:
-            path = local_path(output.url)
-            if not output.url.endswith("/"):
-                return self._confine(path)
             name = f"{delivery.job}-{output.name}"
         else:
-            directory = delivery.spec.output_dir
-            path = self._base if directory is None else local_path(directory)
             name = self._template.format(
                 campaign=delivery.campaign,
                 job=delivery.job,
                 name=delivery.spec.name or str(delivery.job),
                 output=output.name,
             )
-        return self._confine(path / (name if name.endswith(ending) else name + ending))
+        return name if name.endswith(ending) else name + ending
 
     def _confine(self, path: Path) -> Path:
+        """Where a file gets its name, its directory without links. Raises JobError."""
         real = Path(os.path.realpath(path.parent)) / path.name
-        if path.name in ("", ".", "..") or not any(real.is_relative_to(root) for root in self._roots):
-            raise JobError(
-                f"output `{path}` lies outside this site's data roots",
-                hint="data roots: " + ", ".join(f"`{root}`" for root in self._roots),
-            )
+        fault = self._roots.fault(real, path) if path.name not in ("", ".", "..") else _no_name(path)
+        if fault is not None:
+            raise JobError(f"output {fault.message}", hint=fault.hint)
         return real
 
     def _make_directory(self, path: Path) -> None:
@@ -276,6 +345,10 @@ class Deliverer:
             )
             write_durable(path, msgspec.json.encode(manifest), mode=0o644)
         return known
+
+
+def _no_name(path: Path) -> SiteError:
+    return SiteError(f"`{path}` names no file", hint="name a file, or a directory with a `/` behind it")
 
 
 def check_complete(delivery: Delivery) -> None:
@@ -343,5 +416,5 @@ def _read_manifest(path: Path) -> JobManifest | None:
         return None
     try:
         return msgspec.json.decode(content, type=JobManifest)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None  # not ours: the files it claims are then foreign, too

@@ -31,7 +31,7 @@ DYING_US = 20_000_000
 """An allocation that was told to end is gone after so long: KillWait and epilog are 30 s at most by default, ours exits
 at once."""
 
-STOPPED, WIDE, FAILED_STARTS = "stopped", "wide", "failed_starts"
+STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
 """Why no more nodes are asked for, besides what decisions name (`harvest.waves.Binding`)."""
 
 EVER_S = 1e18

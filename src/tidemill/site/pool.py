@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.errors import ProtocolError
+from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.site import state as s
 from tidemill.site.bookings import Bookings
@@ -43,6 +44,7 @@ class Pool:
             s.Resumed: bookings.resumed,
             s.FleetFinished: self._fleet_finished,
             s.FleetRemoved: self._fleet_removed,
+            s.Denied: self._denied,
             s.GaveBack: self._gave_back,
             s.StepAdded: self._step_added,
             s.Delivered: self._delivered,
@@ -144,6 +146,19 @@ class Pool:
             self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
         job.ready.clear()
         self.tally.unready(job)
+
+    def _denied(self, entry: s.Denied) -> None:
+        evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason)
+        for job_id in entry.jobs:
+            job = self.state.jobs.get(job_id)
+            if job is None:
+                continue
+            self.tally.drop_steps(job_id)
+            job.ready.clear()
+            self.tally.unready(job)
+            for first, end in job.open:
+                self.tally.release(job, first, end, reason=entry.reason, evidence=evidence)
+            self.tally.forget_grants(job, cancel=True)
 
     def _gave_back(self, entry: s.GaveBack) -> None:
         for job_id in entry.jobs:

@@ -29,13 +29,14 @@ from tidemill.site.applications import Applications, Approved, adhoc
 from tidemill.site.compatibility import may_trace
 from tidemill.site.contained import runtime_of
 from tidemill.site.containers import environment_of, wrap_words
+from tidemill.site.denials import Denials
 from tidemill.site.io import with_costs
 from tidemill.site.memory import has_room, images_mb, slot_memory
 from tidemill.site.profiles import Profiles
 from tidemill.site.ranks import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.setup import setup_of
 from tidemill.site.templates import INPUTS, MANY_EVENTS, Template, doubled
-from tidemill.wire.node import ImageUse, InputDef, JobDef, OutputDef, Program
+from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
@@ -57,7 +58,7 @@ class NodeShape(msgspec.Struct, frozen=True):
 
 class Preparer:
     """Turns jobs into definitions for fleets. Programs are numbered for the life of the agent. `profiles`: what was
-    traced; None = nothing is."""
+    traced; None = nothing is; `denials`: whom the site's staff deny; None = nobody."""
 
     def __init__(
         self,
@@ -66,21 +67,30 @@ class Preparer:
         shape: NodeShape,
         *,
         profiles: Profiles | None = None,
+        denials: Denials | None = None,
     ) -> None:
         self._config = config
         self._applications = applications
         self._shape = shape
         self._profiles = profiles
+        self._denials = denials
         self.launching = Launching()  #: how payloads that span nodes are started here
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: dict[str, TidemillError | None] = {}  #: applications in this tick, and what was wrong
+        self._files_of: dict[str, list[ApprovedFile]] = {}  #: of applications, as they were looked at last
         self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
     def begin(self) -> None:
         """A new tick: digests are looked at again when an application is next used."""
         self._checked.clear()
+
+    def check_owner(self, job: s.Job) -> None:
+        """Raises JobError for a submitter whom the site's staff deny."""
+        why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
+        if why is not None:
+            raise JobError(why)
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
         """The program of a job. Raises JobError (class `dispatch`), and SiteError where a file system hiccups."""
@@ -165,11 +175,13 @@ class Preparer:
             self._checked[name] = error
             raise
         self._checked[name] = None
-        arguments = self._arguments.get(name)
-        if arguments is not None and arguments.approved is not approved:
-            del self._arguments[name]
+        arguments, files = self._arguments.get(name), self._applications.approved_files(approved)
+        is_changed = arguments is not None and arguments.approved is not approved
+        if is_changed or self._files_of.get(name, files) != files:
+            self._arguments.pop(name, None)
             for key in [key for key in self._programs if key[0] == name]:
                 del self._programs[key]
+        self._files_of[name] = files
 
     def _traced_mark(self, spec: JobSpec) -> str:
         """Another one when traces told another cost of a start: then there is a new program."""
@@ -230,6 +242,7 @@ class Preparer:
             batch_commands=app.batch_commands,
             pass_env=[],
             images=images,
+            files=self._applications.approved_files(approved),
             wrap=self._wrap(app),
             setup=setup_of(app, self._applications.site_dir.absolute()),
             trace_first=False,

@@ -20,6 +20,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch.contract import Answer, BatchSystem, Ending, Status, Submission
 from tidemill.errors import SiteError
+from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL
 from tidemill.site.abilities import Abilities, parse_abilities
 from tidemill.site.finding import Finding
@@ -410,7 +411,7 @@ def _abilities(text: str | None) -> tuple[Abilities | None, Finding | None]:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    return whole(text) if text else None
 
 
 def _thousandth(text: str | None) -> int | None:
@@ -431,6 +432,7 @@ def _places(lines: list[str]) -> list[tuple[str, str, int]]:
     found: dict[str, tuple[str, str, int]] = {}
     for line in lines:
         words = line.split(" ", 2)
-        if len(words) == 3 and words[1].isdecimal():
-            found.setdefault(words[2], (words[2], words[0], int(words[1]) * 1024 // 1_000_000))
+        kilobytes = whole(words[1]) if len(words) == 3 else None
+        if kilobytes is not None:
+            found.setdefault(words[2], (words[2], words[0], kilobytes * 1024 // 1_000_000))
     return list(found.values())

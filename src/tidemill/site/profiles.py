@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import ConfigError, ProtocolError, SiteError, TidemillError, is_transient
+from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
 from tidemill.image.profile import (
     AreaFinder,
     Profile,
@@ -337,7 +337,7 @@ class Profiles:
             content = read_bounded(self.directory / TAKEN, TAKEN_BYTES_MAX)
             try:
                 self._taken = msgspec.json.decode(content or b"{}", type=dict[str, int])
-            except msgspec.DecodeError:
+            except UNDECODABLE:
                 self._taken = {}  # profiles of fleets that are still there count twice then: means stay what they are
         return self._taken
 

@@ -15,6 +15,7 @@ from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
 from tidemill.site import state as s
 from tidemill.site.blame import explain
+from tidemill.site.ran import Ran
 from tidemill.site.retry import FRUITLESS_MAX, REPORTED_MAX, RETURNS_MAX, decide, failure_class
 from tidemill.site.tally import Tally
 from tidemill.wire import node
@@ -42,6 +43,7 @@ class BatchOfRecords:
         self._fleet = fleet
         self._jobs = tally.state.jobs
         self._plain: dict[int, tuple[s.Job, IntervalSet, Usage]] = {}
+        self._ran = Ran()
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
             node.Failed: self._failed,
@@ -59,7 +61,11 @@ class BatchOfRecords:
             if numbers is None:
                 numbers = seen[record.p] = IntervalSet()
             numbers.add(record.s, record.s + 1)
+            if isinstance(record, node.Done | node.Failed):
+                self._ran.add(record)
             self._handlers[type(record)](record)
+        for report in self._ran.reports():
+            self._tally.report(report)
         for job, events, usage in self._plain.values():
             told = usage
             for first, end in events:

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-from tidemill import clock
+from tidemill import clock, log
 from tidemill.batch.contract import BatchSystem
 from tidemill.batch.open import open_batch
 from tidemill.config.site import SiteConfig
@@ -17,11 +17,11 @@ from tidemill.site.away import clear_away, show_away
 from tidemill.site.costs import Costs
 from tidemill.site.identity import Identity, SupersededError, claim
 from tidemill.site.machine import Machine
-from tidemill.wire.http import ConflictError
 
 ONCE_S = 20.0
 """`--once` ends after so long, or earlier when nothing is under way."""
 
+CONTESTED_HINT = "another agent may run with a copy of this site directory: stop one"
 AWAY_FIRST_S = 2.0
 AWAY_MAX_S = 60.0
 """Pauses between tries at the start, while the batch system does not answer."""
@@ -60,6 +60,7 @@ def run_agent(
     identity = claim(
         site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
     )
+    log.bind(site=config.name, epoch=identity.epoch)
     signals = _Signals()
     batch = open_batch(config, site_dir)
     machine = _first_look(config, site_dir, batch=batch, identity=identity, signals=None if once else signals)
@@ -67,17 +68,19 @@ def run_agent(
         identity.leave()
         return 0
     agent = Agent(config, site_dir, identity=identity, batch=batch, machine=machine)
-    _log.info("agent.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
+    _log.info("agent.started", host=identity.owner.host)
     try:
         _loop(agent, signals, once=once)
-    except (SupersededError, ConflictError) as error:
+    except SupersededError as error:
         agent.close()
         raise SiteError(error.message, hint=error.hint, transient=False) from error
     if stop_pilots:
         agent.stop_pilots()
     clear_away(site_dir)
     agent.leave()
-    _log.info("agent.ended", site=config.name, epoch=identity.epoch)
+    _log.info("agent.ended")
+    if once and agent.sync.contested:
+        raise SiteError(agent.sync.contested, hint=CONTESTED_HINT, transient=False)
     return 0
 
 
@@ -121,7 +124,7 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
     while not signals.is_asked:
         try:
             changed = agent.tick()
-        except (SupersededError, ConflictError, ProtocolError):
+        except (SupersededError, ProtocolError):
             raise
         except TidemillError as error:
             if agent.log.is_broken:

@@ -60,6 +60,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     id: int
     campaign: str
+    owner: str = ""
     seed_base: int
     spec: JobSpec
     leases: list[Lease] = []
@@ -74,6 +75,7 @@ class Job(msgspec.Struct, kw_only=True):
     reported: int = 0  #: failures reported as evidence
     parts: list[Part] = []
     repairs: int = 0  #: times that kept outputs turned out to be lost
+    spec_bytes: int = 0  #: of `spec` as JSON, as the server told it
 
 
 class Fleet(msgspec.Struct, kw_only=True):
@@ -186,11 +188,14 @@ class Opened(msgspec.Struct, tag_field="e", tag="opened", kw_only=True):
 
 
 class Replied(msgspec.Struct, tag_field="e", tag="replied", kw_only=True):
-    """The server's answer to a sync."""
+    """The server's answer to a sync, as far as it is taken. `refused`: why a lease among the orders is not, by the
+    order's number; `passed`: highest number that was looked at."""
 
     acked: int
     orders: list[Order]
     at_us: int
+    refused: dict[int, str] = {}
+    passed: int = 0
 
 
 class FleetOpened(msgspec.Struct, tag_field="e", tag="fleet", kw_only=True):
@@ -284,6 +289,13 @@ class Resumed(msgspec.Struct, tag_field="e", tag="resumed", kw_only=True):
     at_us: int
 
 
+class Denied(msgspec.Struct, tag_field="e", tag="denied", kw_only=True):
+    """The site's staff deny the submitter of these jobs: their payloads are ended, what is open goes back."""
+
+    jobs: list[int]
+    reason: str
+
+
 class GaveBack(msgspec.Struct, tag_field="e", tag="gave_back", kw_only=True):
     """What no fleet has of these jobs goes back to the server, without blame: this site does not work for now."""
 
@@ -356,6 +368,7 @@ Entry = (
     | Observed
     | Stopped
     | Resumed
+    | Denied
     | GaveBack
     | FleetFinished
     | FleetRemoved

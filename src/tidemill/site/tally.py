@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import Width
+from tidemill.model.job import JobSpec, Width
 from tidemill.site import state as s
 from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, Usage
+
+_encode = msgspec.json.encode
 
 
 class WideLoad(NamedTuple):
@@ -34,6 +38,7 @@ class Tally:
         for job in state.jobs.values():
             if job.ready:
                 self._backlog(job)[job.id] = None
+        self.spec_bytes = sum(job.spec_bytes for job in state.jobs.values())
         self.load: dict[tuple[str, int], int] = {}
         self.wide_load: dict[WideLoad, int] = {}
         for job in state.jobs.values():
@@ -60,6 +65,12 @@ class Tally:
     def _backlog(self, job: s.Job) -> dict[int, None]:
         width = job.spec.resources.width
         return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
+
+    def specify(self, job: s.Job, spec: JobSpec) -> None:
+        """The server told what the job is."""
+        size = len(_encode(spec))
+        self.spec_bytes += size - job.spec_bytes
+        job.spec, job.spec_bytes = spec, size
 
     def unready(self, job: s.Job) -> None:
         """The job has nothing to grant."""
@@ -156,6 +167,7 @@ class Tally:
             return
         self.unready(job)
         self._weigh(job, -len(job.open))
+        self.spec_bytes -= job.spec_bytes
         self.state.leases_open -= len(job.leases)
         self.forget_grants(job, cancel=True)
 

@@ -15,12 +15,13 @@ import msgspec
 
 from tidemill.batch.contract import FAR_FUTURE_S, Ending
 from tidemill.errors import ProtocolError
+from tidemill.model.number import whole
 
 TASKS_MAX = 100_000
 MILLISECONDS_FROM = 1e11
 """A number of seconds since 1970 that is larger is one of milliseconds (Univa)."""
 
-_TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_TASKS = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", re.ASCII)
 _LIMIT_CODES = {37, 38, 39, 40}
 _START_CODES = {*range(1, 20), 21, 26, 27, 28, 29, 30, 31, 32, 33, 35}
 
@@ -188,7 +189,7 @@ def read_accounts(text: bytes) -> list[Account]:
                 name=values.get("jobname", ""),
                 owner=values.get("owner", ""),
                 account=values.get("account", ""),
-                task=int(task) if task.isdecimal() else None,
+                task=whole(task),
                 failed=_leading(failed),
                 failed_text=why.strip(),
                 exit_status=_leading(values.get("exit_status", "0")),
@@ -219,8 +220,8 @@ def read_time(text: str) -> float | None:
     """Seconds since 1970 of `2026-11-21T03:27:33` in UTC, of seconds or of milliseconds."""
     if not text:
         return None
-    if text.isdecimal():
-        number = float(text)
+    number = whole(text)
+    if number is not None:
         seconds = number / 1000 if number > MILLISECONDS_FROM else number
         return seconds or None
     try:
@@ -243,7 +244,7 @@ def read_duration(text: str) -> float | None:
 
 def read_size_mb(text: str) -> int:
     """Megabytes of `23.539G`, which are powers of 1024 (sge_types(1))."""
-    match = re.fullmatch(r"([0-9.]+)([kKmMgGtT]?)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]*)?)([kKmMgGtT]?)", text.strip())
     if match is None:
         return 0
     unit = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}[match[2].lower()]
@@ -268,16 +269,21 @@ def _row(each: ElementTree.Element, *, queue: str) -> Row:
         submitted_s=read_time(_text(each, "JB_submission_time")),
         started_s=read_time(started),
         walltime_s=read_duration(request["h_rt"]) if "h_rt" in request else None,
-        priority=float(_text(each, "JAT_prio") or 0),
+        priority=read_priority(_text(each, "JAT_prio")),
         wanted_queues=tuple(part.text or "" for part in each.findall("hard_req_queue")),
         reservation=_text(each, "ar_id"),
     )
 
 
+def read_priority(text: str) -> float:
+    """A number such as `0.55500`; 0 for what is none."""
+    return float(text) if re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]*)?", text) else 0.0
+
+
 def _parse(text: bytes, command: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # unknown encodings, too
         shown = text[:200].decode(errors="replace")
         raise ProtocolError(f"`{command} -xml` printed what is no XML: {error}: `{shown}`") from error
 
@@ -287,12 +293,11 @@ def _text(each: ElementTree.Element, tag: str) -> str:
 
 
 def _number(each: ElementTree.Element, tag: str) -> int:
-    text = _text(each, tag)
-    return int(text) if text.isdecimal() else 0
+    return whole(_text(each, tag)) or 0
 
 
 def _leading(text: str) -> int:
-    match = re.match(r"\s*(\d+)", text)
+    match = re.match(r"\s*(\d{1,18})(?!\d)", text, re.ASCII)
     return int(match[1]) if match else 0
 
 

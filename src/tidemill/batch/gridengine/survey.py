@@ -14,6 +14,7 @@ from tidemill.batch.gridengine.replies import (
     merge,
     read_duration,
     read_instances,
+    read_priority,
     read_reservations,
     read_size_mb,
     read_time,
@@ -21,6 +22,7 @@ from tidemill.batch.gridengine.replies import (
 from tidemill.batch.launch import describe
 from tidemill.batch.polite import Budget
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
+from tidemill.model.number import whole
 
 HIDDEN = "planned starts (Grid Engine writes them to its schedule file only)"
 _RESOURCES = "num_proc,mem_total,arch,h_rt,seq_no"
@@ -86,7 +88,7 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
     environments = _lines(budget, ["qconf", "-spl"])
     notes = [f"parallel environments: {', '.join(environments) or 'none'}"]
     notes.append("limits of running jobs cannot be lowered: pilots end themselves")
-    jobs_max = int(settings.get("max_u_jobs", "0") or 0)
+    jobs_max = whole(settings.get("max_u_jobs", "")) or 0
     partitions = [
         PartitionFacts(
             name=each.name,
@@ -105,7 +107,7 @@ def ask_facts(budget: Budget, seen: Snapshot) -> Facts:
         system=f"Grid Engine ({version[0].strip()})" if version else "Grid Engine",
         partitions=partitions,
         accounts=_lines(budget, ["qconf", "-sprjl"]),
-        array_max=int(settings.get("max_aj_tasks", "0") or 0),
+        array_max=whole(settings.get("max_aj_tasks", "")) or 0,
         submits_max=jobs_max or None,
         architectures=sorted({feature for node in seen.nodes for feature in node.features}),
         launchers=describe(),
@@ -208,7 +210,9 @@ def _partitions(instances: list[Instance]) -> list[Partition]:
     queues: dict[str, list[Instance]] = {}
     for each in instances:
         queues.setdefault(each.queue, []).append(each)
-    order = sorted(queues, key=lambda name: (float(queues[name][0].resources.get("seq_no") or 0), name))
+    order = sorted(
+        queues, key=lambda name: (read_priority(queues[name][0].resources.get("seq_no", "")), name)
+    )
     return [
         Partition(
             name=name,

@@ -107,7 +107,7 @@ def short_id(batch_id: str) -> str:
 
 def ending_of(exit_status: str) -> Ending:
     """What `Exit_status` says. Absent: it never started, and was deleted. Unknown negative numbers: UNKNOWN."""
-    if not re.fullmatch(r"-?\d+", exit_status):
+    if not re.fullmatch(r"-?[0-9]{1,18}", exit_status):
         return Ending.CANCELED
     number = int(exit_status)
     if number in _ENDINGS:

@@ -54,7 +54,7 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
     resources = {
         name: value
         for each in parts
-        for name, value in (each.get("resources_available") or {}).items()
+        for name, value in _table(each.get("resources_available")).items()
         if isinstance(value, str)
     }
     gpus = sum(read_number(text_of(each, "resources_available", "ngpus")) for each in parts)
@@ -71,6 +71,11 @@ def _node(host: str, parts: list[Record], queues: dict[str, Record]) -> Node:
         devices=(("gpu", gpus),) if gpus else (),
         word=",".join(sorted(states)),
     )
+
+
+def _table(value: object) -> Record:
+    """A record in a record; none where there is something else."""
+    return value if isinstance(value, dict) else {}
 
 
 def _state(states: set[str], cores_free: int, *, is_used: bool, is_whole: bool) -> NodeState:

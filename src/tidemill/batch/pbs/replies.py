@@ -13,7 +13,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemill.errors import ProtocolError
+from tidemill.batch.contract import FAR_FUTURE_S
+from tidemill.errors import UNDECODABLE, ProtocolError
+from tidemill.model.number import whole
 
 Record = dict[str, Any]
 """Attributes: text, lists of text, or records."""
@@ -24,7 +26,7 @@ _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.))', re.DOTALL)
 _BARE = re.compile(r"([:\[,]\s*)(-?0\d+(?:\.\d+)?|[A-Za-z_][\w.@/-]*)(\s*[,}\]\n])")
 _ATTRIBUTE = re.compile(r"^    ([A-Za-z_][\w.]*) = ?(.*)$")
 _VARIABLE = re.compile(r"(?:^|,)([A-Za-z_][\w%()]*)=((?:(?!,[A-Za-z_][\w%()]*=).)*)", re.DOTALL)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(b|kb|mb|gb|tb|pb|w|kw|mw|gw|tw|pw)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*(b|kb|mb|gb|tb|pb|w|kw|mw|gw|tw|pw)?", re.IGNORECASE)
 _WORD_BYTES = 8
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
@@ -43,7 +45,7 @@ def read_json(text: bytes, part: str) -> dict[str, Record] | None:
                 parse_constant=str,
                 object_pairs_hook=_merge,
             )
-        except ValueError:
+        except UNDECODABLE:
             continue
         found = document.get(part, {}) if isinstance(document, dict) else None
         if isinstance(found, dict):
@@ -114,8 +116,9 @@ def read_time(text: str, now_s: float) -> float | None:
     years that cannot be meant (openpbs issues 2695, 2518)."""
     text = text.strip()
     seconds: float | None = None
-    if re.fullmatch(r"\d+", text):
-        seconds = float(text)
+    number = whole(text)
+    if number is not None:
+        seconds = float(number)
     else:
         try:
             seconds = datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
@@ -133,7 +136,7 @@ def read_duration(text: str) -> float | None:
             seconds = seconds * 60 + float(piece)
     except ValueError:
         return None
-    return seconds if text.strip() and seconds >= 0 else None
+    return seconds if text.strip() and 0 <= seconds < FAR_FUTURE_S else None
 
 
 def read_size_mb(text: str) -> int:
@@ -148,7 +151,8 @@ def read_size_mb(text: str) -> int:
 
 def read_number(text: str) -> int:
     """A whole number, 0 for what is none."""
-    return int(text) if re.fullmatch(r"-?\d+", text.strip()) else 0
+    number = whole(text.strip().removeprefix("-")) or 0
+    return -number if text.strip().startswith("-") else number
 
 
 def read_vnodes(text: str) -> list[tuple[str, int]]:

@@ -218,5 +218,5 @@ def _queued(number: str, job: Record, hosts: dict[str, str], *, ours: bool) -> Q
 
 def _generic(limit: str) -> int | None:
     """The limit for every user of `[u:PBS_GENERIC=10]`."""
-    match = re.search(r"u:PBS_GENERIC=(\d+)", limit)
+    match = re.search(r"u:PBS_GENERIC=(\d{1,18})(?!\d)", limit, re.ASCII)
     return int(match[1]) if match else None

@@ -6,21 +6,25 @@ word, a word with flags beside it, a list of words): one function reads each, wh
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
 
 from tidemill.batch.contract import FAR_FUTURE_S
 from tidemill.batch.slurm.hostlist import expand, expand_elements
-from tidemill.batch.slurm.text import ELEMENTS_MAX, devices, make_node, read_features
+from tidemill.batch.slurm.text import COUNT_MAX, ELEMENTS_MAX, devices, make_node, read_features
 from tidemill.batch.slurm.words import is_eligible, job_state, node_state
-from tidemill.errors import ProtocolError
+from tidemill.errors import UNDECODABLE, ProtocolError
 from tidemill.model.machine import Node, Queued, Reservation, Running
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 INFINITE = FAR_FUTURE_S
+ELEMENTS_SHOWN_MAX = 10_000
+"""Of an array that waits: more could not start soon on any machine."""
 
 
 def number(value: Any) -> float | None:
@@ -31,27 +35,29 @@ def number(value: Any) -> float | None:
         if value.get("infinite"):
             return INFINITE
         return number(value.get("number")) if value.get("set", True) else None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ProtocolError(f"Slurm's JSON has `{str(value)[:100]}` for a number")
-    try:
-        return float(value)  # versions are texts since 23.11
-    except ValueError:
-        raise ProtocolError(f"Slurm's JSON has `{str(value)[:100]}` for a number") from None
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            found = float(value)  # versions are texts since 23.11
+        except (ValueError, OverflowError):
+            found = math.inf if isinstance(value, int) else math.nan
+        if found > COUNT_MAX:
+            return INFINITE  # such as 18446744073709551614, NO_VAL64 of slurm.h
+        if found >= -COUNT_MAX:
+            return found
+    raise ProtocolError(f"Slurm's JSON has `{ascii(value)[:100]}` for a number")
 
 
 def states(value: Any, flags: Any = None) -> list[str]:
-    """State words of any release, upper case: a word, a list, or a word and a list of flags."""
-    found = [value] if isinstance(value, str) else list(value or [])
-    found += [flags] if isinstance(flags, str) and flags else list(flags or [])
-    return [str(each).strip().upper() for each in found]
+    """State words of any release, upper case: a word, a list, or a word and a list of flags. Raises ProtocolError."""
+    if not all(isinstance(part, str | list | None) for part in (value, flags)):
+        raise ProtocolError(f"Slurm's JSON has `{ascii(value)[:100]}`, `{ascii(flags)[:100]}` for words")
+    found = [each for part in (value, flags) for each in ([part] if isinstance(part, str) else part or [])]
+    return [str(each).strip().upper() for each in found if each]
 
 
 def read(content: bytes, key: str) -> list[dict[str, Any]]:
     """The records of a document. Raises ProtocolError, also when Slurm put errors in it."""
-    try:
-        document = msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ProtocolError(f"Slurm's JSON cannot be read: {error}") from error
+    document = _document(content)
     found = document.get(key)
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         errors = document.get("errors") or "no errors named"
@@ -59,11 +65,18 @@ def read(content: bytes, key: str) -> list[dict[str, Any]]:
     return found
 
 
+def _document(content: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except UNDECODABLE as error:
+        raise ProtocolError(f"Slurm's JSON cannot be read: {error}") from error
+
+
 def release(content: bytes) -> str:
-    """Slurm's release as the document tells it: `24.05.4`."""
-    meta = msgspec.json.decode(content, type=dict[str, Any]).get("meta", {})
-    about = meta.get("slurm") or meta.get("Slurm") or {}
-    return str(about.get("release", ""))
+    """Slurm's release as the document tells it: `24.05.4`; empty where it does not. Raises ProtocolError."""
+    meta = _document(content).get("meta")
+    about = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, dict) else None
+    return str(about.get("release", "")) if isinstance(about, dict) else ""
 
 
 def jobs(content: bytes, is_ours: Callable[[str, str, str], bool]) -> tuple[list[Running], list[Queued]]:
@@ -145,8 +158,7 @@ def _queued(job: dict[str, Any], is_ours: Callable[[str, str, str], bool]) -> li
     array = f"{number(job.get('array_job_id')) or number(job.get('job_id')) or 0:.0f}"
     return [
         msgspec.structs.replace(only, id=f"{array}_{index}", name=f"{job.get('name', '')}.{index}")
-        for each in expand_elements(folded, ELEMENTS_MAX)
-        for index in each
+        for index in islice(chain.from_iterable(expand_elements(folded, ELEMENTS_MAX)), ELEMENTS_SHOWN_MAX)
     ]
 
 
@@ -207,4 +219,6 @@ def reservations(content: bytes, own: str) -> list[Reservation]:
 def _words(value: Any) -> tuple[str, ...]:
     """A list, or words between commas."""
     found = value.split(",") if isinstance(value, str) else value or []
+    if not isinstance(found, list):
+        raise ProtocolError(f"Slurm's JSON has `{ascii(value)[:100]}` for words")
     return tuple(sys.intern(str(each)) for each in found if each)

@@ -10,6 +10,7 @@ from tidemill.batch.slurm import text
 from tidemill.batch.slurm.survey import Survey, array_max, can_account
 from tidemill.errors import SiteError
 from tidemill.model.machine import Node, NodeState, Partition
+from tidemill.model.number import whole
 
 _TELLING = (
     "ClusterName", "SchedulerType", "SchedulerParameters", "KillWait", "OverTimeLimit", "CompleteWait", "MinJobAge",
@@ -91,8 +92,9 @@ def _associations(
         accounts = [row[1], *accounts, row[0]] if row[1] else [*accounts, row[0]]
         qos += row[2].split(",")
         for found, word in zip(limits, row[3:], strict=True):
-            if word.isdecimal():
-                found.append(int(word))
+            limit = whole(word)
+            if limit is not None:
+                found.append(limit)
     return (
         list(dict.fromkeys(filter(None, accounts))),
         list(dict.fromkeys(filter(None, qos))),

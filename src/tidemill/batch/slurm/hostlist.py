@@ -8,10 +8,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from tidemill.errors import ProtocolError
+from tidemill.model.number import whole
 
-HOSTS_MAX = 1_000_000
+HOSTS_MAX = 200_000
+"""In one list; the largest machines have a tenth of it. What was read is kept for a while, so it counts."""
+BRACKETS_MAX = 8
+"""Of one name: Slurm numbers hosts in up to five dimensions (HIGHEST_DIMENSIONS of its slurm.h)."""
 _RANGE = re.compile(r"\[([^\][]*)\]")
-_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?", re.ASCII)
+_NUMBERS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?(?::(\d{1,18}))?", re.ASCII)
 
 
 @lru_cache(maxsize=20_000)
@@ -30,7 +34,7 @@ def expand(text: str) -> tuple[str, ...]:
                     raise ProtocolError(f"`{text[:200]}` is no list of hosts")
                 head, tail = host[: match.start()], host[match.end() :]
                 grown += [f"{head}{number}{tail}" for number in _padded(match.group(1), text)]
-                if len(grown) > HOSTS_MAX:
+                if len(found) + len(grown) > HOSTS_MAX:
                     raise ProtocolError(f"`{text[:200]}` stands for more than {HOSTS_MAX} hosts")
             hosts = grown
         found += hosts
@@ -44,21 +48,25 @@ def _split(text: str) -> list[str]:
     parts, depth, start = [], 0, 0
     for place, char in enumerate(text):
         depth += (char == "[") - (char == "]")
+        if not 0 <= depth <= 1:
+            break
         if char == "," and depth == 0:
             parts.append(text[start:place])
             start = place + 1
-    if depth:
+    parts = [part for part in [*parts, text[start:]] if part]
+    if depth or any(part.count("[") > BRACKETS_MAX for part in parts):
         raise ProtocolError(f"`{text[:200]}` is no list of hosts")
-    return [part for part in [*parts, text[start:]] if part]
+    return parts
 
 
 def _padded(ranges: str, text: str) -> list[str]:
     found: list[str] = []
     for part in ranges.split(","):
         low, _, high = part.partition("-")
-        if not (low.isdecimal() and (high or low).isdecimal()) or int(high or low) - int(low) > HOSTS_MAX:
+        first, last = whole(low), whole(high or low)
+        if first is None or last is None or not first <= last <= first + HOSTS_MAX - len(found):
             raise ProtocolError(f"`{text[:200]}` is no list of hosts")
-        found += [str(number).zfill(len(low)) for number in range(int(low), int(high or low) + 1)]
+        found += [str(number).zfill(len(low)) for number in range(first, last + 1)]
     return found
 
 

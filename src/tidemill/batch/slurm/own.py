@@ -12,6 +12,7 @@ from tidemill.batch.slurm.text import FIELD, OwnJob
 from tidemill.batch.slurm.times import parse_time
 from tidemill.batch.slurm.words import held, job_state
 from tidemill.errors import ProtocolError
+from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 RECORD_FORMAT = "JobID,State,ExitCode,Start,End,NodeList,Comment,JobName"
@@ -67,7 +68,7 @@ def _ordered(jobs: list[OwnJob], *, renamed: bool) -> list[Match]:
 
     def rank(job: OwnJob) -> tuple[int, int]:
         order = _RANK.get(job_state(job.word, job.reason)[0], 2)
-        number = int(job.number) if job.number.isdecimal() else 0
+        number = whole(job.number) or 0
         return order, -number if order == 2 else number
 
     ordered = sorted(jobs, key=rank)

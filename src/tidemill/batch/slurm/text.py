@@ -7,6 +7,7 @@ many do not fit is an error.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tidemill.batch.slurm.times import parse_span, parse_time
 from tidemill.batch.slurm.words import is_eligible, node_state, node_words
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running
+from tidemill.model.number import whole
 
 RECORD, FIELD = "\x1e", "\x1f"
 ELEMENTS_MAX = 1_000_000
@@ -95,9 +97,10 @@ def _numbers(text: str) -> tuple[str, int | None, tuple[range, ...]]:
         return number, None, ()
     if element.startswith("["):
         return number, None, expand_elements(element.strip("[]"), ELEMENTS_MAX)
-    if not element.isdecimal():
+    index = whole(element)
+    if index is None:
         raise ProtocolError(f"squeue calls a job `{text[:100]}`")
-    return number, int(element), ()
+    return number, index, ()
 
 
 def everybody(output: bytes, is_ours: Callable[[str, str, str], bool], *, nodes: int) -> Everybody:
@@ -166,14 +169,14 @@ def _queued(row: list[str], is_ours: Callable[[str, str, str], bool], most: int)
         cores=count(cpus),
         memory_mb_per_node=megabytes(memory),
         submitted_s=parse_time(submitted),
-        priority=float(priority),
+        priority=_finite(priority),
         partitions=tuple(map(sys.intern, partitions.split(","))),
         features=asked,
         is_feature_list_exact=exact,
         planned_s=begins_s if planned_nodes else None,  # `--begin` sets a start, too
         planned_nodes=planned_nodes,
         reservation="" if reservation in ("(null)", "") else reservation,
-        eligible=is_eligible(reason, float(priority)),
+        eligible=is_eligible(reason, _finite(priority)),
         whole=sharing in ("NO", "EXCLUSIVE"),
         reason=sys.intern(reason),
         ours=is_ours(user, name, comment),
@@ -183,9 +186,9 @@ def _queued(row: list[str], is_ours: Callable[[str, str, str], bool], most: int)
     if not elements:
         return [first]
     useful = max(1, -(-most // max(1, width)))  # more could not start at once
-    limit_text = number.partition("%")[2].rstrip("]")
-    if limit_text.isdecimal():
-        useful = min(useful, int(limit_text))
+    at_once = whole(number.partition("%")[2].rstrip("]"))
+    if at_once is not None:
+        useful = min(useful, at_once)
     found: list[Queued] = []
     for numbers in elements:
         found += [_element(first, each) for each in numbers[: useful - len(found)]]
@@ -196,27 +199,39 @@ def _element(queued: Queued, index: int) -> Queued:
     return msgspec.structs.replace(queued, id=f"{queued.id}_{index}", name=f"{queued.name}.{index}")
 
 
+COUNT_MAX = 10**15
+"""More of anything there is on no machine."""
+
 _UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
 
 
 def count(text: str) -> int:
     """`12`, `1K` (1024), `4-8` (at least 4). Raises ValueError."""
     text = text.partition("-")[0]
-    if text.isdecimal():
-        return int(text)
-    if text[-1:] in _UNITS:
-        return int(float(text[:-1]) * _UNITS[text[-1]])
-    raise ValueError(text)
+    number = whole(text)
+    if number is None and text[-1:] in _UNITS:
+        number = int(_finite(text[:-1]) * _UNITS[text[-1]])
+    if number is None or not 0 <= number <= COUNT_MAX:
+        raise ValueError(text)
+    return number
+
+
+def _finite(text: str) -> float:
+    """Raises ValueError also for `nan`, `inf` and `1e999`."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def megabytes(text: str) -> int:
     """`4000M`, `1.50G`, `0`; with a `c` or `n` behind it, for cores or nodes. 0 where there is no number."""
     text = text.rstrip("cn")
     try:
-        number = float(text[:-1]) * _UNITS[text[-1]] / 1024**2 if text[-1:] in _UNITS else float(text)
+        number = _finite(text[:-1]) * _UNITS[text[-1]] / 1024**2 if text[-1:] in _UNITS else _finite(text)
     except ValueError:
         return 0
-    return int(number)
+    return int(min(max(number, 0.0), COUNT_MAX))
 
 
 _FEATURE = re.compile(r"[A-Za-z0-9_.:=-]+(?:&[A-Za-z0-9_.:=-]+)*", re.ASCII)
@@ -256,10 +271,10 @@ def nodes(output: bytes) -> list[Node]:
     for line in records(output, "NodeName="):
         name = line[9:].partition(" ")[0]
         try:
-            total, taken = int(value(line, "CPUTot")), int(value(line, "CPUAlloc"))
-            memory = int(value(line, "RealMemory"))
+            total, taken = count(value(line, "CPUTot")), count(value(line, "CPUAlloc"))
+            memory = count(value(line, "RealMemory"))
             usable = value(line, "CPUEfctv")
-            total = min(total, int(usable)) if usable else total
+            total = min(total, count(usable)) if usable else total
         except ValueError:
             raise ProtocolError(f"scontrol says of a node: `{line[:200]}`") from None
         words = value(line, "State")
@@ -332,23 +347,21 @@ def partitions(output: bytes, *, preempts: bool) -> list[Partition]:
     found = []
     for line in records(output, "PartitionName="):
         mode = value(line, "PreemptMode").lower().split(",")[-1]
-        most = value(line, "MaxNodes")
-        least = value(line, "MinNodes")
         grace = value(line, "GraceTime")
-        tier = value(line, "PriorityTier")
+        seconds, tier = whole(grace), whole(value(line, "PriorityTier"))
         found.append(
             Partition(
                 name=sys.intern(line[14:].partition(" ")[0]),
                 nodes=expand(value(line, "Nodes")),
                 walltime_max_s=parse_span(value(line, "MaxTime")),
-                width_max=int(most) if most.isdecimal() else None,
-                width_min=max(1, int(least)) if least.isdecimal() else 1,
+                width_max=whole(value(line, "MaxNodes")),
+                width_min=max(1, whole(value(line, "MinNodes")) or 1),
                 is_up=value(line, "State") == "UP",
                 is_default=value(line, "Default") == "YES",
                 is_shared=not value(line, "OverSubscribe").startswith("EXCLUSIVE"),
-                tier=int(tier) if tier.isdecimal() else 1,
+                tier=1 if tier is None else tier,
                 preempted=mode if preempts and mode in ("cancel", "requeue", "suspend") else "",
-                grace_s=float(grace) if grace.isdecimal() else parse_span(grace) or 0.0,
+                grace_s=float(seconds) if seconds is not None else parse_span(grace) or 0.0,
             )
         )
     return found
@@ -375,7 +388,7 @@ def reservations(output: bytes, own: str) -> list[Reservation]:
     return found
 
 
-_CYCLE = re.compile(r"Last cycle when:[^\n]*?\((\d+)\)")
+_CYCLE = re.compile(r"Last cycle when:[^\n]*?\((\d{1,18})\)")
 
 
 def plan_time(output: bytes) -> float | None:

@@ -13,6 +13,10 @@ _NO_SPAN = frozenset(
 """squeue(1) and scontrol(1); `Partition_Limit`, `INVALID` and `infinite` were seen in the field."""
 
 
+SPAN_MAX = 10**9
+"""No limit has so many days, hours, minutes or seconds: what has is none that is meant."""
+
+
 @lru_cache(maxsize=100_000)
 def parse_time(text: str) -> float | None:
     """Seconds since 1970 of `2026-11-21T03:12:11`; None for its words for no time, and for what is no time."""
@@ -34,6 +38,8 @@ def parse_span(text: str) -> float | None:
     try:
         parts = [int(part) for part in rest.split(":")]
         whole = int(days) * 86400 if dash else 0
+        if max(whole, *parts) > SPAN_MAX:
+            return None
     except ValueError:
         return None
     if dash:  # hours come first

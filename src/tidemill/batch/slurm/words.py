@@ -131,7 +131,7 @@ _NOT_ELIGIBLE = frozenset(
 def job_state(word: str, reason: str = "") -> tuple[S, Ending]:
     """What a state's word means; an unknown one is of something alive, and told once. sacct says more behind a blank:
     `CANCELLED by 54321`."""
-    first = word.split(maxsplit=1)[0].rstrip("+") if word else ""
+    first = "".join(word.split(maxsplit=1)[:1]).rstrip("+")
     known = JOB_STATES.get(first)
     if known is None:
         tell_once("job state", word)

@@ -1,0 +1,302 @@
+"""The site's copies of inputs, each content once, whoever needs it and for as long as it may be needed again.
+
+    SITE/stage/files/NAME         a copy; NAME is `sha256-HEX`, or `v-KEY` of the source where nobody knows the digest
+    SITE/stage/files/.NAME.json   `Kept`: size, digest, which URLs had this content; its time of change is the last use
+    SITE/stage/files/.NAME.sha256 the digest by which nodes exchange it (`staging`)
+
+A job's inputs are hard links to copies: a copy with links is pinned, also through restarts, and never evicted. What has
+no links goes by age, and the least recently used goes first when bytes are needed. Copies are not synced to disk: after
+a restart of the host, or on another one, a copy is read and compared before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch import processes
+from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.log import Log
+from tidemill.node.files import read_bounded, write_whole
+
+SOURCES_MAX = 16
+"""URLs that are remembered of one content."""
+
+KEPT_BYTES_MAX = 1 << 20
+PART_AGE_S = 86400.0
+"""A broken attempt that nobody has gone on with for so long is deleted."""
+
+TIDY_S = 60.0
+_log = Log("datacache")
+
+
+class Kept(msgspec.Struct, kw_only=True):
+    """What is known of a copy. `sources`: URL -> the version that had this content. `boot`: of the host that made or
+    compared it."""
+
+    size_bytes: int
+    sha256: str | None
+    sources: dict[str, str]
+    boot: str
+
+
+class Entry(NamedTuple):
+    """A copy, as far as the decision to delete it goes."""
+
+    name: str
+    size_bytes: int
+    used_us: int
+    is_pinned: bool
+
+
+class Limits(NamedTuple):
+    """`total_bytes`: of all copies; `idle_bytes`: of those that no job needs; `age_s`: since their last use."""
+
+    total_bytes: int
+    idle_bytes: int
+    age_s: float
+
+
+class Figures(msgspec.Struct):
+    """Since the agent's start."""
+
+    hits: int = 0
+    misses: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+
+
+def evict(entries: Iterable[Entry], *, now_us: int, limits: Limits, wanted_bytes: int = 0) -> list[str]:
+    """The copies to delete, so that `wanted_bytes` more have room. Pure.
+
+    Never a pinned one; the rest when they are too old, then the least recently used until the limits hold. There may be
+    less room than wanted all the same: then everything that is not pinned goes.
+    """
+    known = list(entries)
+    total = sum(entry.size_bytes for entry in known)
+    idle = sorted(
+        (entry for entry in known if not entry.is_pinned), key=lambda each: (each.used_us, each.name)
+    )
+    idle_bytes = sum(entry.size_bytes for entry in idle)
+    gone: list[str] = []
+    for entry in idle:
+        is_old = now_us - entry.used_us > limits.age_s * 1e6
+        if not is_old and idle_bytes <= limits.idle_bytes and total + wanted_bytes <= limits.total_bytes:
+            break
+        gone.append(entry.name)
+        total -= entry.size_bytes
+        idle_bytes -= entry.size_bytes
+    return gone
+
+
+class DataCache:
+    """The copies of one site. Not thread-safe by itself: `staging` holds its lock."""
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._boot = processes.boot()
+        self._kept: dict[str, Kept] = {}
+        self._used_us: dict[str, int] = {}
+        self._names: dict[str, str] = {}  #: URL -> copy
+        self._next_tidy_s = 0.0
+        self.figures = Figures()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._scan()
+
+    @property
+    def bytes(self) -> int:
+        """Of all copies."""
+        return sum(kept.size_bytes for kept in self._kept.values())
+
+    @property
+    def files(self) -> int:
+        """Number of copies."""
+        return len(self._kept)
+
+    def pinned_bytes(self) -> int:
+        """Of the copies that jobs need. One stat for each copy."""
+        return sum(entry.size_bytes for entry in self._entries() if entry.is_pinned)
+
+    def version(self, url: str) -> str | None:
+        """The version of the copy that this URL had last."""
+        name = self._names.get(url)
+        return None if name is None else self._kept[name].sources.get(url)
+
+    def find(self, url: str, version: str, sha256: str | None) -> str | None:
+        """The copy of this version of a URL, whole, and of this digest if one is told; None = it must be fetched."""
+        name = self._names.get(url)
+        if name is None or self._kept[name].sources.get(url) != version:
+            return None
+        if sha256 is not None and self._kept[name].sha256 != sha256:
+            return None
+        return name if self._is_whole(name) else None
+
+    def find_content(self, sha256: str) -> str | None:
+        """The copy with this digest, whole; None = there is none."""
+        name = f"sha256-{sha256}"
+        return name if name in self._kept and self._is_whole(name) else None
+
+    def adopt(self, path: Path, url: str, *, version: str, sha256: str | None) -> str:
+        """Take a file over as the copy of this version of a URL; its name. Raises SiteError where there is no room."""
+        size = path.stat().st_size
+        key = hashlib.sha256(f"{url}\0{version}".encode()).hexdigest()
+        name = f"v-{key}" if sha256 is None else f"sha256-{sha256}"
+        self.figures.misses += 1
+        if name in self._kept:
+            path.unlink()
+        else:
+            try:
+                self.make_room(size, url)
+            except SiteError:
+                path.unlink()
+                raise
+            path.chmod(0o400)
+            path.rename(self._directory / name)
+            self._kept[name] = Kept(size_bytes=size, sha256=sha256, sources={}, boot=self._boot)
+        self._remember(name, url, version)
+        return name
+
+    def also(self, name: str, url: str, version: str) -> None:
+        """This URL, too, has the content of that copy."""
+        if self._kept[name].sources.get(url) != version:
+            self._remember(name, url, version)
+
+    def link(self, name: str, path: Path, *, hit: bool) -> None:
+        """Make `path` a link to the copy: it is pinned as long as that exists."""
+        self.figures.hits += hit
+        temporary = path.with_name(f".{path.name}.link")
+        temporary.unlink(missing_ok=True)
+        os.link(self._directory / name, temporary)
+        temporary.rename(path)
+        self._used_us[name] = clock.now_us()
+        with suppress(FileNotFoundError):
+            os.utime(self._about(name))
+
+    def make_room(self, size: int, url: str) -> None:
+        """Delete what must go so that `size` bytes more fit. Raises SiteError if they do not."""
+        if self.bytes + size > self._limits.total_bytes:
+            self._delete(
+                evict(self._entries(), now_us=clock.now_us(), limits=self._limits, wanted_bytes=size)
+            )
+        if self.bytes + size > self._limits.total_bytes:
+            raise SiteError(
+                f"failed to stage `{url}`: {size} bytes more than the {self.bytes} that are staged exceed this "
+                f"site's {self._limits.total_bytes}",
+                hint="wait until other jobs end, or raise `stage_bytes_max`",
+            )
+
+    def tidy(self, *, at_once: bool = False) -> None:
+        """Delete what is over the limits, and what came or broke off a day ago and nobody wanted; once a minute."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_tidy_s and not at_once:
+            return
+        self._next_tidy_s = now_s + TIDY_S
+        self._delete(evict(self._entries(), now_us=clock.now_us(), limits=self._limits))
+        for path in (*self._directory.glob(".*.part"), *self._directory.glob("in-*")):
+            with suppress(FileNotFoundError):
+                if clock.now_us() / 1e6 - path.stat().st_mtime > PART_AGE_S:
+                    path.unlink()
+
+    # ---- files ----
+
+    def _scan(self) -> None:
+        """Learn what earlier agents left. A copy without its `Kept`, and the other way round, is deleted."""
+        names = set(os.listdir(self._directory))  # noqa: PTH208 -- names only, without a stat of each
+        for name in sorted(names):
+            path = self._directory / name
+            if name.startswith(".") or f".{name}.json" not in names:
+                if not name.startswith("."):
+                    path.unlink()
+                continue
+            content = read_bounded(self._about(name), KEPT_BYTES_MAX)
+            try:
+                kept = msgspec.json.decode(content or b"", type=Kept)
+            except UNDECODABLE:
+                kept = None
+            if kept is None or path.stat().st_size != kept.size_bytes:
+                self._unlink(name)
+                continue
+            self._kept[name] = kept
+            self._used_us[name] = self._about(name).stat().st_mtime_ns // 1000
+            self._names |= dict.fromkeys(kept.sources, name)
+        for name in names:
+            if name.startswith(".") and name.endswith(".json") and name[1:-5] not in self._kept:
+                (self._directory / name).unlink(missing_ok=True)
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether the copy is what it was. One of another boot or host is read: it may have been in memory only."""
+        kept = self._kept[name]
+        path = self._directory / name
+        if not path.exists():
+            self._forget(name)
+            return False
+        if kept.boot == self._boot:
+            return True
+        if kept.sha256 is not None:
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == kept.sha256:
+                    kept.boot = self._boot
+                    self._write(name)
+                    return True
+        _log.warning(
+            "copy.dropped", name=name, reason="it was made before a restart of the host, and is not whole"
+        )
+        self._delete([name])
+        return False
+
+    def _entries(self) -> list[Entry]:
+        entries: list[Entry] = []
+        for name, kept in list(self._kept.items()):
+            try:
+                is_pinned = (self._directory / name).stat().st_nlink > 1
+            except FileNotFoundError:
+                self._forget(name)
+                continue
+            entries.append(Entry(name, kept.size_bytes, self._used_us.get(name, 0), is_pinned))
+        return entries
+
+    def _remember(self, name: str, url: str, version: str) -> None:
+        kept = self._kept[name]
+        other = self._names.get(url)
+        if other is not None and other != name:
+            self._kept[other].sources.pop(url, None)
+        kept.sources[url] = version
+        while len(kept.sources) > SOURCES_MAX:
+            oldest = next(iter(kept.sources))
+            del kept.sources[oldest]
+            self._names.pop(oldest, None)
+        self._names[url] = name
+        self._used_us.setdefault(name, clock.now_us())
+        self._write(name)
+
+    def _write(self, name: str) -> None:
+        write_whole(self._about(name), msgspec.json.encode(self._kept[name]))
+
+    def _delete(self, names: list[str]) -> None:
+        for name in names:
+            self.figures.evicted += 1
+            self.figures.evicted_bytes += self._kept[name].size_bytes
+            self._unlink(name)
+            self._forget(name)
+
+    def _unlink(self, name: str) -> None:
+        """The copy first: a `Kept` without a copy is deleted at the next start."""
+        for path in (self._directory / name, self._about(name), self._directory / f".{name}.sha256"):
+            path.unlink(missing_ok=True)
+
+    def _forget(self, name: str) -> None:
+        kept = self._kept.pop(name, None)
+        self._used_us.pop(name, None)
+        for url in kept.sources if kept is not None else ():
+            self._names.pop(url, None)
+
+    def _about(self, name: str) -> Path:
+        return self._directory / f".{name}.json"
