@@ -58,7 +58,7 @@ def add_common(parser: Parser, *, talks: bool) -> None:
         group.add_argument(
             "--server",
             metavar="ADDRESS",
-            help="`unix:/path/api.sock` or `http://host:port` "
+            help="`unix:/path/api.sock`, `https://host:port` or `http://host:port` "
             "(default: $TIDEMILL_SERVER, HOME/client.toml, or the server of your `tidemill up`)",
         )
         group.add_argument(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tidemill import config
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
 
 WRAP = 100
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
@@ -76,7 +76,7 @@ def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:
         _put(wanted, key, tomllib.loads(f"x = {value}")["x"])
     try:
         found = tomllib.loads(changed)
-    except tomllib.TOMLDecodeError:
+    except UNDECODABLE:
         found = None
     if found != wanted:
         listed = ", ".join(f"`{key} = {value}`" for key, value in values.items())
@@ -88,8 +88,8 @@ def set_keys(text: str, values: Mapping[str, str], *, source: Path) -> str:
 
 def _parsed(text: str, source: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return config.parse_toml(text)
+    except UNDECODABLE as error:
         raise ConfigError(f"{source}: is not TOML: {error}") from error
 
 

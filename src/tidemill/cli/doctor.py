@@ -207,7 +207,7 @@ def _server(args: Namespace) -> Finding:
             "server", "ok", "none is named and none runs", "`tidemill up` or `tidemill run` starts one"
         )
     try:
-        client = Client(place.address, secret_file=place.secret_file, retry_s=0)
+        client = Client(place.address, credentials=place.credentials, retry_s=0)
         health, sites = client.health(), client.sites()
     except TidemillError as error:
         return Finding("server", "fail", error.message, error.hint or "")

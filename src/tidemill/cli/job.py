@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
-    from tidemill.wire.api import FailureRow, JobDetail
+    from tidemill.wire.api import FailureRow, JobDetail, JobRow
 
 FAILURES_SHOWN = 5
 LOG_WAIT_S = 30
@@ -90,7 +90,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         ("job", f"{row.id}" + (f" ({row.name})" if row.name else "")),
         ("campaign", row.campaign),
         ("runs", what),
-        ("state", row.state + (f": {row.reason}" if row.reason else "")),
+        ("state", _state_text(row)),
         ("events", f"{count_text(row.events_done)} done, {count_text(row.events_failed)} failed"
          f" of {count_text(row.events)}"),
         ("site", row.site or "-"),
@@ -111,7 +111,15 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
         facts.append(
             ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
         )
+    if detail.remark:
+        facts.append(("remark", detail.remark))
     return facts
+
+
+def _state_text(row: JobRow) -> str:
+    from tidemill.model.state import told_reason
+
+    return row.state + (f": {told_reason(row.state, row.reason)}" if row.reason else "")
 
 
 def _show_failures(failures: list[FailureRow]) -> None:
@@ -147,7 +155,7 @@ def explain(args: Namespace) -> int:
             }
         )
         return 0
-    show(f"job {row.id} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+    show(f"job {row.id} is {_state_text(row)}")
     if detail.waits_for:
         show(f"it waits for: {detail.waits_for}")
     if detail.waits_hint:

@@ -30,7 +30,7 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """List jobs."""
-    from tidemill.model.state import JobState
+    from tidemill.model.state import JobState, told_reason
 
     state = args.state.upper() if args.state else None
     if state is not None and state not in list(JobState):
@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
                 row.app or "-",
                 row.name or "-",
                 row.campaign,
-                row.reason,
+                told_reason(row.state, row.reason),
             ]
             for row in rows
         ],

@@ -12,7 +12,7 @@ from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.terminal import hint, say, show, show_json
 
 if TYPE_CHECKING:
-    from tidemill.server.run import ServerConfig
+    from tidemill.config.server import ServerConfig
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -23,13 +23,30 @@ def define_run(parser: Parser) -> None:
     parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="what is logged to stderr (default: INFO)"
     )
+    define_log_format(parser)
     parser.add_argument(
         "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
     )
 
 
+def define_log_format(parser: Parser) -> None:
+    """The option of every verb that logs."""
+    parser.add_argument(
+        "--log-format",
+        choices=("json", "text"),
+        default="json",
+        help="one JSON object a line, or one line for people (default: json)",
+    )
+
+
 def define_upgrade(parser: Parser) -> None:
     """Options of `server upgrade`."""
+    _config(parser)
+
+
+def define_notify(parser: Parser) -> None:
+    """Options of `server notify`."""
+    parser.add_argument("target", metavar="TARGET", help="`mail:ADDRESS` or `hook:NAME` (required)")
     _config(parser)
 
 
@@ -57,7 +74,7 @@ def run_server(args: Namespace) -> int:
 
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
-    log.to_stderr(args.log_level)
+    log.to_stderr(args.log_level, args.log_format)
     return serve(_read(args))
 
 
@@ -76,9 +93,19 @@ def upgrade(args: Namespace) -> int:
     return 0
 
 
+def notify(args: Namespace) -> int:
+    """Send a test message now, and say what the other side answered if it did not take it."""
+    from tidemill.server.notify.start import send_test
+
+    send_test(_read(args), args.target)
+    say(f"a test message was handed over for `{args.target}`")
+    return 0
+
+
 def init(args: Namespace) -> int:
     """Write a commented configuration and create the database."""
-    from tidemill.server.run import ServerConfig, init_server
+    from tidemill.config.server import ServerConfig
+    from tidemill.server.run import init_server
 
     path = (args.config or _home(args) / "server.toml").absolute()
     values = {"dir": json.dumps(str(path.parent))}
@@ -102,10 +129,15 @@ def _home(args: Namespace) -> Path:
     return directory
 
 
+def server_config(args: Namespace) -> ServerConfig:
+    """What `--config`, or else the home's file, says."""
+    return _read(args)
+
+
 def _read(args: Namespace) -> ServerConfig:
     """The file named, else HOME/server/server.toml, else a private server in HOME/server, which brings its own database
     up to date: there is nobody else to ask."""
-    from tidemill.server.run import ServerConfig, read_config
+    from tidemill.config.server import ServerConfig, read_config
 
     if args.config is not None:
         return read_config(args.config)
@@ -116,6 +148,9 @@ def _read(args: Namespace) -> ServerConfig:
 COMMANDS = {
     "server run": Command(define_run, run_server, "tidemill server run --config server.toml", talks=False),
     "server init": Command(define_init, init, "tidemill server init --config server.toml", talks=False),
+    "server notify": Command(
+        define_notify, notify, "tidemill server notify mail:me@example.org --config server.toml", talks=False
+    ),
     "server upgrade": Command(
         define_upgrade, upgrade, "tidemill server upgrade --config server.toml", talks=False
     ),

@@ -1,12 +1,14 @@
-"""`tidemill site run|drain|resume`: a site's agent, and how its operator stops it."""
+"""`tidemill site run|drain|resume|deny|allow`: a site's agent, and how its operator stops it, or one submitter."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.server import define_log_format
 from tidemill.cli.site_edit import define_directory, read_site, site_directory
 from tidemill.cli.terminal import hint, say
+from tidemill.errors import ConfigError
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -17,6 +19,11 @@ def define_run(parser: Parser) -> None:
     parser.add_argument(
         "--take-over", action="store_true", help="serve the site even if another agent seems to live"
     )
+    parser.add_argument(
+        "--only",
+        choices=["transfer"],
+        help="`transfer`: only move data, for an agent elsewhere whose `transfer.where` is `apart` (default: all)",
+    )
     parser.add_argument("--once", action="store_true", help="do what is due and end, for cron")
     parser.add_argument(
         "--stop-pilots",
@@ -26,6 +33,7 @@ def define_run(parser: Parser) -> None:
     parser.add_argument(
         "--log-level", choices=LEVELS, default="INFO", help="what is logged to stderr (default: INFO)"
     )
+    define_log_format(parser)
     parser.add_argument(
         "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
     )
@@ -39,6 +47,14 @@ def define_reason(parser: Parser) -> None:
     )
 
 
+def define_submitter(parser: Parser) -> None:
+    """Options of `site deny` and `site allow`."""
+    parser.add_argument(
+        "submitter", metavar="SUBMITTER", help="his name, as `tidemill site status` or a log tells it"
+    )
+    define_reason(parser)
+
+
 def run(args: Namespace) -> int:
     """Run the site's agent."""
     from tidemill import log
@@ -48,10 +64,20 @@ def run(args: Namespace) -> int:
     directory = site_directory(args)
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
-    log.to_stderr(args.log_level)
+    log.to_stderr(args.log_level, args.log_format)
+    config = read_site(directory)
+    if args.only == "transfer":
+        from tidemill.site.apart import run_mover
+
+        if config.transfer.where != "apart":
+            raise ConfigError(
+                f"the agent of site `{config.name}` moves its data itself",
+                hint='set `where = "apart"` in `[transfer]` of site.toml and start the agent again',
+            )
+        return run_mover(directory, config, once=args.once, take_over=args.take_over)
     return run_agent(
         directory,
-        read_site(directory),
+        config,
         once=args.once,
         take_over=args.take_over,
         stop_pilots=args.stop_pilots,
@@ -88,8 +114,37 @@ def resume(args: Namespace) -> int:
     return 0
 
 
+def deny(args: Namespace) -> int:
+    """Let nothing of a submitter run here, whatever the server says: the agent ends his payloads within seconds."""
+    from tidemill.site import denials
+
+    directory = site_directory(args)
+    read_site(directory)
+    if not denials.deny(directory, args.submitter, args.reason):
+        say(f"`{args.submitter}` is denied already")
+        return 0
+    say(
+        f"denied `{args.submitter}`: what runs of him ends, and goes back to the server; it stays so through restarts"
+    )
+    hint("`tidemill site allow SUBMITTER --reason TEXT` undoes it")
+    return 0
+
+
+def allow(args: Namespace) -> int:
+    """Let a submitter's jobs run here again; who said so and why is kept in SITE/denied.log."""
+    from tidemill.site import denials
+
+    directory = site_directory(args)
+    read_site(directory)
+    denials.allow(directory, args.submitter, args.reason)
+    say(f"allowed `{args.submitter}`: jobs that were given back run here again after `tidemill job retry`")
+    return 0
+
+
 COMMANDS = {
     "site run": Command(define_run, run, "tidemill site run DIR", talks=False),
     "site drain": Command(define_reason, drain, "tidemill site drain --reason 'maintenance on Monday'", talks=False),
     "site resume": Command(define_reason, resume, "tidemill site resume --reason 'maintenance is over'", talks=False),
+    "site deny": Command(define_submitter, deny, "tidemill site deny mallory --reason 'mines coins'", talks=False),
+    "site allow": Command(define_submitter, allow, "tidemill site allow ada --reason 'it was her cat'", talks=False),
 }  # fmt: skip

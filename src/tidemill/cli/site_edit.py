@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 VALUE_CHARS_MAX = 60
 
+CERTIFICATE_SOON_US = 14 * 86_400_000_000
+
 
 def site_directory(args: Namespace) -> Path:
     """The directory of the site that is meant. ConfigError if it is none."""
@@ -207,13 +209,17 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
 def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
     """What the file names, and whether it is there."""
     from tidemill.cli.doctor import binary_finding
+    from tidemill.cli.endpoints import examine_broker, examine_endpoints
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
     yield _mode(read)
     yield from _paths(read)
+    yield from _certificate(read)
+    yield from examine_broker(read)
     yield binary_finding(read.node_binary)
     yield from _applications(directory, read)
+    yield from examine_endpoints(read)
     if read.batch != "local":
         yield from _manners(read)
         if not offline:
@@ -233,17 +239,45 @@ def _paths(read: SiteConfig) -> Iterator[Finding]:
         *(("data_roots", each) for each in read.data_roots),
         ("output_dir", read.output_dir),
         ("secret_file", read.secret_file),
+        ("certificate", read.certificate),
+        ("key", read.key),
+        ("ca", read.ca),
+        ("token_file", read.token_file),
     ]:
         if path is not None and not path.exists():
             yield Finding(key, "fail", f"`{path}` does not exist", f"make it, or change `{key}`")
-    if read.secret_file is not None and read.secret_file.exists() and read.secret_file.stat().st_mode & 0o077:
-        yield Finding(
-            "secret_file", "fail", f"`{read.secret_file}` is open to others", f"chmod 0600 {read.secret_file}"
-        )
+    private = (("secret_file", read.secret_file), ("key", read.key), ("token_file", read.token_file))
+    for key, path in private:
+        if path is not None and path.exists() and path.stat().st_mode & 0o077:
+            yield Finding(key, "fail", f"`{path}` is open to others", f"chmod 0600 {path}")
     if read.output_dir is not None and read.output_dir.exists() and not os.access(read.output_dir, os.W_OK):
         yield Finding(
             "output_dir", "fail", f"`{read.output_dir}` cannot be written by you", "chmod, or name another"
         )
+
+
+def _certificate(read: SiteConfig) -> Iterator[Finding]:
+    """Whether the site's certificate is this site's, and lasts."""
+    from tidemill import clock
+    from tidemill.client.authority import describe
+
+    if read.certificate is None or not read.certificate.exists():
+        return
+    try:
+        found = describe(read.certificate)
+    except ConfigError as error:
+        yield Finding("certificate", "warn", error.message, error.hint or "")
+        return
+    ends = clock.utc_text(found.until_us)
+    if found.role and (found.role, found.name) != ("site", read.name):
+        yield Finding(
+            "certificate", "fail", f"it is of {found.role} `{found.name}`, this is site `{read.name}`",
+            f"`tidemill certs issue site {read.name}`, or set `name`",
+        )  # fmt: skip
+    elif found.until_us - clock.now_us() < CERTIFICATE_SOON_US:
+        yield Finding("certificate", "warn", f"it ends at {ends}", "ask for a new one: `certs issue --renew`")
+    else:
+        yield Finding("certificate", "ok", f"of {found.subject}, until {ends}", "")
 
 
 def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:

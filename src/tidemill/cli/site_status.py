@@ -13,17 +13,20 @@ from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.findings import wrapped
 from tidemill.cli.site_edit import define_directory, read_site, site_directory
 from tidemill.cli.terminal import show, show_json
-from tidemill.errors import ConfigError, TidemillError
-from tidemill.report.tables import count_text, duration_text
+from tidemill.errors import UNDECODABLE, ConfigError, TidemillError
+from tidemill.report.tables import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.records import PlanMade
     from tidemill.site.away import Waiting
+    from tidemill.site.moving import UnderWay
     from tidemill.wire.api import SiteRow
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
 METRICS_BYTES_MAX = 1_000_000
+MOVES_SHOWN = 5
+HOUR_S = 3600.0
 PREFIX = "tidemill_"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Of metrics: (labels, value), by name."""
@@ -39,6 +42,7 @@ def define_status(parser: Parser) -> None:
 
 def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
+    from tidemill.site.apart import under_way
     from tidemill.site.applications import Applications
     from tidemill.site.away import read_away
     from tidemill.site.digest import RECORD
@@ -51,11 +55,10 @@ def status(args: Namespace) -> int:
     applications.digests.read_known(directory / RECORD)
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
-    row, why = _server_view(config)
-    owner = owner_of(directory)
+    (row, why), owner = _server_view(config), owner_of(directory)
     stopped, away = drained(directory), read_away(directory, dead_s=config.dead_agent_s)
-    plans = newest_plans(directory / "harvest")
-    samples = read_metrics(directory / "metrics.prom")
+    denied = denied_lines(directory, config)
+    plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:
         show_json(
             {
@@ -67,9 +70,11 @@ def status(args: Namespace) -> int:
                 "nodes_max": config.nodes_max,
                 "agent": owner,
                 "drained": stopped,
+                "denied": denied,
                 "batch_away": away,
                 "plans": plans,
                 "metrics": samples,
+                "moving": under_way(directory),
                 "contact": config.contact,
                 "stop_file": None if config.stop_file is None else str(config.stop_file),
                 "applications": sorted(applications.by_name),
@@ -83,6 +88,8 @@ def status(args: Namespace) -> int:
     _line("site", f"{config.name} in {directory}")
     _line("mode", mode_text(config))
     _line("agent", _owner_text(owner))
+    if config.transfer.where == "apart":
+        _line("mover", _owner_text(owner_of(directory / "transfer")))
     if away is not None:
         _line("batch", away_text(away, now_s=clock.now_us() / 1e6))
     if stopped is not None:
@@ -92,8 +99,7 @@ def status(args: Namespace) -> int:
         )
     for plan in plans:
         _line("nodes", plan_text(plan, now_s=clock.now_us() / 1e6))
-    bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
-    for head, text in [*metrics_lines(samples), *bad]:
+    for head, text in _figures(directory, samples, denied):
         _line(head, text)
     _line("applications", ", ".join(sorted(applications.by_name)) or "none")
     for file, problem in sorted(applications.problems.items()):
@@ -101,10 +107,37 @@ def status(args: Namespace) -> int:
     for file in sorted(applications.pending):
         _line("not read", f"{file}: it has large files, which the agent has not read yet")
     _show_row(config, row, why)
+    _show_contact(config, directory)
+    return 0
+
+
+def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
+    """What goes on: (head, text)."""
+    from tidemill.site.apart import under_way
+
+    bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
+    moves = moves_lines(under_way(directory))
+    return [*metrics_lines(samples), *moves, *bad, *(("denied", each) for each in denied)]
+
+
+def _show_contact(config: SiteConfig, directory: Path) -> None:
     if config.batch != "local":
         _line("contact", config.contact or "none: set `contact`, the centre's staff should know whom to ask")
         _line("stop file", f"{config.stop_file or 'none agreed with the staff'}; yours: {directory / 'STOP'}")
-    return 0
+
+
+def denied_lines(directory: Path, config: SiteConfig) -> list[str]:
+    """Whom the site's staff deny, and why."""
+    from tidemill.site import denials
+
+    lines = [f"{name}: by `deny_submitters` of site.toml" for name in config.deny_submitters]
+    try:
+        found = denials.read(directory)
+    except TidemillError as error:
+        return [*lines, f"everybody: {error.message} ({error.hint})"]
+    return lines + [
+        f"{each.submitter}: {each.reason} ({each.by}, {clock.utc_text(each.at_us)})" for each in found
+    ]
 
 
 def away_text(away: Waiting, *, now_s: float) -> str:
@@ -197,8 +230,8 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     """What people want to know of the metrics: (head, text)."""
     lines: list[tuple[str, str]] = []
     grants: dict[str, dict[str, float]] = {}
-    for labels, value in samples.get("tidemill_grant_node_hours", []):
-        grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value
+    for labels, value in samples.get("tidemill_grant_node_seconds", []):
+        grants.setdefault(labels.get("account", ""), {})[labels.get("kind", "")] = value / HOUR_S
     for account, kinds in grants.items():
         used = kinds.get("before", 0.0) + kinds.get("settled", 0.0) + kinds.get("in_flight", 0.0)
         lines.append(
@@ -208,19 +241,20 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
                 f"{kinds.get('committed', 0.0):.1f} more may be by what runs, {kinds.get('left', 0.0):.1f} left",
             )
         )
-    left = _one(samples, "tidemill_node_hours_left")
+    left = _one(samples, "tidemill_left_node_seconds")
     if left is not None:
-        lines.append(("node-hours", f"{left:.1f} may still be asked for, by all bounds together"))
+        lines.append(("node-hours", f"{left / HOUR_S:.1f} may still be asked for, by all bounds together"))
     noted: dict[str, list[str]] = {}
     for labels, value in samples.get("tidemill_noted_total", []):
         noted.setdefault(labels.get("topic", ""), []).append(f"{value:.0f} {labels.get('mode', '')}")
     lines += [
         (topic, f"{', '.join(modes)} (on nodes, since the agent's start)") for topic, modes in noted.items()
     ]
+    lines += data_lines(samples)
     causes = [labels.get("cause", "") for labels, value in samples.get("tidemill_waits_for", []) if value]
     if causes:
         lines.append(("no more for", "; ".join(_cause_text(cause) for cause in causes)))
-    harm, jobs = _one(samples, "tidemill_harm_seconds_today"), _one(samples, "tidemill_harm_jobs_today")
+    harm, jobs = _one(samples, "tidemill_harm_today_seconds"), _one(samples, "tidemill_harm_today_jobs")
     if harm is not None:
         text = (
             f"{jobs or 0:.0f} regular jobs waited {harm:.0f} s because of us"
@@ -231,6 +265,48 @@ def metrics_lines(samples: Samples) -> list[tuple[str, str]]:
     return lines
 
 
+def data_lines(samples: Samples) -> list[tuple[str, str]]:
+    """What the site keeps of inputs, and what was moved: (head, text)."""
+    lines: list[tuple[str, str]] = []
+    held = {labels.get("state", ""): value for labels, value in samples.get("tidemill_data_cache_bytes", [])}
+    files = _one(samples, "tidemill_data_cache_files")
+    if files:
+        asked = {
+            labels.get("outcome", ""): value
+            for labels, value in samples.get("tidemill_data_cache_requests_total", [])
+        }
+        lines.append(
+            (
+                "data cache",
+                f"{files:.0f} files, {bytes_text(held.get('pinned', 0.0))} that jobs need, "
+                f"{bytes_text(held.get('idle', 0.0))} kept; "
+                f"{asked.get('hit', 0.0):.0f} of {sum(asked.values()):.0f} inputs were there already",
+            )
+        )
+    moved = {labels.get("way", ""): value for labels, value in samples.get("tidemill_moves_bytes_total", [])}
+    failed = sum(
+        value
+        for labels, value in samples.get("tidemill_moves_total", [])
+        if labels.get("outcome") == "failed"
+    )
+    if any(moved.values()) or failed:
+        text = f"{bytes_text(moved.get('in', 0.0))} came, {bytes_text(moved.get('out', 0.0))} went"
+        lines.append(("moved", text + (f", {failed:.0f} moves failed" if failed else "")))
+    return lines
+
+
+def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
+    """The moves that run now: (head, text), the first few by name."""
+    lines: list[tuple[str, str]] = []
+    for move in moves[:MOVES_SHOWN]:
+        words = "from" if move.direction == "in" else "to"
+        of = f" of {bytes_text(move.size_bytes)}" if move.size_bytes else ""
+        lines.append(("moving", f"{bytes_text(move.bytes)}{of} {words} {move.url}"))
+    if len(moves) > MOVES_SHOWN:
+        lines.append(("moving", f"and {len(moves) - MOVES_SHOWN} more"))
+    return lines
+
+
 def _cause_text(cause: str) -> str:
     """Why no more nodes are asked for, in words."""
     from tidemill.harvest.waves import SENTENCES
@@ -238,6 +314,7 @@ def _cause_text(cause: str) -> str:
 
     own = {
         planning.STOPPED: "the site is stopped",
+        planning.CONTESTED: "the server takes another agent for this site's, see the agent's log",
         planning.WIDE: "a job that spans nodes waits for them",
         planning.FAILED_STARTS: "starts have failed, the next try is later",
     }
@@ -255,7 +332,7 @@ def quarantine_lines(path: Path, *, now_s: float) -> list[tuple[str, str]]:
         state = msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         return [("quarantine", f"`{path}` cannot be read: {error}")]
     serving = {each.node: each for each in state.trail if each.until_s > now_s}
     return [
@@ -283,9 +360,13 @@ def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
 
 def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:
     from tidemill.client.client import Client
+    from tidemill.site.transport import credentials_of
+    from tidemill.wire.broker import is_broker
 
+    if is_broker(config.server):
+        return None, "reached by messages, which answer the agent alone"
     try:
-        client = Client(config.server, secret_file=config.secret_file, retry_s=0)
+        client = Client(config.server, credentials=credentials_of(config), retry_s=0)
         rows = [row for row in client.sites() if row.name == config.name]
     except TidemillError as error:
         return None, error.message

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.model.application import Parameter
     from tidemill.model.job import Input, JobSpec, Resources
+    from tidemill.model.notification import Subscription
     from tidemill.wire.api import SiteApplication
 
 RETRIES = 2
@@ -27,6 +28,7 @@ def define(parser: Parser) -> None:
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE.toml", help="a job file (docs/files.md)")
     parser.add_argument("--campaign", metavar="NAME", help="the jobs' campaign (default: a new one)")
     parser.add_argument("--wait", action="store_true", help="wait for the end; exit code 1 if a job failed")
+    define_notify(parser)
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be, submit nothing")
     one = parser.add_argument_group("one job of an application")
     one.add_argument("--app", metavar="NAME", help="the application, of `tidemill app list` (default: none)")
@@ -84,6 +86,49 @@ def define(parser: Parser) -> None:
         metavar="N",
         help="so many failed events are accepted (default: 0)",
     )
+
+
+def define_notify(parser: Parser) -> None:
+    """Options that say who is told."""
+    parser.add_argument(
+        "--notify",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="tell `mail:me@example.org`, `hook:NAME`, `https://...` or `message`; repeatable (default: nobody)",
+    )
+    parser.add_argument(
+        "--notify-when",
+        metavar="LIST",
+        help="of `job` (each end), `campaign` (its end), `failures`, `site`, with commas (default: campaign,failures)",
+    )
+
+
+def wants_of(args: Namespace) -> list[Subscription]:
+    """Who is to be told of what. Raises ConfigError."""
+    from tidemill.config.addressee import Occasion, parse_target
+    from tidemill.errors import did_you_mean
+    from tidemill.model.notification import Subscription
+
+    when = None
+    if args.notify_when is not None:
+        for word in args.notify_when.split(","):
+            if word not in list(Occasion):
+                raise ConfigError(
+                    f"--notify-when: `{word}` is nothing to be told of",
+                    hint=did_you_mean(word, list(Occasion)),
+                )
+        when = [Occasion(word) for word in args.notify_when.split(",")]
+    for each in args.notify:
+        try:
+            parse_target(each)
+        except ValueError as error:
+            raise ConfigError(f"--notify: {error}") from error
+    if when is not None and not args.notify:
+        raise ConfigError(
+            "--notify-when says of what, and nobody is named", hint="--notify mail:me@example.org"
+        )
+    return [Subscription(to=each, when=when) for each in args.notify]
 
 
 def define_width(group: Parser | _ArgumentGroup) -> None:
@@ -153,11 +198,12 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
     if args.dry_run:
         say(f"`{args.file}` is sound: {count_text(sum(file.repeat))} jobs in {len(steps)} steps")
         return None
-    return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs), campaign=campaign)
+    wants = [*file.notify, *wants_of(args)]
+    return submit_job_file(client, msgspec.structs.replace(file, jobs=jobs, notify=wants), campaign=campaign)
 
 
 def _submit_one(client: Client, args: Namespace) -> Submission | None:
-    from tidemill.client.client import check_name, new_campaign
+    from tidemill.client.client import Wishes, check_name, new_campaign
     from tidemill.client.offers import check_offered
     from tidemill.model.job import JobSpec
 
@@ -181,7 +227,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
     if args.dry_run:
         say(f"`{args.app}` would get {_jobs_text(1, spec)}")
         return None
-    return client.submit(spec, campaign=campaign)
+    return client.submit(spec, campaign=campaign, wishes=Wishes(notify=wants_of(args)))
 
 
 def _jobs_text(jobs: int, spec: JobSpec) -> str:
@@ -257,6 +303,8 @@ def _tell(args: Namespace, sent: Submission) -> int:
     first, last = sent.jobs[0], sent.jobs[-1]
     which = f"job {first}" if first == last else f"{count_text(len(sent.jobs))} jobs, {first} to {last},"
     say(f"submitted {which} in campaign `{sent.campaign}`")
+    if sent.remark:
+        say(f"remark: {sent.remark}")
     hint(f"`tidemill top` shows how they run, `tidemill outputs ls --campaign {sent.campaign}` what came out")
     for job in sent.jobs[:1000]:
         show(str(job))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemill import clock
+from tidemill.batch.processes import parse_stat
 from tidemill.cli.terminal import say
 from tidemill.errors import ConfigError, SiteError
 
@@ -164,9 +165,11 @@ def _processes() -> list[int]:
 
 def _parent(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
+    found = parse_stat(pid, text)
+    return 0 if found is None else found.parent
 
 
 def _signal(pid: int, number: int) -> None:

@@ -11,15 +11,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from tidemill import clock
-from tidemill.client.home import find_server, home_dir
+from tidemill.client.home import ServerPlace, find_server, home_dir
 from tidemill.client.outputs import Member, members
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import NAME_PATTERN, JobSpec
+from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -27,6 +28,7 @@ from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
     AllocationRow,
+    AuditRow,
     CampaignRow,
     Change,
     Counts,
@@ -44,6 +46,7 @@ from tidemill.wire.api import (
     SubmitReply,
     SubmitRequest,
 )
+from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import Connection
 
 T = TypeVar("T")
@@ -60,6 +63,14 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     campaign: str
     jobs: list[int]
     repeated: bool
+    remark: str = ""  #: of the server, such as a credential that ends before the outputs are delivered
+
+
+class Wishes(NamedTuple):
+    """What a submitter wants of a campaign: its weight in the fair share (None = as it is), and who is to be told."""
+
+    shares: float | None = None
+    notify: Sequence[Subscription] = ()
 
 
 class Client:
@@ -73,10 +84,13 @@ class Client:
         address: str | None = None,
         *,
         secret_file: Path | None = None,
+        credentials: Credentials | None = None,
         home: Path | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
         place = find_server(address, secret_file=secret_file, home=home)
+        if address is not None and credentials is not None:
+            place = ServerPlace(address=address, credentials=credentials, source="as named")
         if place is None:
             raise ConfigError(
                 f"no server is named, and none runs in `{home_dir(home)}`",
@@ -85,7 +99,7 @@ class Client:
         self.place = place
         self.home = home_dir(home)
         self.retry_s = retry_s
-        self.connection = Connection(place.address, secret_file=place.secret_file)
+        self.connection = Connection(place.address, credentials=place.credentials)
 
     # ---- submit ----------------------------------------------------------------------------------------------
 
@@ -96,7 +110,7 @@ class Client:
         campaign: str | None = None,
         repeat: Sequence[int] | None = None,
         key: str | None = None,
-        shares: float | None = None,
+        wishes: Wishes | None = None,
     ) -> Submission:
         """Submit jobs; their ids. `repeat[k]`: submit `specs[k]` so many times.
 
@@ -112,20 +126,21 @@ class Client:
         name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
         base = key or uuid.uuid4().hex
         ids: list[int] = []
-        repeated = False
-        for number, (page, page_counts) in enumerate(_pages(jobs, counts)):
+        repeated, remark = False, ""
+        for number, (page, page_counts) in enumerate(pages(jobs, counts)):
             request = SubmitRequest(
                 key=base if number == 0 else f"{base}-{number}",
                 campaign=name,
                 jobs=page,
                 repeat=page_counts if max(page_counts) > 1 else None,
                 owner=_owner(),
-                shares=shares,
+                shares=None if wishes is None else wishes.shares,
+                notify=[] if wishes is None else list(wishes.notify),
             )
             reply = self._repeat(partial(self._post, "/v1/jobs", SubmitReply, request))
             ids.extend(range(reply.first_job, reply.first_job + reply.count))
-            repeated = repeated or reply.repeated
-        return Submission(campaign=name, jobs=ids, repeated=repeated)
+            repeated, remark = repeated or reply.repeated, remark or reply.remark
+        return Submission(campaign=name, jobs=ids, repeated=repeated, remark=remark)
 
     def cancel(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -220,6 +235,17 @@ class Client:
     def applications(self) -> list[SiteApplication]:
         """The applications that sites offer."""
         return self.get("/v1/applications", list[SiteApplication])
+
+    def audit(
+        self,
+        *,
+        batch_id: str | None = None,
+        node: str | None = None,
+        at_us: int | None = None,
+        site: str | None = None,
+    ) -> list[AuditRow]:
+        """Who ran what in an allocation of the batch system, or on a node at a time (microseconds since 1970)."""
+        return self.get("/v1/audit", list[AuditRow], batch_id=batch_id, node=node, at_us=at_us, site=site)
 
     def allocations(self, *, site: str | None = None, limit: int | None = None) -> list[AllocationRow]:
         """Allocations as their sites last reported them, newest first."""
@@ -325,7 +351,7 @@ class Client:
             before = page.next
 
     def _act(self, path: str, jobs: Sequence[int], campaign: str | None, reason: str) -> ActionReply:
-        request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason)
+        request = ActionRequest(jobs=list(jobs), campaign=campaign, reason=reason, key=uuid.uuid4().hex)
         return self._repeat(lambda: self._post(path, ActionReply, request))
 
     def _post(self, path: str, reply_type: type[T], body: Any) -> T:
@@ -378,7 +404,7 @@ def _pause(pause: float, deadline: float | None, what: str) -> float:
     return min(1.3 * pause, POLL_MAX_S)
 
 
-def _pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec], list[int]]]:
+def pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec], list[int]]]:
     """Pieces of at most SUBMIT_JOBS_MAX jobs, repetitions counted."""
     page: list[JobSpec] = []
     page_counts: list[int] = []

@@ -19,11 +19,15 @@ import msgspec
 
 from tidemill import config
 from tidemill.config.keys import doc
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.wire.credentials import Credentials
 
 HOME_VARIABLE = "TIDEMILL_HOME"
 SERVER_VARIABLE = "TIDEMILL_SERVER"
 SECRET_VARIABLE = "TIDEMILL_SECRET_FILE"
+CERTIFICATE_VARIABLE = "TIDEMILL_CERTIFICATE"
+KEY_VARIABLE = "TIDEMILL_KEY"
+CA_VARIABLE = "TIDEMILL_CA"
 
 
 class UpFile(msgspec.Struct, kw_only=True):
@@ -45,14 +49,36 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     server: Annotated[str, doc("The server: `unix:/path/api.sock`, `http://host:port`, `https://...`")]
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
+    certificate: Annotated[
+        Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")
+    ] = None
+    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
+        None
+    )
+    ca: Annotated[
+        Path | None,
+        doc("CA of the server's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        doc(
+            "File (mode 0600) with a bearer token; none = without certificate and secret, the one found in the WLCG's "
+            "order: `$BEARER_TOKEN`, `$BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID`, `/tmp/bt_u$UID`"
+        ),
+    ] = None
 
 
 class ServerPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's address, the file with its secret, and where this was read."""
+    """A server's address, what is shown to it, and where this was read."""
 
     address: str
-    secret_file: Path | None
+    credentials: Credentials = Credentials()
     source: str
+
+    @property
+    def secret_file(self) -> Path | None:
+        """The file with the server's secret."""
+        return self.credentials.secret_file
 
 
 def home_dir(named: Path | None = None) -> Path:
@@ -102,7 +128,7 @@ def read_up(home: Path) -> UpFile | None:
         raise ConfigError(
             f"failed to read `{path}`: {error.strerror}", hint="is it another user's home?"
         ) from error
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None  # of another version, or torn by a full disk: nothing alive keeps such a file
     return up if up_runs(home) else None
 
@@ -123,27 +149,47 @@ def find_server(
     address: str | None = None, *, secret_file: Path | None = None, home: Path | None = None
 ) -> ServerPlace | None:
     """The server to use, or None: as named, from $TIDEMILL_SERVER, HOME/client.toml, HOME/up.json, or the socket that a
-    `tidemill server run` of this home listens on, in this order."""
+    `tidemill server run` of this home listens on, in this order. Certificates are those of the environment, else those
+    of client.toml if it names the same server."""
+    where = home_dir(home)
     if address is not None:
-        return ServerPlace(address=address, secret_file=secret_file, source="as named")
+        return ServerPlace(
+            address=address, credentials=_credentials(secret_file, address, where), source="as named"
+        )
     told = os.environ.get(SERVER_VARIABLE)
     if told:
         secret = secret_file or _path(os.environ.get(SECRET_VARIABLE))
-        return ServerPlace(address=told, secret_file=secret, source=f"${SERVER_VARIABLE}")
-    where = home_dir(home)
+        return ServerPlace(
+            address=told, credentials=_credentials(secret, told, where), source=f"${SERVER_VARIABLE}"
+        )
     client_toml = where / "client.toml"
     if client_toml.exists():
         read = config.load(client_toml, ClientConfig)
+        secret = secret_file or read.secret_file
         return ServerPlace(
-            address=read.server, secret_file=secret_file or read.secret_file, source=str(client_toml)
+            address=read.server, credentials=_credentials(secret, read.server, where), source=str(client_toml)
         )
     up = read_up(where)
     if up is not None:
-        return ServerPlace(address=up.address, secret_file=None, source=str(where / "up.json"))
+        return ServerPlace(address=up.address, source=str(where / "up.json"))
     socket = where / "server" / "api.sock"
     if socket.is_socket():
-        return ServerPlace(address=f"unix:{socket}", secret_file=None, source=str(socket))
+        return ServerPlace(address=f"unix:{socket}", source=str(socket))
     return None
+
+
+def _credentials(secret_file: Path | None, address: str, home: Path) -> Credentials:
+    certificate = _path(os.environ.get(CERTIFICATE_VARIABLE))
+    ca = _path(os.environ.get(CA_VARIABLE))
+    if certificate is not None or ca is not None or not (home / "client.toml").exists():
+        key = _path(os.environ.get(KEY_VARIABLE))
+        return Credentials(secret_file=secret_file, certificate=certificate, key=key, ca=ca)
+    read = config.load(home / "client.toml", ClientConfig)
+    if read.server != address:
+        return Credentials(secret_file=secret_file)
+    return Credentials(
+        secret_file=secret_file, certificate=read.certificate, key=read.key, ca=read.ca, token_file=read.token_file
+    )  # fmt: skip
 
 
 def _path(text: str | None) -> Path | None:

@@ -3,6 +3,10 @@
     campaign = "zmumu"               # optional: without it every submission makes a new one
     shares = 2.0                     # optional: weight of the campaign in the fair share
 
+    [[notify]]                       # optional: who is told of it
+    to = "mail:me@example.org"
+    when = ["campaign", "failures"]
+
     [defaults]                       # optional: keys of every job that does not give its own
     resources = { cores = 1, memory_mb = 1500 }
 
@@ -27,7 +31,6 @@ A job may name another job of the file in `after` and in `job:NAME/OUTPUT`: it g
 
 from __future__ import annotations
 
-import tomllib
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,16 +38,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from tidemill import config
-from tidemill.errors import ConfigError, did_you_mean
+from tidemill.errors import UNDECODABLE, ConfigError, did_you_mean
 from tidemill.model.job import EVENTS_MAX, Input, JobSpec
+from tidemill.model.notification import Subscription
 from tidemill.model.width import check_asked
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
+    from tidemill.client.messages import Messenger
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 REPEAT_MAX = 1_000_000
-_TOP = ("campaign", "shares", "defaults", "job")
+_TOP = ("campaign", "shares", "notify", "defaults", "job")
 _ONLY_FILE = ("repeat",)  #: keys of [[job]] that are no keys of a job
 
 
@@ -56,12 +61,14 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     shares: float | None
     jobs: list[JobSpec]
     repeat: list[int]
+    notify: list[Subscription] = []
 
 
 class _Positive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repeat: Annotated[int, msgspec.Meta(ge=1, le=REPEAT_MAX)] = 1
     shares: Annotated[float, msgspec.Meta(gt=0)] | None = None
     campaign: str | None = None
+    notify: list[Subscription] = []
 
 
 def load_job_file(path: Path) -> JobFile:
@@ -72,15 +79,15 @@ def load_job_file(path: Path) -> JobFile:
             raise ConfigError(
                 f"{path}: {len(content)} bytes, the limit is {FILE_BYTES_MAX}", hint="use `repeat`"
             )
-        data = tomllib.loads(content.decode())
+        data = config.parse_toml(content.decode())
     except OSError as error:
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     for key in data:
         if key not in _TOP:
             raise ConfigError(f"{path}: unknown key `{key}`", hint=did_you_mean(key, _TOP))
-    top: dict[str, Any] = {key: data[key] for key in ("campaign", "shares") if key in data}
+    top: dict[str, Any] = {key: data[key] for key in ("campaign", "shares", "notify") if key in data}
     head = config.convert(top, _Positive, source=path)
     tables = _tables(data, path)
     defaults = data.get("defaults", {})
@@ -91,25 +98,34 @@ def load_job_file(path: Path) -> JobFile:
     jobs = [job for job, _ in read]
     _check_names(jobs, path)
     return JobFile(
-        path=path, campaign=head.campaign, shares=head.shares, jobs=jobs, repeat=[count for _, count in read]
-    )
+        path=path, campaign=head.campaign, shares=head.shares, jobs=jobs, repeat=[count for _, count in read],
+        notify=head.notify,
+    )  # fmt: skip
 
 
-def submit_job_file(client: Client, file: JobFile, *, campaign: str | None = None) -> Submission:
-    """Submit a job file. Jobs that name no other job of the file go first, in one request; then those that do.
+def submit_job_file(
+    client: Client | Messenger, file: JobFile, *, campaign: str | None = None, key: str | None = None
+) -> Submission:
+    """Submit a job file, under a key if it may be submitted again.
+
+    Jobs that name no other job of the file go first, in one request; then those that do.
 
     Each such step is taken whole or not at all by the server.
     """
-    from tidemill.client.client import Submission, new_campaign
+    from tidemill.client.client import Submission, Wishes, new_campaign
 
     name = campaign or file.campaign or new_campaign(file.path.stem)
-    key = uuid.uuid4().hex
+    base = key or uuid.uuid4().hex
     numbers: dict[str, list[int]] = {}
     ids: dict[int, list[int]] = {}
+    repeated, remark = False, ""
     for step, wave in enumerate(waves(file)):
         specs = [_resolved(file.jobs[k], numbers, file.path) for k in wave]
         counts = [file.repeat[k] for k in wave]
-        sent = client.submit(specs, campaign=name, repeat=counts, key=f"{key}.{step}", shares=file.shares)
+        sent = client.submit(
+            specs, campaign=name, repeat=counts, key=f"{base}.{step}", wishes=Wishes(file.shares, file.notify)
+        )
+        repeated, remark = repeated or sent.repeated, remark or sent.remark
         at = 0
         for k, count in zip(wave, counts, strict=True):
             ids[k] = sent.jobs[at : at + count]
@@ -118,7 +134,7 @@ def submit_job_file(client: Client, file: JobFile, *, campaign: str | None = Non
             if own is not None:
                 numbers[own] = ids[k]
     ordered = [job for k in sorted(ids) for job in ids[k]]
-    return Submission(campaign=name, jobs=ordered, repeated=False)
+    return Submission(campaign=name, jobs=ordered, repeated=repeated, remark=remark)
 
 
 def waves(file: JobFile) -> list[list[int]]:

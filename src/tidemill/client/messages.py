@@ -1,0 +1,246 @@
+"""A submitter at the message broker: jobs in, state changes out, without a route to the server. Prints nothing.
+
+What was submitted counts once: until it is answered it is sent again under its key. What was read is acknowledged when
+the next is asked for, so nothing is lost with whoever reads; what comes again is left out while this object lives.
+"""
+
+from __future__ import annotations
+
+import queue
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from tidemill import clock
+from tidemill.client.client import RETRY_S, Submission, Wishes, new_campaign, pages
+from tidemill.config.keys import doc
+from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
+from tidemill.model.job import JobSpec
+from tidemill.wire.amqp import DIRECT_REPLY, SUBMIT, Gap, Header, Type, states_queue
+from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
+from tidemill.wire.broker import Broker, broker_of, library
+from tidemill.wire.credentials import Credentials
+from tidemill.wire.http import error_of
+from tidemill.wire.link import Delivery, Link, Message, Source, UnroutedError
+
+ANSWER_S = 30.0  #: then a submission is sent again, under the same key
+CONNECT_S = 30.0
+PAUSE_S = 0.5
+READ_AHEAD = 200
+SEEN_MAX = 100_000  #: jobs whose last change is remembered
+
+
+class MessagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """HOME/messages.toml: a submitter at a message broker."""
+
+    broker: Annotated[str, doc("The broker: `amqps://HOST:PORT/VHOST`")]
+    name: Annotated[str, doc("What the server calls you: the name in its `[amqp.submitters]`")]
+    user: Annotated[
+        str, doc("The broker's user that the certificate stands for; empty = the same as `name`")
+    ] = ""
+    certificate: Annotated[Path, doc("Your certificate (PEM)")]
+    key: Annotated[Path | None, doc("Key of the certificate (PEM, mode 0600); none = in the same file")] = (
+        None
+    )
+    ca: Annotated[
+        Path | None,
+        doc("CA of the broker's certificate: a PEM file, or a directory by hash; none = the system's CAs"),
+    ] = None
+
+    @property
+    def place(self) -> Broker:
+        """The broker. Raises ConfigError."""
+        credentials = Credentials(certificate=self.certificate, key=self.key, ca=self.ca)
+        return broker_of(self.broker, credentials, user=self.user or self.name)
+
+
+class Messenger:
+    """A submitter at a broker. `name`: what the server calls it; of the queues. `close` it."""
+
+    def __init__(self, broker: Broker, name: str, *, retry_s: float = RETRY_S) -> None:
+        library()
+        self.broker, self.name, self.retry_s = broker, name, retry_s
+        self._awaited: dict[str, Future[Delivery]] = {}
+        self._link: Link | None = None
+        self._following: Link | None = None
+
+    # ---- submit ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        specs: JobSpec | Sequence[JobSpec],
+        *,
+        campaign: str | None = None,
+        repeat: Sequence[int] | None = None,
+        key: str | None = None,
+        wishes: Wishes | None = None,
+    ) -> Submission:
+        """Submit jobs; their ids, as the server answers. As `Client.submit`, with messages.
+
+        Raises what the server refuses it with, or SiteError when it does not answer in `retry_s`: its messages wait at
+        the broker then, and may be taken later; submit again with the same key to know.
+        """
+        jobs = [specs] if isinstance(specs, JobSpec) else list(specs)
+        counts = [1] * len(jobs) if repeat is None else list(repeat)
+        if not jobs or len(counts) != len(jobs) or min(counts) < 1:
+            raise ConfigError(
+                "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
+            )
+        name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
+        base = key or uuid.uuid4().hex
+        ids: list[int] = []
+        repeated, remark = False, ""
+        for number, (page, page_counts) in enumerate(pages(jobs, counts)):
+            request = SubmitRequest(
+                key=base if number == 0 else f"{base}-{number}", campaign=name, jobs=page,
+                shares=None if wishes is None else wishes.shares, notify=[] if wishes is None else list(wishes.notify),
+                repeat=page_counts if max(page_counts) > 1 else None,
+            )  # fmt: skip
+            reply = self.send(request)
+            ids.extend(range(reply.first_job, reply.first_job + reply.count))
+            repeated, remark = repeated or reply.repeated, remark or reply.remark
+        return Submission(campaign=name, jobs=ids, repeated=repeated, remark=remark)
+
+    def send(self, request: SubmitRequest) -> SubmitReply:
+        """The server's answer to one request, which is sent again under its key until there is one."""
+        if self._link is None:
+            sources = [Source(DIRECT_REPLY, self._answered)]
+            self._link = Link(self.broker, sources, name="submit", on_up=self._renewed)
+            self._link.start()
+        body = msgspec.json.encode(request)
+        deadline_s = clock.monotonic_s() + self.retry_s
+        while True:
+            try:
+                return _submitted(self._ask(self._link, request.key, body, deadline_s))
+            except UnroutedError:
+                raise
+            except SiteError as error:
+                if not error.transient or clock.monotonic_s() + PAUSE_S > deadline_s:
+                    raise
+                clock.sleep_s(PAUSE_S)
+
+    def _ask(self, link: Link, key: str, body: bytes, deadline_s: float) -> Delivery:
+        left_s = min(ANSWER_S, max(0.0, deadline_s - clock.monotonic_s()))
+        if not link.wait_up(left_s):
+            raise link.down()
+        number = uuid.uuid4().hex
+        awaited: Future[Delivery] = Future()
+        self._awaited[number] = awaited
+        message = Message(
+            SUBMIT, self.name, body, Type.SUBMIT, id=key, correlation=number, reply_to=DIRECT_REPLY
+        )
+        try:
+            link.publish(message).result(left_s)
+            return awaited.result(left_s)
+        except TimeoutError as error:
+            raise SiteError(
+                f"submission `{key}` is at the broker {self.broker.address}, and not answered in {left_s:.0f} s",
+                hint="it is taken when the server is back; submit again with the same key to know",
+            ) from error
+        finally:
+            del self._awaited[number]
+
+    def _answered(self, delivery: Delivery) -> None:
+        awaited = self._awaited.get(delivery.correlation)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(delivery)
+
+    def _renewed(self) -> None:
+        """An answer to what was asked by an earlier connection cannot come any more."""
+        for awaited in list(self._awaited.values()):
+            if not awaited.done():
+                awaited.set_exception(SiteError(f"the connection to {self.broker.address} was broken"))
+
+    # ---- follow ----------------------------------------------------------------------------------------------
+
+    def changes(self, *, timeout_s: float | None = None) -> Iterator[Change | Gap]:
+        """State changes of all our jobs, in order per job, for ever; they end when none came for `timeout_s`.
+
+        One reader per name: two share the messages between them. Raises SiteError when the broker cannot be reached at
+        the beginning, or is away at the end; in between its return is waited for.
+        """
+        inbox: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        if self._following is not None:
+            raise ConfigError("this messenger is followed already", hint="make another one")
+        self._following = Link(
+            self.broker, [Source(states_queue(self.name), inbox.put, READ_AHEAD)], name="follow"
+        )
+        self._following.start()
+        link = self._following
+        seen: dict[int, int] = {}
+        try:
+            if not link.wait_up(CONNECT_S):
+                raise link.down()
+            while True:
+                try:
+                    delivery = inbox.get(timeout=timeout_s)
+                except queue.Empty:
+                    if not link.is_up:
+                        raise link.down() from None
+                    return
+                if delivery.is_stale:
+                    continue  # it comes again
+                change = _change_of(delivery)
+                is_new = isinstance(change, Change) and change.number > seen.get(change.job, 0)
+                if change is not None and (is_new or isinstance(change, Gap)):
+                    yield change
+                delivery.ack()
+                if is_new and isinstance(
+                    change, Change
+                ):  # an old one that comes again is followed by those behind it
+                    _remember(seen, change)
+        finally:
+            self._following = None
+            link.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for link in (self._link, self._following):
+            if link is not None:
+                link.close()
+        self._link = None
+
+
+def _submitted(delivery: Delivery) -> SubmitReply:
+    try:
+        if delivery.type == Type.REFUSED:
+            status = delivery.headers.get(Header.STATUS.value)
+            raise error_of(
+                status if isinstance(status, int) else 500,
+                msgspec.json.decode(delivery.body, type=ErrorReply),
+            )
+        return msgspec.json.decode(delivery.body, type=SubmitReply)
+    except UNDECODABLE as error:
+        raise _unread(delivery, error) from error
+
+
+def _remember(seen: dict[int, int], change: Change) -> None:
+    """The job's last change; the job that was silent for longest is forgotten."""
+    seen.pop(change.job, None)
+    seen[change.job] = change.number
+    if len(seen) > SEEN_MAX:
+        del seen[next(iter(seen))]
+
+
+def _change_of(delivery: Delivery) -> Change | Gap | None:
+    """What a message tells; None of a notice, since the changes themselves are told."""
+    if delivery.type not in (Type.CHANGE, Type.GAP):
+        return None
+    try:
+        if delivery.type == Type.GAP:
+            return msgspec.json.decode(delivery.body, type=Gap)
+        return msgspec.json.decode(delivery.body, type=Change)
+    except UNDECODABLE as error:
+        raise _unread(delivery, error) from error
+
+
+def _unread(delivery: Delivery, error: Exception) -> ProtocolError:
+    return ProtocolError(
+        f"failed to read a message of type `{delivery.type[:50]}`: {error}: "
+        f"`{delivery.body[:200].decode(errors='replace')}`",
+        hint="are server and client of the same version?",
+    )
