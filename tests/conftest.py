@@ -71,8 +71,15 @@ def refused(report: Report) -> Report:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fault-seeds N --fault-first S`: fault tests run with seeds S, S + 1, ..., S + N - 1."""
+    """`--fault-seeds N --fault-first S`: fault tests run with the seeds S, S + 1, ..., S + N - 1, with a tenth of them
+    where services start and end with each; others: --help."""
     parser.addoption("--fault-seeds", type=int, default=3, help="number of seeds of each fault test")
+    parser.addoption(
+        "--api-examples", type=int, default=10, help="calls of each route of the API, by its document"
+    )
+    parser.addoption("--api-seed", type=int, default=1, help="another seed makes other calls")
+    parser.addoption("--fuzz-seconds", type=float, default=1.0, help="processor time for each parser")
+    parser.addoption("--fuzz-seed", type=int, default=1, help="another seed makes other inputs")
     parser.addoption(
         "--fault-first", type=int, default=1, help="first seed; to replay one: its number, with 1 seed"
     )
@@ -88,11 +95,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `fault_seed` runs once per seed; the seed is part of its name, so a failure prints it."""
-    if "fault_seed" in metafunc.fixturenames:
-        first: int = metafunc.config.getoption("--fault-first")
-        number: int = metafunc.config.getoption("--fault-seeds")
-        metafunc.parametrize("fault_seed", range(first, first + number), ids=lambda seed: f"seed{seed}")
+    """A test that takes `fault_seed` or `rare_seed` runs once per seed; the seed is part of its name, so a failure
+    prints it."""
+    first: int = metafunc.config.getoption("--fault-first")
+    number: int = metafunc.config.getoption("--fault-seeds")
+    for name, count in (("fault_seed", number), ("rare_seed", max(min(2, number), number // 10))):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, range(first, first + count), ids=lambda seed: f"seed{seed}")
 
 
 @pytest.fixture

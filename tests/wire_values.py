@@ -67,6 +67,7 @@ def program(number: int = 1, **changes: Any) -> Program:
         "batch_commands": False,
         "pass_env": [],
         "images": [],
+        "files": [],
         "wrap": [],
         "setup": None,
         "trace_first": False,

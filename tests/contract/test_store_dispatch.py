@@ -14,6 +14,7 @@ from tidemill.server.queries import migrations
 from tidemill.server.store import Store, transaction
 from tidemill.server.sync import Bad, Conflict
 from tidemill.wire.api import (
+    ORDER_JUMP_MAX,
     ActionRequest,
     CancelOrder,
     DeliveredReport,
@@ -277,6 +278,42 @@ def test_a_site_that_returns_in_time_keeps_results_and_leases(world: World) -> N
     assert (world.job(job).done, world.job(job).attempts[0].state) == ("0", "ACTIVE")
     orders = site.sync(done(lease, 1, 1, outputs=True))
     assert [order.done for order in orders if isinstance(order, DeliverOrder)] == ["0-1"]
+
+
+@pytest.mark.parametrize("have", [1_000_000, (1 << 62) - 1_000])
+def test_a_site_that_has_orders_which_we_never_gave_hears_us_all_the_same(world: World, have: int) -> None:
+    """Somebody else gave them in our name, or this database is older than what the site was told."""
+    first, second = world.submit(JobSpec(app="sim", events=4), JobSpec(app="sim", events=4))
+    site = Site(world)
+    (lease,) = leases(site.sync(ranges=1))
+    (untold,) = leases(site.sync(ranges=1))  # an answer that is lost
+    site.have = have
+    again = site.sync(ranges=0)
+    assert {order.lease for order in leases(again)} >= {untold.lease}
+    assert all(order.n > have for order in again)
+    site.sync(done(lease), done(untold))
+    assert (world.state(first), world.state(second)) == ("COMPLETED", "COMPLETED")
+    (third,) = world.submit(JobSpec(app="sim", events=4))
+    (more,) = leases(site.sync())
+    assert (more.job, more.n > have) == (third, True)
+
+
+def test_a_number_that_somebody_else_told_in_the_sites_name_does_not_deafen_it(world: World) -> None:
+    site = Site(world)
+    world.submit(JobSpec(app="sim", events=4), JobSpec(app="sim", events=4))
+    site.sync(ranges=1)
+    known = site.have
+    site.sync(have=1 << 61, ranges=1)
+    site.have = known
+    told = site.sync(ranges=0)
+    assert told
+    assert all(known < order.n < known + ORDER_JUMP_MAX for order in told)
+
+
+@pytest.mark.parametrize("have", [-1, 1 << 62, 1 << 64])
+def test_a_number_that_no_order_has_is_refused(world: World, have: int) -> None:
+    with pytest.raises(Bad, match="says that it has order"):
+        Site(world).sync(have=have)
 
 
 def test_an_old_epoch_and_a_copied_site_are_refused(world: World) -> None:

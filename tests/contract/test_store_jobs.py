@@ -15,7 +15,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.server import pages
 from tidemill.server.dispatcher import Dispatcher, Missing
-from tidemill.server.pages import Filter
+from tidemill.server.listing import Filter
 from tidemill.server.records import COMPLETED
 from tidemill.server.store import Store, row
 from tidemill.server.sync import Bad

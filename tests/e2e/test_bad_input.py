@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.fault.world import World, world
 
+from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Resources
 from tidemill.wire.api import JobDetail
 
@@ -94,18 +95,29 @@ def test_a_wrong_job_file_is_refused(it: World, text: str, code: int, said: str,
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("params", "said", "hint"),
     [
-        (JobSpec(app="pi", params={"drats": 1}), "no parameter `drats` (did you mean `darts`?)"),
-        (JobSpec(app="pi", params={"darts": 0}), "`darts` is 0, at least 1 is allowed"),
-        (JobSpec(command=["no-such-program"]), "there is no program `no-such-program`"),
+        ({"drats": 1}, "there is no parameter `drats`", "did you mean `darts`?"),
+        ({"darts": 0}, "parameter `darts` is 0, at least 1 is allowed", ""),
     ],
-)  # fmt: skip
-def test_a_site_refuses_what_a_program_submits_wrongly(it: World, spec: JobSpec, said: str) -> None:
-    """Past the command line: the server stores the job, the site does not start it, the job says why."""
-    detail = ended(it, spec)
+)
+def test_parameters_that_no_site_takes_are_refused_to_programs_too(
+    it: World, params: dict[str, int], said: str, hint: str
+) -> None:
+    """Past the command line: the server asks what the sites offer."""
+    before = it.client.counts().jobs
+    with pytest.raises(JobError) as caught:
+        it.submit("program", JobSpec(app="pi", params=dict(params)))
+    assert said in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert it.client.counts().jobs == before
+
+
+def test_a_program_that_is_not_there_fails_the_job_with_its_name(it: World) -> None:
+    """The server stores the job, the site does not start it, the job says why."""
+    detail = ended(it, JobSpec(command=["no-such-program"]))
     assert detail.row.state == "FAILED"
-    assert said in detail.row.reason
+    assert "there is no program `no-such-program`" in detail.row.reason
     assert {each.evidence.failure for each in it.client.failures(job=detail.row.id)} <= {"dispatch"}
 
 

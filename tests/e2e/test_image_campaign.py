@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.world import TIDEMILL, World, world
+from tests.integration.metrics_text import OF_IMAGES, families
 
 from tidemill.model.job import JobSpec, Output, OutputKind, Resources
 
@@ -95,3 +96,4 @@ def test_a_campaign_runs_from_the_image_of_what_its_program_used(sw: Path) -> No
             lambda: "image" in tidemill(it, "site", "status", it.home / "site"),
             "how the image was shown is told",
         )
+        assert families((it.home / "site" / "metrics.prom").read_text()) >= OF_IMAGES

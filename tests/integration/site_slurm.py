@@ -84,7 +84,7 @@ class Site:
     def metric(self, name: str) -> float:
         """A value of the metrics file, as text before the value has it."""
         text = (self.directory / "metrics.prom").read_text()
-        (line,) = [line for line in text.splitlines() if line.startswith(name + " ")]
+        (line,) = [line for line in text.splitlines() if line.startswith(f'{name}{{site="')]
         return float(line.rpartition(" ")[2])
 
     def wait(self, done: object, what: str, timeout_s: float = 60.0) -> None:

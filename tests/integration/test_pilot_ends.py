@@ -153,6 +153,19 @@ def test_a_pilot_without_any_lead_leaves(tmp_path: Path) -> None:
         assert ended_reason(it) == "dead_lead"
 
 
+def test_patience_begins_when_the_last_work_ends(tmp_path: Path) -> None:
+    with field(
+        tmp_path, idle_s=2.0, dead_after_s=60.0
+    ) as it:  # nothing but its work wakes this pilot for 10 s
+        work = job(1, "sleep 3", events=1)
+        it.fleet.write_work(programs=[program(event_s=1.0)], jobs=[work], grants=grants(work))
+        it.lead()
+        assert it.ended(it.pilot("--cores", "1")) == 0
+        ended_us = time.time_ns() // 1000
+        (done,) = it.of(Done)
+        assert ended_us - done.ended_us > 1_900_000, it.tails()
+
+
 def test_a_node_that_cannot_isolate_says_so_where_isolation_is_required(tmp_path: Path) -> None:
     with field(tmp_path, isolation="required") as it:
         forbid = "echo 0 > /proc/sys/user/max_pid_namespaces"
@@ -260,6 +273,8 @@ def test_a_slot_that_the_kernel_holds_does_not_hold_up_the_pilot(tmp_path: Path)
             try:
                 it.until(lambda: bool(children(guest.pid)), "the slot has a guest")
                 guest.send_signal(signal.SIGSTOP)
+                status = Path(f"/proc/{guest.pid}/status")  # until it stands still it may take its child yet
+                it.until(lambda: "State:\tT" in status.read_text(), "nobody waits for the guest")
                 os.kill(slot, signal.SIGKILL)
                 it.until(lambda: str(it.done(1)) == "0-59", "all is done")
                 assert Path(f"/proc/{slot}").exists()

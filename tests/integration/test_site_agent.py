@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from tests.fault.processes import send
 from tests.fault.world import World, world
+from tests.integration.test_server_api import UnixConnection
 
+from tidemill.errors import JobError
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, Resources
 from tidemill.site.drain import drained, request_resume
 from tidemill.wire.api import JobDetail
@@ -53,10 +57,9 @@ def test_missing_input_fails_the_job_with_its_path(it: World) -> None:
     assert detail.failures[0].evidence.failure == "stage_in"
 
 
-def test_wrong_parameter_fails_the_job_with_its_name(it: World) -> None:
-    detail = ended(it, "wrong", JobSpec(app="pi", params={"darts": -5}))
-    assert detail.row.state == "FAILED"
-    assert "`darts` is -5, at least 1" in detail.row.reason
+def test_a_wrong_parameter_is_refused_with_its_name(it: World) -> None:
+    with pytest.raises(JobError, match="`darts` is -5, at least 1"):
+        it.submit("wrong", JobSpec(app="pi", params={"darts": -5}))
 
 
 def test_foreign_file_in_the_way_fails_the_delivery_and_stays(it: World) -> None:
@@ -74,6 +77,30 @@ def test_log_of_a_failed_event_can_be_fetched(it: World) -> None:
     detail = ended(it, "logged", spec)
     log = it.client.log(detail.row.id, event=0)
     assert (log.stdout, log.stderr) == ("out 0\n", "err 0\n")
+
+
+def test_a_person_alone_sees_nodes_and_output_on_pages_of_the_private_socket(it: World) -> None:
+    spec = JobSpec(command=["/bin/sh", "-c", "echo '<b>' {event}; exit 3"], retries=0, resources=FAST)
+    number = ended(it, "paged", spec).row.id
+    cookie = ""
+
+    def page(path: str, form: dict[str, str] | None = None) -> tuple[str, str]:
+        nonlocal cookie
+        connection = UnixConnection(it.home / "server" / "api.sock")
+        headers = {"Cookie": cookie, "Content-Type": "application/x-www-form-urlencoded"}
+        method, body = ("GET", None) if form is None else ("POST", urlencode(form))
+        connection.request(method, path, body, headers)
+        reply = connection.getresponse()
+        cookie = (reply.headers["set-cookie"] or cookie).partition(";")[0]
+        text = reply.read().decode()
+        connection.close()
+        return text, reply.headers["location"] or ""
+
+    it.wait_for(lambda: '<path class="layer ' in page("/sites")[0], "the site tells its tide")
+    token = re.search('name="form" value="([^"]+)"', page(f"/jobs/{number}")[0])
+    assert token is not None
+    where = page(f"/jobs/{number}/log", {"form": token[1], "event": "0"})[1]
+    it.wait_for(lambda: "&lt;b&gt; 0" in page(where)[0], "the output comes")
 
 
 def test_stop_file_drains_the_site_until_somebody_resumes_it(it: World) -> None:
@@ -123,3 +150,11 @@ def test_lost_outputs_are_made_again_before_delivery() -> None:
         text = Path(detail.outputs[0].url.removeprefix("file://")).read_text()
         assert text.split() == [str(event) for event in range(10)]
         assert "output.lost" in (it.home / "site.log").read_text()
+
+
+def test_a_site_of_the_local_batch_system_may_harvest_too() -> None:
+    with world(nodes=2, cores=1, extra='harvest = { policy = "yield" }') as it:
+        spec = JobSpec(command=["/bin/true"], events=4, resources=FAST)
+        (job,) = it.submit("tide", spec)
+        it.wait_campaign("tide")
+        assert it.client.job(job).row.state == "COMPLETED"

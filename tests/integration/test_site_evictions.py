@@ -28,7 +28,7 @@ def test_an_allocation_whose_pilot_hangs_is_given_back_with_a_reason(tmp_path: P
             path.read_text() for path in (it.home / "site" / "harvest").glob("*.jsonl")
         )
         metrics = it.home / "site" / "metrics.prom"
-        waits = 'tidemill_waits_for{cause="failed_starts"} 1'
+        waits = 'cause="failed_starts"} 1'
         it.wait_for(lambda: waits in metrics.read_text(), "the metric tells why no node is asked for")
         flag.unlink()
         assert it.wait_campaign("mute").states == {"COMPLETED": 1}

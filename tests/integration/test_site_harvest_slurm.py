@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.fault.processes import send
+from tests.integration.metrics_text import OF_CLUSTER, families, of_site
 from tests.integration.site_slurm import Site, site_on
 from tests.integration.slurm_cluster import OTHER_USER, SlurmCluster
 
+from tidemill.model.metrics import wrong
 from tidemill.node.binary import find_binary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -56,7 +58,8 @@ def hold_all(it: Site, nodes: int, events: int = 2000) -> int:
 
 
 def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluster) -> None:
-    with site_on(slurm_cluster, idle_s=2) as it:
+    grant = '[[accounts]]\nname = "tide"\nnode_hours = 1000'
+    with site_on(slurm_cluster, idle_s=2, harvest=grant) as it:
         number = campaign(it, "/bin/sh", "-c", "sleep 0.2; echo $SLURMD_NODENAME", events=60)
         row = wait_done(it, number)
         assert (row["state"], row["events_done"]) == ("COMPLETED", 60)
@@ -70,6 +73,9 @@ def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluste
         it.wait(lambda: not it.ours(), "idle pilots leave")
         it.wait(lambda: it.metric("tidemill_starts_total") >= 1, "metrics are written")
         assert it.metric("tidemill_drained") == 0
+        text = (it.directory / "metrics.prom").read_text
+        it.wait(lambda: families(text()) >= OF_CLUSTER, "metrics that only a cluster has are there, too")
+        assert wrong(of_site(text(), "centre")) == []
 
 
 def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: SlurmCluster) -> None:

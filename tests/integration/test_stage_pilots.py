@@ -74,6 +74,20 @@ def test_sixteen_nodes_read_the_shared_file_once(tmp_path: Path) -> None:
         assert sorted(record.mode for record in told) == ["peer"] * (len(told) - 1) + ["shared"]
 
 
+def test_a_slot_that_was_made_before_any_input_came_reads_the_original(tmp_path: Path) -> None:
+    path = shared_file(tmp_path, 2 * MIB)
+    with field(tmp_path, idle_s=3.0, queue_s=1.0) as it:
+        first, second = job(1, "true", events=2), with_input(job(2, check(path, 0.1), events=6), path)
+        it.fleet.write_work(programs=[program(event_s=1.0)], jobs=[first], grants=grants(first))
+        it.lead()
+        pilot = it.pilot("--cores", "2")
+        it.until(lambda: str(it.done(1)) == "0-1", "the first job is done")
+        it.fleet.write_work(jobs=[second], grants=grants(second))
+        assert it.ended(pilot, 60) == 0, it.tails()
+        assert str(it.done(2)) == "0-5", it.tails()
+        assert not it.of(Failed), it.tails()
+
+
 def test_an_image_comes_from_another_node_too(tmp_path: Path) -> None:
     with software() as sw, field(tmp_path, idle_s=2.0, queue_s=1.0) as it:
         image = sw.image(extra_bytes=3 * MIB)

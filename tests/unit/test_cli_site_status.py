@@ -23,15 +23,15 @@ from tidemill.site.identity import claim
 
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge
-tidemill_grant_node_hours{account="sci",kind="granted"} 1000
-tidemill_grant_node_hours{account="sci",kind="before"} 100
-tidemill_grant_node_hours{account="sci",kind="settled"} 20.5
-tidemill_grant_node_hours{account="sci",kind="in_flight"} 1
-tidemill_grant_node_hours{account="sci",kind="committed"} 4
-tidemill_grant_node_hours{account="sci",kind="left"} 854.5
-tidemill_node_hours_left 95.25
-tidemill_harm_seconds_today 42
-tidemill_harm_jobs_today 2
+tidemill_grant_node_seconds{account="sci",kind="granted"} 3600000
+tidemill_grant_node_seconds{account="sci",kind="before"} 360000
+tidemill_grant_node_seconds{account="sci",kind="settled"} 73800
+tidemill_grant_node_seconds{account="sci",kind="in_flight"} 3600
+tidemill_grant_node_seconds{account="sci",kind="committed"} 14400
+tidemill_grant_node_seconds{account="sci",kind="left"} 3076200
+tidemill_left_node_seconds 342900
+tidemill_harm_today_seconds 42
+tidemill_harm_today_jobs 2
 tidemill_waits_for{cause="idle"} 1
 tidemill_waits_for{cause="failed_starts"} 1
 tidemill_waits_for{cause="new"} 1

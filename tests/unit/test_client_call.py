@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.client.call import read_calls, read_results, run_call, write_calls
-from tidemill.client.client import _pages, new_campaign
+from tidemill.client.client import new_campaign, pages
 from tidemill.client.outputs import copy_output, events_of, members
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
@@ -107,9 +107,9 @@ def test_an_output_elsewhere_is_told_and_not_guessed(tmp_path: Path) -> None:
 
 def test_bulk_is_cut_into_pages_of_10_000_jobs_in_order() -> None:
     specs = [JobSpec(app="a"), JobSpec(app="b"), JobSpec(app="c")]
-    pages = list(_pages(specs, [9_000, 12_000, 1]))
-    assert [sum(counts) for _, counts in pages] == [10_000, 10_000, 1_001]
-    assert [[spec.app for spec in page] for page, _ in pages] == [["a", "b"], ["b"], ["b", "c"]]
+    found = list(pages(specs, [9_000, 12_000, 1]))
+    assert [sum(counts) for _, counts in found] == [10_000, 10_000, 1_001]
+    assert [[spec.app for spec in page] for page, _ in found] == [["a", "b"], ["b"], ["b", "c"]]
 
 
 def test_new_campaigns_have_legal_names_that_differ() -> None:

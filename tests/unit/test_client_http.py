@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -122,6 +123,62 @@ def test_an_answer_that_is_no_message_is_quoted(server: _Server, tmp_path: Path)
     with pytest.raises(ProtocolError, match="<html>proxy</html>"):
         connection.call("GET", "/", SubmitReply)
     connection.close()
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-5", b"-ffffffff", b"zz", b"fffffffffffffff", b"1"])
+def test_chunks_of_any_size_are_no_way_past_the_bound(tmp_path: Path, size: bytes) -> None:
+    """http.client takes a chunk of -1 bytes for all that comes, and raises ValueError for one of -5."""
+    plug = socket.socket(socket.AF_UNIX)
+    plug.bind(str(tmp_path / "api.sock"))
+    plug.listen()
+    sent: list[int] = []
+
+    def answer() -> None:
+        peer, _ = plug.accept()
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n")
+        try:
+            for _ in range(200):
+                sent.append(peer.send(b"x" * 65536))
+        except OSError:  # hung up
+            pass
+        peer.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    connection = Connection(f"unix:{tmp_path}/api.sock", reply_bytes_max=100_000)
+    with pytest.raises((ProtocolError, SiteError)):
+        connection.call("GET", "/", SubmitReply)
+    connection.close()
+    thread.join()
+    plug.close()
+    assert sum(sent) < 2_000_000
+
+
+def test_an_answer_in_chunks_is_read_and_the_connection_kept(tmp_path: Path) -> None:
+    plug = socket.socket(socket.AF_UNIX)
+    plug.bind(str(tmp_path / "api.sock"))
+    plug.listen()
+    content = _json(REPLY)
+
+    def answer() -> None:
+        peer, _ = plug.accept()
+        for _ in range(3):
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for piece in (content[:5], content[5:]):
+                peer.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+            peer.sendall(b"0\r\n\r\n")
+        peer.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    connection = Connection(f"unix:{tmp_path}/api.sock")
+    for _ in range(3):
+        assert connection.call("GET", "/", SubmitReply).count == 2
+    connection.close()
+    thread.join()
+    plug.close()
 
 
 def test_lines_yields_the_data_of_server_sent_events(server: _Server, tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.client.client import Submission
+from tidemill.client.client import Submission, Wishes
 from tidemill.client.jobfile import load_job_file, submit_job_file, waves
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
+from tidemill.model.notification import Subscription
 
 GOOD = """
 campaign = "zmumu"
 shares = 2.0
+[[notify]]
+to = "mail:me@example.org"
 [defaults]
 app = "pythia8"
 resources = { memory_mb = 1500, cores = 1 }
@@ -60,12 +63,12 @@ class _Recorder:
         self._next = 100
 
     def submit(
-        self, specs: list[JobSpec], *, campaign: str, repeat: list[int], key: str, shares: float | None
+        self, specs: list[JobSpec], *, campaign: str, repeat: list[int], key: str, wishes: Wishes
     ) -> Submission:
         self.sent.append((specs, repeat, key))
         count = sum(repeat)
         self._next += count
-        assert (campaign, shares) == ("zmumu", 2.0)
+        assert (campaign, wishes) == ("zmumu", Wishes(2.0, [Subscription(to="mail:me@example.org")]))
         return Submission(campaign=campaign, jobs=list(range(self._next - count, self._next)), repeated=False)
 
 

@@ -19,13 +19,17 @@ from tidemill.wire.node import JobDef, Program
 APP = """name = "sim"
 executable = "{program}"
 digest = "sha256:{digest}"
-arguments = ["--first", "{{first_event}}", "-n{{events}}", "--seed={{seed}}", "{{energy}}", "{{card}}", "{{{{x}}}}"]
+arguments = ["--first", "{{first_event}}", "-n{{events}}", "--seed={{seed}}", "{{energy}}", "{{card}}", "{{{{x}}}}",
+  "{{pair}}"]
 [parameters.energy]
 type = "float"
 min = 1
 max = 100
 [parameters.card]
 default = "std"
+[parameters.pair]
+pattern = "[a-z{{}}]*"
+default = "{{}}"
 """
 
 
@@ -62,10 +66,19 @@ def refused(it: Preparer, spec: JobSpec) -> JobError:
 
 
 def test_parameters_become_arguments_and_the_slots_templates_stay(apps: Path) -> None:
-    program, job = prepare(preparer(apps), JobSpec(app="sim", params={"energy": 13, "card": "a{b"}))
-    assert job.argv == ["--first", "{first_event}", "-n{events}", "--seed={seed}", "13.0", "a{{b", "{{x}}"]
+    program, job = prepare(preparer(apps), JobSpec(app="sim", params={"energy": 13, "pair": "a{b"}))
+    assert job.argv == [
+        "--first",
+        "{first_event}",
+        "-n{events}",
+        "--seed={seed}",
+        "13.0",
+        "std",
+        "{{x}}",
+        "a{{b",
+    ]
     assert program.chunk_max > 1
-    assert job.params == '{"energy":13.0,"card":"a{b"}'
+    assert job.params == '{"energy":13.0,"card":"std","pair":"a{b"}'
 
 
 @pytest.mark.parametrize(
@@ -76,8 +89,12 @@ def test_parameters_become_arguments_and_the_slots_templates_stay(apps: Path) ->
         ({"energy": 101}, "at most 100"),
         ({"energy": "much"}, "expected a number"),
         ({"energy": 2, "card": "-rf"}, "leading `-`"),
-        ({"energy": 2, "card": "a b"}, "white space"),
-        ({"energy": 2, "card": "a\0"}, "control"),
+        *(
+            ({"energy": 2, "card": card}, "letters, digits and")
+            for card in ("a b", "a\0", "a\n", ";id", "$(id)", "`id`", "a|b", "../x", "a/..", "~/x", "x" * 256)
+        ),
+        ({"energy": 2, "pair": "x" * 1_000_000}, "1000000 characters"),
+        ({"energy": 2, "pair": "A"}, "does not match"),
         ({"enrgy": 2}, "no parameter `enrgy`"),
     ],
 )

@@ -14,6 +14,7 @@ from tidemill.site import state as s
 from tidemill.site.fleets import Fleets
 from tidemill.site.granting import Granting
 from tidemill.site.staging import Stage
+from tidemill.transfer.file import Roots
 from tidemill.wire.api import LeaseOrder, ReleaseReport
 
 CONFIG = SiteConfig(name="here", server="unix:/x")
@@ -34,7 +35,7 @@ def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_la
     order = LeaseOrder(n=1, lease=1, job=1, first=0, count=3, campaign="c", seed_base=0, spec=spec)
     log.apply(s.Replied(acked=0, orders=[order], at_us=0))
     with ThreadPoolExecutor(1) as hands:
-        granting = Granting(log, preparer(apps), Stage(tmp_path / "stage", CONFIG, []), fleets, hands)
+        granting = Granting(log, preparer(apps), Stage(tmp_path / "stage", CONFIG, Roots([])), fleets, hands)
         program.rename(tmp_path / "kept")
         program.symlink_to(HICCUP)
         assert not granting.plan(fleet)

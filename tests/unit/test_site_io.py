@@ -9,7 +9,8 @@ import pytest
 from tests import wire_values
 
 from tidemill.config import load
-from tidemill.config.site import Harvest, Io, SiteConfig
+from tidemill.config.io import Io
+from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.application import Application
 from tidemill.node.fleet import Fleet, create_fleet
 from tidemill.site.io import IoShares, with_costs

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import draw_metrics
+
+from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.costs import Costs
-from tidemill.site.metrics import METRICS, Sample, render
 from tidemill.site.state import Allocation
-from tidemill.wire.node import Done, Started
+from tidemill.site.summary import Summary
+from tidemill.wire.node import Done, Ended, Failed, Started
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def test_the_page_tells_every_metric_as_the_code_has_it() -> None:
-    rows = re.findall(r"^\| `(tidemill_\w+)` \| (\w+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
-    assert {name: (kind, text) for name, kind, text in rows} == METRICS
+def test_the_page_tells_every_metric_as_the_table_has_it() -> None:
+    assert PAGE.read_text() == draw_metrics.drawn()
 
 
 def test_samples_are_written_as_prometheus_reads_them() -> None:
@@ -24,7 +26,7 @@ def test_samples_are_written_as_prometheus_reads_them() -> None:
         [
             Sample("tidemill_nodes", 3, (("state", "idle"),)),
             Sample("tidemill_drained", 0.0),
-            Sample("tidemill_grant_node_hours", 1.5, (("account", 'a"b\\c'), ("kind", "left"))),
+            Sample("tidemill_grant_node_seconds", 1.5, (("account", 'a"b\\c'), ("kind", "left"))),
             Sample("tidemill_nodes", 13, (("state", "ours"),)),
         ]
     )
@@ -32,15 +34,56 @@ def test_samples_are_written_as_prometheus_reads_them() -> None:
     assert 'tidemill_nodes{state="idle"} 3' in lines
     assert lines[lines.index('tidemill_nodes{state="idle"} 3') + 1] == 'tidemill_nodes{state="ours"} 13'
     assert "tidemill_drained 0" in lines
-    assert 'tidemill_grant_node_hours{account="a\\"b\\\\c",kind="left"} 1.5' in lines
+    assert 'tidemill_grant_node_seconds{account="a\\"b\\\\c",kind="left"} 1.5' in lines
     assert lines.count("# TYPE tidemill_nodes gauge") == 1
     assert text.endswith("\n")
 
 
 def test_metrics_are_named_after_their_unit_and_kind() -> None:
-    for name, (kind, text) in METRICS.items():
-        assert name.endswith("_total") == (kind == "counter"), name
-        assert text[0].isupper(), text
+    for name, metric in ALL.items():
+        assert name.endswith("_total") == (metric.kind == "counter"), name
+        assert not re.search(r"_(hours|minutes|days|ms|us|kb|mb|percent)(_|$)", name), name
+        assert bool(metric.buckets) == (metric.kind == "histogram"), name
+        assert metric.help[0].isupper(), metric.help
+        assert all(label.values or label.most for label in metric.labels.values()), name
+
+
+def test_what_breaks_the_contract_is_named() -> None:
+    samples = [
+        Sample("tidemill_nodes", 1, (("state", "lazy"),)),
+        Sample("tidemill_nodes", 1),
+        Sample("tidemill_invented", 1),
+        *(Sample("tidemill_info", 1, (("version", str(n)),)) for n in range(2)),
+        Sample("tidemill_nodes", 1, (("state", "idle"),)),
+    ]
+
+    found = wrong(samples)
+
+    assert len(found) == 4
+    assert "lazy" in found[0]
+
+
+def test_sums_over_pilots_keep_the_contract() -> None:
+    summary = Summary()
+    failed = Failed(
+        p="a.r0.i1", s=3, grant=1, job=1, first=4, count=1, event=4, failure="payload", message="", exit_status=1,
+        signal=None, stderr_tail="", slot=0, at_us=0, wall_us=0, user_us=0, system_us=0,
+    )  # fmt: skip
+    ended = Ended(
+        p="a.r0.i1", s=4, reason="idle", message="", busy_us=3 * SECOND, slot_us=4 * SECOND, at_us=0
+    )
+
+    summary.take([started(1), done(0, 1, 2), failed, ended])
+
+    samples = list(summary.samples())
+    values = {(each.name, *(value for _, value in each.labels)): each.value for each in samples}
+    assert wrong(samples) == []
+    assert values["tidemill_events_total", "kept"] == values["tidemill_events_total", "failed"] == 1
+    assert values["tidemill_slot_seconds_total", "busy"] == 3
+    assert values["tidemill_pilots_ended_total", "idle"] == 1
+    assert values["tidemill_failures_total", "payload"] == 1
+    assert set(values)
+    assert {name for name, *_ in values} <= set(AGENT)
 
 
 SECOND = 1_000_000

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tidemill.config.site import Mail, SiteConfig
+from tidemill.config.contact import Mail
+from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.notice import can_mail, send, stop_text
 

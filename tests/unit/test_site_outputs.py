@@ -13,6 +13,7 @@ from tidemill.errors import JobError
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.outputs import DamagedError, Deliverer, Delivery, JobManifest
 from tidemill.site.state import Part
+from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
 
 
@@ -24,7 +25,10 @@ class Place:
         self.bundle = tmp_path / "fleets" / "e1-1" / "bundle"
         self.bundle.mkdir(parents=True)
         self.deliverer = Deliverer(
-            tmp_path / "fleets", self.base, roots=[tmp_path / "data"], template="{campaign}/{job}-{output}"
+            tmp_path / "fleets",
+            self.base,
+            roots=Roots([tmp_path / "data"], own=self.base),
+            template="{campaign}/{job}-{output}",
         )
         (tmp_path / "data").mkdir()
 
@@ -119,6 +123,27 @@ def test_foreign_file_is_never_overwritten(place: Place) -> None:
         place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3"))
     assert path.read_text() == "mine"
     assert [each.name for each in path.parent.iterdir()] == ["7-hits.txt"]
+
+
+def test_no_link_is_followed_wherever_one_was_left(place: Place, tmp_path: Path) -> None:
+    victim, outside = tmp_path / "victim", tmp_path / "outside"
+    victim.write_text("mine")
+    outside.mkdir()
+    folder = place.base / "c"
+    folder.mkdir(parents=True)
+    for name in (".7-hits.txt.7.part", ".7-hits.tar.7.part", "7-hits.tar"):
+        (folder / name).symlink_to(victim)
+    parts = place.parts((0, 4))
+    place.deliverer.deliver(place.delivery(parts, done="0-3"))
+    assert (folder / "7-hits.txt").read_text() == lines(*range(4))
+    with pytest.raises(JobError, match="exists already"):
+        place.deliverer.deliver(place.delivery(parts, done="0-3", kind=OutputKind.EACH))
+    (tmp_path / "data" / "way_out").symlink_to(outside)
+    for there in (outside, tmp_path / "data" / "way_out", tmp_path / "data" / "new" / ".." / "way_out"):
+        with pytest.raises(JobError, match="outside this site's data roots"):
+            place.deliverer.deliver(place.delivery(parts, done="0-3", output_dir=str(there)))
+    assert victim.read_text() == "mine"
+    assert not list(outside.iterdir())
 
 
 def test_damaged_part_names_its_events_and_leaves_nothing(place: Place) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.staging import STAGED_BYTES_MIN, Stage
+from tidemill.transfer.file import Roots
 
 CONTENT = b"x" * STAGED_BYTES_MIN
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -24,10 +26,13 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def stage_at(tmp_path: Path) -> Stage:
+def stage_at(tmp_path: Path, *, keep_bytes: int = 0) -> Stage:
     directory = tmp_path / "stage"
     directory.mkdir(exist_ok=True)
-    return Stage(directory, SiteConfig(name="s", server="unix:/x"), [tmp_path / "data"])
+    transfer = Transfer(cache_bytes_max=keep_bytes)
+    return Stage(
+        directory, SiteConfig(name="s", server="unix:/x", transfer=transfer), Roots([tmp_path / "data"])
+    )
 
 
 def staged(stage: Stage, job: int, path: Path, sha256: str | None = None) -> str | None:
@@ -74,6 +79,17 @@ def test_the_last_job_takes_the_copy_and_its_digest_with_it(tmp_path: Path, data
     stage.sweep()
     assert list((tmp_path / "stage").iterdir()) == [tmp_path / "stage" / "files"]
     assert list((tmp_path / "stage" / "files").iterdir()) == []
+
+
+def test_a_copy_that_is_kept_serves_the_next_job_after_a_restart(tmp_path: Path, data: Path) -> None:
+    stage = stage_at(tmp_path, keep_bytes=10 * len(CONTENT))
+    staged(stage, 1, data)
+    stage.clean(1)
+    inode = next((tmp_path / "stage" / "files").glob("v-*")).stat().st_ino
+    stage = stage_at(tmp_path, keep_bytes=10 * len(CONTENT))
+    assert staged(stage, 2, data) == DIGEST
+    assert (tmp_path / "stage" / "2" / "geo").stat().st_ino == inode
+    assert (stage.cache.figures.hits, stage.cache.figures.misses) == (1, 0)
 
 
 def test_copies_are_removed_once_for_all_jobs_and_not_while_one_is_being_made(

@@ -12,7 +12,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.staging import STAGED_BYTES_MIN, Stage
-from tidemill.transfer.file import FileTransfer, is_location, local_path
+from tidemill.transfer.file import FileTransfer, Roots, is_location, local_path
 
 
 @pytest.fixture
@@ -23,16 +23,43 @@ def root(tmp_path: Path) -> Path:
 
 
 def stage(tmp_path: Path, root: Path) -> Stage:
-    return Stage(tmp_path / "stage", SiteConfig(name="x", server="unix:/x"), [root])
+    return Stage(tmp_path / "stage", SiteConfig(name="x", server="unix:/x"), Roots([root]))
 
 
 def test_paths_outside_the_roots_are_refused_also_through_links(root: Path) -> None:
-    transfer = FileTransfer([root], size_max=100)
+    transfer = FileTransfer(Roots([root]), size_max=100)
     (root / "link").symlink_to("/etc/passwd")
     for url in ("/etc/passwd", f"file://{root}/../../etc/passwd", str(root / "link")):
         with pytest.raises(SiteError, match="outside this site's data roots"):
             transfer.look(url)
     assert transfer.look((root / "in.txt").as_uri()).size_bytes == 5
+
+
+def test_the_sites_own_files_are_nobodys_although_a_root_holds_them(tmp_path: Path, root: Path) -> None:
+    site = tmp_path / "site"
+    for path in (site / "apps" / "a.toml", site / "out" / "1-o", tmp_path / "key"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (root / "way_in").symlink_to(site)
+    transfer = FileTransfer(
+        Roots([tmp_path], private=[site, tmp_path / "key"], own=site / "out"), size_max=100
+    )
+    for path in (site / "apps" / "a.toml", root / "way_in" / "apps" / "a.toml", tmp_path / "key"):
+        with pytest.raises(SiteError, match="is the site's own"):
+            transfer.look(str(path))
+    for path in (root / "in.txt", site / "out" / "1-o", root / "way_in" / "out" / "1-o"):
+        assert transfer.look(str(path)).size_bytes > 0
+
+
+def test_a_file_that_was_exchanged_for_a_link_after_it_was_judged_is_not_read(
+    tmp_path: Path, root: Path
+) -> None:
+    transfer = FileTransfer(Roots([root]), size_max=10_000)
+    source = transfer.look(str(root / "in.txt"))
+    (root / "in.txt").unlink()
+    (root / "in.txt").symlink_to("/etc/passwd")
+    with pytest.raises(SiteError, match="outside this site's data roots"):
+        transfer.fetch(source, tmp_path / "copy", sha256=None)
 
 
 def test_other_schemes_are_refused_with_what_is_supported() -> None:
@@ -42,7 +69,7 @@ def test_other_schemes_are_refused_with_what_is_supported() -> None:
 
 
 def test_missing_large_and_special_files_are_refused(root: Path) -> None:
-    transfer = FileTransfer([root], size_max=3)
+    transfer = FileTransfer(Roots([root]), size_max=3)
     for name, part in (("absent", "No such file"), ("in.txt", "5 bytes"), (".", "no plain file")):
         with pytest.raises(SiteError, match=part):
             transfer.look(str(root / name))
@@ -62,13 +89,14 @@ def test_shared_input_is_staged_once_for_all_jobs_and_cleaned(tmp_path: Path, ro
         (found,) = it.stage(job, spec, [(0, 1)])
         assert found.path is not None
         assert Path(found.path).read_text() == "hello"
-    assert len(list((tmp_path / "stage" / "files").iterdir())) == 1
+    (copy,) = (tmp_path / "stage" / "files").glob("sha256-*")
+    assert (copy.name, copy.stat().st_nlink) == (f"sha256-{digest}", 3)
     it.clean(1)
     it.sweep()
     assert (tmp_path / "stage" / "2" / "card").exists()
     it.clean(2)
     it.sweep()
-    assert not list((tmp_path / "stage" / "files").iterdir())
+    assert copy.stat().st_nlink == 1, "kept for the next job, and no longer pinned"
 
 
 def test_wrong_checksum_quotes_both(tmp_path: Path, root: Path) -> None:

@@ -1,0 +1,117 @@
+"""A campaign by message alone, with syncs by message: broker and server are killed, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from tests.fault.oracle import expected_hits, output_bytes
+from tests.fault.world import Options, World
+from tests.integration.amqp_world import BrokerWorld
+from tests.integration.sync_ways import broker_at
+
+from tidemill.client.messages import Messenger
+from tidemill.model.job import JobSpec
+from tidemill.wire.amqp import Gap
+
+SUBMITS, EVENTS, DARTS = 24, 8, 60_000
+
+pytestmark = pytest.mark.fault
+
+SERVER = """[amqp]
+url = "amqps://127.0.0.1:{port}/{vhost}"
+certificate = "{certificates}/tm-server.pem"
+key = "{certificates}/tm-server.key"
+ca = "{certificates}/ca.pem"
+user = "tm-server"
+heartbeat_s = 2
+reconnect_max_s = 1
+[amqp.submitters]
+cms = ""
+[amqp.sites]
+here = "here-agent"
+"""
+SITE = """server = "amqps://127.0.0.1:{port}/{vhost}"
+certificate = "{certificates}/here-agent.pem"
+key = "{certificates}/here-agent.key"
+ca = "{certificates}/ca.pem"
+broker = {{ user = "here-agent", heartbeat_s = 2 }}
+sync_interval_s = 0.2
+sync_timeout_s = 5"""
+
+
+def make(home: Path, rabbitmq: BrokerWorld) -> World:
+    """A home whose server and site know each other by the broker only; the test looks through the server's socket."""
+    it = World(home, Options(nodes=2))
+    told = {"port": rabbitmq.port, "vhost": rabbitmq.vhost(), "certificates": rabbitmq.certificates}
+    (home / "server" / "server.toml").write_text(SERVER.format(**told))
+    toml = home / "site" / "site.toml"
+    socket = f'server = "unix:{home}/server/api.sock"'
+    assert socket in toml.read_text()
+    toml.write_text(toml.read_text().replace(socket, SITE.format(**told)))
+    return it
+
+
+def submit_all(messenger: Messenger, refused: list[Exception]) -> None:
+    """Submit one job after the other; whoever is dead meanwhile, it goes on."""
+    for number in range(SUBMITS):
+        try:
+            messenger.submit(
+                JobSpec(app="pi", events=EVENTS, params={"darts": DARTS}, retries=50),
+                campaign="c", key=f"cms-{number}",
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - told by the test's end
+            refused.append(error)
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(240)
+def test_killed_broker_and_server_lose_and_double_nothing(rabbitmq: BrokerWorld, rare_seed: int) -> None:
+    rng = random.Random(rare_seed)
+    home = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
+    broker = broker_at(rabbitmq, rabbitmq.vhost(), user="cms")
+    messenger, reader = Messenger(broker, "cms", retry_s=120), Messenger(broker, "cms")
+    states: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    refused: list[Exception] = []
+    it = make(home, rabbitmq)
+    try:
+        it.start()
+        submitting = threading.Thread(target=submit_all, args=(messenger, refused), daemon=True)
+        submitting.start()
+        for victim in rng.sample(["broker", "server", "broker"], 3):
+            time.sleep(rng.uniform(1.0, 3.0))
+            if victim == "broker":
+                rabbitmq.crash()
+                time.sleep(rng.uniform(0.0, 2.0))
+                rabbitmq.restart()
+            else:
+                it.kill("server", rng)
+        submitting.join(120)
+        assert not refused, refused
+        row = it.wait_campaign("c", 120)
+        told = f"seed {rare_seed}\n{it.tails()}"
+        assert row.states == {"COMPLETED": SUBMITS}, told
+        assert (row.events_done, row.events_failed) == (SUBMITS * EVENTS, 0), told
+        for job in it.client.jobs(campaign="c"):
+            detail = it.client.job(job.id)
+            assert output_bytes(detail) == expected_hits(detail.seed_base, EVENTS, DARTS), told
+        for change in reader.changes(timeout_s=15):
+            assert not isinstance(change, Gap), told
+            states[change.job].append((change.number, change.state))
+            if len(states) == SUBMITS and all(each[-1][1] == "COMPLETED" for each in states.values()):
+                break
+        assert len(states) == SUBMITS, told
+        for told_of in states.values():
+            assert [number for number, _ in told_of] == sorted({number for number, _ in told_of}), told
+            assert [state for _, state in told_of] == ["RUNNING", "COMPLETED"], told
+    finally:
+        messenger.close()
+        reader.close()
+        it.stop()
+        shutil.rmtree(home, ignore_errors=True)

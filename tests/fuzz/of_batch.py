@@ -1,0 +1,186 @@
+"""What batch systems, logs of machines and the kernel tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.parser import Parser, file_of
+
+from tidemill.batch import processes
+from tidemill.batch.gridengine import command as gridengine
+from tidemill.batch.gridengine import replies as sge
+from tidemill.batch.gridengine import survey as sge_survey
+from tidemill.batch.pbs import command as pbs_command
+from tidemill.batch.pbs import nodes as pbs_nodes
+from tidemill.batch.pbs import replies as pbs
+from tidemill.batch.pbs import survey as pbs_survey
+from tidemill.batch.slurm import document, own, text
+from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
+from tidemill.batch.slurm.times import parse_span, parse_time
+from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.harvest import availability, swf
+from tidemill.server.mounts import file_system
+from tidemill.transfer.program import parse_io
+
+NOW_S = 1_795_300_000.0
+
+
+def _ours(user: str, name: str, comment: str) -> bool:
+    return (user, name[:3], comment[:9]) == ("me", "tm-", "tidemill ")
+
+
+def _jobs_text(content: bytes) -> object:
+    return text.everybody(content, _ours, nodes=1000).running
+
+
+def _own_text(content: bytes) -> object:
+    jobs = text.own_jobs(content)
+    names = [job.name for job in jobs] + [f"{job.name}.3" for job in jobs]
+    found = own.match(names, jobs, key="k", numbers={job.name: job.number for job in jobs})
+    own.ids_to_cancel([(name, each[0]) for name, each in found.items()])
+    return [own.tell(each) for several in found.values() for each in several]
+
+
+def _accounted(content: bytes) -> object:
+    return own.accounted(content, ["tm-bonn-e1-7.3", "tm-a"], key="k", numbers={"tm-a": "12"})
+
+
+def _tables(content: bytes) -> object:
+    return [
+        text.partitions(content, preempts=True), text.reservations(content, "ours"), text.settings(content),
+        text.plan_time(content),
+    ]  # fmt: skip
+
+
+def _words(content: bytes) -> object:
+    word = content.decode(errors="replace")
+    parse_time(word)
+    parse_span(word)
+    text.megabytes(word)
+    text.read_features(word)
+    text.devices(word)
+    return expand(word)
+
+
+def _documents(content: bytes) -> object:
+    release = document.release(content)
+    return [release, document.jobs(content, _ours)]
+
+
+def _elements(content: bytes) -> object:
+    found = expand_elements(content.decode(errors="replace"), 1_000_000)
+    numbers = sorted(set(islice(chain.from_iterable(found), 2000)))
+    if numbers:
+        again = chain.from_iterable(expand_elements(fold(numbers), 1_000_000))
+        assert sorted(again) == numbers, "what is folded is not what was told"
+    return found
+
+
+def _machine_sge(content: bytes) -> object:
+    instances, waiting = sge.read_instances(content)
+    return sge_survey.compose(instances, waiting, [], mine={"12"}).nodes
+
+
+def _jobs_sge(content: bytes) -> object:
+    return list(sge.merge(sge.read_rows(content)))
+
+
+def _reservations_json(content: bytes) -> object:
+    return document.reservations(content, "ours")
+
+
+def _reservations_sge(content: bytes) -> object:
+    found = sge.read_reservations(content)
+    return [
+        (sge.read_time(each.get("start_time", "")), sge.read_time(each.get("end_time", ""))) for each in found
+    ]
+
+
+def _accounts_sge(content: bytes) -> object:
+    return [each.ending for each in sge.read_accounts(content)]
+
+
+def _jobs_pbs(records: dict[str, pbs.Record] | None) -> object:
+    found: list[Any] = []
+    for number, job in (records or {}).items():
+        pbs.variables(job)
+        pbs_command.ending_of(pbs.text_of(job, "Exit_status"))
+        found.append(pbs_survey._running(number, job, {}, ours=True))
+        found.append(pbs_survey._queued(number, job, {}, ours=False))
+    return found
+
+
+def _machine_pbs(content: bytes) -> object:
+    vnodes = pbs.read_json(content, "nodes") or {}
+    queues = pbs.read_json(content, "Queue") or {}
+    nodes = pbs_nodes.read_nodes(vnodes, queues)
+    return [nodes, pbs_nodes.read_partitions(queues, nodes, "workq")]
+
+
+def _reservations_pbs(content: bytes) -> object:
+    return pbs_survey.read_reservations(content, user="me", now_s=NOW_S)
+
+
+def _from_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    return lambda content: read(file_of(content))
+
+
+def _swf(path: Path) -> object:
+    return swf.read(path).jobs
+
+
+def _availability(path: Path) -> object:
+    return availability.read(path).jobs
+
+
+def _mountinfo(content: bytes) -> object:
+    return file_system(Path("/tmp/a"), content.decode("utf-8", "surrogateescape"))
+
+
+def _process(content: bytes) -> object:
+    """/proc/N/stat: as it stands, and of a process that calls itself so."""
+    text = content.decode("utf-8", "replace")
+    named = processes.parse_stat(7, f"7 ({text}) R 6 5 4 0 -1 {' '.join(map(str, range(13)))} 99 0 0\n")
+    assert named == processes.Process(7, "R", 6, 4, 99, 7), "a name was read as numbers"
+    found = processes.parse_stat(7, text)
+    return found is not None and (found.is_dead, abs(found.parent) + abs(found.session) + abs(found.started))
+
+
+def _bytes_read(content: bytes) -> object:
+    found = parse_io(content.decode("utf-8", "replace"))
+    assert 0 <= found < 1 << 64, "no counter of the kernel"
+    return found
+
+
+_P = (ProtocolError,)
+PARSERS = [
+    Parser("slurm-squeue", _jobs_text, _P),
+    Parser("slurm-own", _own_text, _P),
+    Parser("slurm-nodes", text.nodes, _P, ("slurm/nodes-22.05.txt",)),
+    Parser("slurm-tables", _tables, _P, ("slurm/partitions-22.05.txt", "slurm/reservations-22.05.txt")),
+    Parser("slurm-accounts", _accounted),
+    Parser("slurm-hosts", _words, _P),
+    Parser("slurm-elements", _elements, _P),
+    Parser("slurm-jobs-json", _documents, _P, ("slurm/jobs-*.json",)),
+    Parser("slurm-nodes-json", document.nodes, _P, ("slurm/nodes-*.json",)),
+    Parser("slurm-reservations-json", _reservations_json, _P, ("slurm/reservations-24.05.json",)),
+    Parser("gridengine-full", _machine_sge, _P, ("gridengine/full.xml",)),
+    Parser("gridengine-jobs", _jobs_sge, _P, ("gridengine/jobs.xml", "gridengine/univa.xml")),
+    Parser("gridengine-contexts", sge.read_contexts, _P),
+    Parser("gridengine-reservations", _reservations_sge, _P, ("gridengine/reservations.xml",)),
+    Parser("gridengine-accounts", _accounts_sge, (), ("gridengine/accounts.txt",)),
+    Parser("gridengine-submit", gridengine.read_id, (SiteError,)),
+    Parser("pbs-jobs", lambda c: _jobs_pbs(pbs.read_json(c, "Jobs")), (), ("pbs/jobs*.json",)),
+    Parser("pbs-jobs-text", lambda c: _jobs_pbs(pbs.read_text(c, "Job Id:")), (), ("pbs/jobs.txt",)),
+    Parser("pbs-machine", _machine_pbs, (), ("pbs/nodes.json", "pbs/queues.json")),
+    Parser("pbs-reservations", _reservations_pbs, (), ("pbs/rstat.txt",)),
+    Parser("pbs-submit", pbs_command.read_id, (SiteError,)),
+    Parser("trace-swf", _from_file(_swf), (ConfigError,)),
+    Parser("trace-availability", _from_file(_availability), (ConfigError,)),
+    Parser("mountinfo", _mountinfo),
+    Parser("proc-stat", _process),
+    Parser("proc-io", _bytes_read),
+]  # fmt: skip

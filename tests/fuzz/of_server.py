@@ -1,0 +1,211 @@
+"""What people and sites send to the server, what its operators write, and how somebody shows who he is."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.fuzz.parser import Parser, file_of, folder
+
+from tidemill import config
+from tidemill.client.authority import Authority, Wanted
+from tidemill.client.jobfile import load_job_file, waves
+from tidemill.clock import parse_duration_s
+from tidemill.config import parse_size
+from tidemill.config.addressee import parse_target
+from tidemill.config.server import ServerConfig, read_config
+from tidemill.config.site import SiteConfig
+from tidemill.config.tls import Issuer, Tls
+from tidemill.config.tls import Tokens as Section
+from tidemill.errors import ConfigError, TidemillError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec
+from tidemill.server import audit, revoked
+from tidemill.server.app import _decode
+from tidemill.server.certificates import Certificates, Stranger
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.gateway.intake import Intake, Letter, SyncIntake
+from tidemill.server.issuers import parse as parse_keys
+from tidemill.server.store import Store
+from tidemill.server.tokens import Tokens
+from tidemill.transfer.allowed import check_endpoint
+from tidemill.wire.amqp import CONTENT_TYPE
+from tidemill.wire.api import ActionRequest, DrainRequest, SubmitRequest, SyncRequest
+
+ISSUER = "https://iam.example.org/"
+
+
+@cache
+def _dispatcher() -> Dispatcher:
+    store = Store(path=folder() / "fuzz.db")
+    store.init()
+    made = Dispatcher(store)
+    made.start()
+    for name, act in (("submit", _submit_to), ("sync", _sync_to)):
+        for path in sorted((Path(__file__).parent / "corpus" / name).glob("ok-*")):
+            act(made, path.read_bytes())
+    made.handle_submit(
+        SubmitRequest(
+            key="first",
+            campaign="first",
+            jobs=[JobSpec(app="pythia", params={"process": "zmumu"}, events=10)],
+        )
+    )
+    return made
+
+
+def _submit_to(dispatcher: Dispatcher, content: bytes) -> object:
+    return dispatcher.handle_submit(_decode(content, SubmitRequest))
+
+
+def _sync_to(dispatcher: Dispatcher, content: bytes) -> object:
+    return dispatcher.handle_sync(_decode(content, SyncRequest)).orders
+
+
+def _submit(content: bytes) -> object:
+    return _submit_to(_dispatcher(), content)
+
+
+def _sync(content: bytes) -> object:
+    return _sync_to(_dispatcher(), content)
+
+
+def _act(content: bytes) -> object:
+    request = _decode(content, ActionRequest)
+    return [_dispatcher().handle_cancel(request), _dispatcher().handle_retry(request)]
+
+
+def _drain(content: bytes) -> object:
+    return _dispatcher().handle_drain("s", _decode(content, DrainRequest))
+
+
+def _message(content: bytes) -> object:
+    """A submitter's message: its type, its id, a blank line, its body."""
+    head, _, body = content.partition(b"\n\n")
+    kind, _, number = head.decode(errors="replace").partition("\n")
+    answer = Intake(_dispatcher(), {"CN=ada": "ada"}).take(Letter("CN=ada", kind, CONTENT_TYPE, body, number))
+    assert answer.status < 500, answer.refused
+    return answer.body
+
+
+def _sync_message(content: bytes) -> object:
+    letter = Letter("CN=s", "sync", CONTENT_TYPE, content)
+    answer = SyncIntake(_dispatcher(), {"CN=s": "s"}).take(letter)
+    assert answer.status < 500, answer.refused
+    return answer.body
+
+
+def _job_file(content: bytes) -> object:
+    file = load_job_file(file_of(content, "job.toml"))
+    return waves(file)
+
+
+def _server_toml(content: bytes) -> ServerConfig:
+    return read_config(file_of(content, "server.toml"))
+
+
+def _site_toml(content: bytes) -> SiteConfig:
+    read = config.load(file_of(content, "site.toml"), SiteConfig)
+    for each in read.endpoints:
+        check_endpoint(each)
+    return read
+
+
+def _revoked(content: bytes) -> object:
+    return revoked.parse(content.decode(errors="replace"), Path("revoked.txt"))
+
+
+def _audit(content: bytes) -> object:
+    place = folder() / "audited"
+    (place / audit.FOLDER).mkdir(parents=True, exist_ok=True)
+    (place / audit.FOLDER / "2026-11.jsonl").write_bytes(content)
+    return audit.verify(place)
+
+
+def _target(content: bytes) -> object:
+    text = content.decode(errors="replace")
+    target = parse_target(text)
+    assert text in (f"{target.channel}:{target.where}", target.where, target.channel), (
+        "another than was written"
+    )
+    return target
+
+
+def _duration(content: bytes) -> object:
+    seconds = parse_duration_s(content.decode(errors="replace"))
+    assert seconds >= 0, "it is negative"
+    return seconds
+
+
+def _size(content: bytes) -> object:
+    return parse_size(content.decode(errors="replace"))
+
+
+def _intervals(content: bytes) -> object:
+    found = IntervalSet.parse(content.decode(errors="replace"))
+    assert IntervalSet.parse(str(found)) == found, "it reads another than it wrote"
+    return str(found)
+
+
+@cache
+def _tokens() -> Tokens:
+    key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    path = file_of(json.dumps({"keys": [{**key, "kid": "ec"}]}).encode(), "jwks.json")
+    return Tokens(
+        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
+    )
+
+
+def _keys(content: bytes) -> object:
+    """Keys, each tried on a token that names it."""
+    keys = parse_keys(content)
+    path = file_of(content, "keys.json")
+    tokens = Tokens(
+        Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    for each in keys[:5]:
+        told = {"kid": each["kid"]} if isinstance(each.get("kid"), str) else {}
+        try:
+            tokens.identity(jwt.encode({"iss": ISSUER, "sub": "a"}, key, "ES256", told).encode())
+        except Stranger:
+            continue
+    return keys
+
+
+@cache
+def _certificates() -> Certificates:
+    own = Authority.create(folder() / "ca", name="Tidemill CA", days=10)
+    made = own.issue(Wanted(role="server", name="127.0.0.1", days=5), folder() / "ca")
+    return Certificates(Tls(certificate=made.certificate, key=made.key, ca=own.certificate_path), members=[])
+
+
+def _certificate(content: bytes) -> object:
+    return _certificates().identity(content)
+
+
+_T = (TidemillError,)
+_C = (ConfigError,)
+PARSERS = [
+    Parser("submit", _submit, _T),
+    Parser("sync", _sync, _T),
+    Parser("action", _act, _T),
+    Parser("drain", _drain, _T),
+    Parser("amqp-submitter", _message),
+    Parser("amqp-site", _sync_message),
+    Parser("job-file", _job_file, _C),
+    Parser("server-toml", _server_toml, _C),
+    Parser("site-toml", _site_toml, _C),
+    Parser("revoked", _revoked, _C),
+    Parser("audit-log", _audit, _T),
+    Parser("addressee", _target, (ValueError,)),
+    Parser("duration", _duration, (ValueError,)),
+    Parser("size", _size, (ValueError,)),
+    Parser("intervals", _intervals, (ValueError,)),
+    Parser("token", lambda content: _tokens().identity(content), (Stranger,)),
+    Parser("jwks", _keys, (ValueError, ConfigError)),
+    Parser("certificate", _certificate, (Stranger,)),
+]

@@ -1,0 +1,70 @@
+"""Changed certificates and CAs are read again beside the event loop, also while nobody connects."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidemill.client.authority import Authority, Wanted
+from tidemill.config.tls import Tls
+from tidemill.server.certificates import Certificates
+
+
+def renewed(authority: Authority, place: Path) -> None:
+    authority.issue(Wanted(role="server", name="127.0.0.1", days=1, renew=True), place)
+
+
+def test_what_changes_is_read_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority.create(tmp_path / "ca", name="CA", days=2)
+    grid = tmp_path / "grid"
+    grid.mkdir()
+    renewed(authority, tmp_path)
+    readers: set[int] = set()
+    iterdir = Path.iterdir
+
+    def told(path: Path) -> object:
+        if path == grid:
+            readers.add(threading.get_ident())
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", told)
+    certificates = Certificates(
+        Tls(
+            certificate=tmp_path / "127.0.0.1.pem", key=tmp_path / "127.0.0.1.key",
+            ca=authority.certificate_path, other_ca=grid, reload_s=1,
+        ),
+        [],
+    )  # fmt: skip
+    readers.clear()
+
+    def chosen() -> ssl.SSLContext:
+        """What a connection gets, by a handshake's first step."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = ssl.create_default_context(cafile=str(authority.certificate_path))
+        hello, answer = ssl.MemoryBIO(), ssl.MemoryBIO()
+        caller = client.wrap_bio(answer, hello, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            caller.do_handshake()
+        incoming.write(hello.read())
+        server = certificates.context.wrap_bio(incoming, outgoing, server_side=True)
+        with pytest.raises(ssl.SSLWantReadError):
+            server.do_handshake()
+        found: ssl.SSLContext = server.context
+        return found
+
+    async def run() -> None:
+        watching = asyncio.create_task(certificates.watch())
+        before = chosen()
+        renewed(authority, tmp_path)
+        async with asyncio.timeout(30):
+            while chosen() is before:
+                await asyncio.sleep(0.05)
+        watching.cancel()
+
+    asyncio.run(run())
+    assert readers
+    assert threading.get_ident() not in readers

@@ -1,0 +1,225 @@
+"""What a broker must hold for a configuration, what may be under way together, what a message is answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.config.amqp import Amqp
+from tidemill.errors import ConfigError
+from tidemill.server import actions
+from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.gateway.feed import windows
+from tidemill.server.gateway.intake import Answer, Intake, Letter, SyncIntake
+from tidemill.server.gateway.setup import check, commands, definitions, rights
+from tidemill.server.health import health, problems
+from tidemill.server.metrics import ServerMetrics
+from tidemill.server.store import Store
+from tidemill.wire.amqp import REPLIES, STATES, SUBMIT, SYNC
+from tidemill.wire.api import ActionReply, Change, ErrorReply
+from tidemill.wire.broker import broker_of, place_of
+from tidemill.wire.credentials import Credentials
+
+CONFIG = Amqp(
+    url="amqps://h/v",
+    user="srv",
+    submitters={"cms": "", "a.b": "CN=a b"},
+    sites={"lrz": ""},
+    operators={"ops": ""},
+)
+
+
+# ---- setup ------------------------------------------------------------------------------------------------------
+
+
+def test_every_binding_joins_what_is_declared_and_names_are_there_once() -> None:
+    made = definitions(CONFIG, "v")
+    queues = [each["name"] for each in made["queues"]]
+    exchanges = {each["name"] for each in made["exchanges"]}
+    assert len(queues) == len(set(queues)) == 1 + len(CONFIG.sites) + 3 * len(CONFIG.submitters)
+    assert {each["destination"] for each in made["bindings"]} == set(queues)
+    assert {each["source"] for each in made["bindings"]} == exchanges
+    assert all(each["durable"] for each in [*made["queues"], *made["exchanges"]])
+
+
+def test_rights_are_the_least_a_name_with_a_dot_is_no_pattern() -> None:
+    found = rights(CONFIG)
+    assert set(found) == {"srv", "cms", "CN=a b", "lrz", "ops"}
+    write, read = found["CN=a b"]
+    assert re.search(read, "tidemill.states.a.b")
+    assert not any(
+        re.search(read, name)
+        for name in ("tidemill.states.axb", "tidemill.states.cms", "xtidemill.states.a.b")
+    )
+    assert re.search(write, SUBMIT)
+    assert not any(re.search(write, name) for name in (STATES, REPLIES, SYNC, "amq.default", ""))
+    assert found["lrz"] == (r"^tidemill\.sync$", "^$")
+    assert all(each["configure"] == "^$" for each in definitions(CONFIG, "v")["permissions"])
+
+
+def test_every_queue_is_bounded_by_a_policy() -> None:
+    made = definitions(CONFIG, "v")
+    for queue in made["queues"]:
+        (policy,) = [each for each in made["policies"] if re.search(each["pattern"], queue["name"])]
+        assert policy["definition"]["max-length"] > 0
+
+
+def test_the_commands_quote_what_users_are_called() -> None:
+    lines = commands(CONFIG, "v", ctl="sudo rabbitmqctl")
+    assert "sudo rabbitmqctl clear_password 'CN=a b'  # only its certificate logs in" in lines
+    assert sum("set_permissions" in line for line in lines) == 5
+    assert msgspec.json.decode(lines[-2]).keys() == {"exchanges", "queues", "bindings"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sites": {"cms": ""}}, "the broker's user `cms` is the submitter `cms` already"),
+        ({"sites": {"x": "srv"}}, "the broker's user `srv` is the server already"),
+        ({"submitters": {"a/b": ""}}, "`a/b` is no name"),
+        ({"submitters": {"*": ""}}, "is no name"),
+    ],
+)
+def test_names_and_users_that_do_not_go_together_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        check(msgspec.structs.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize(
+    "address", ["amqp://h/v", "amqps://user:word@h/v", "amqps:///v", "https://h", "amqps://h:x/v"]
+)
+def test_an_address_without_tls_or_with_a_password_is_none(address: str) -> None:
+    with pytest.raises(ConfigError, match="is no broker's address"):
+        place_of(address)
+
+
+def test_an_address_may_leave_out_port_and_virtual_host() -> None:
+    assert place_of("amqps://h") == ("h", 5671, "tidemill")
+    assert place_of("amqps://h:1/a%2Fb") == ("h", 1, "a/b")
+    with pytest.raises(ConfigError, match="wants a client certificate"):
+        broker_of("amqps://h", Credentials())
+
+
+# ---- feed -------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 6), max_size=60))
+def test_windows_keep_the_order_and_hold_no_job_twice(jobs: list[int]) -> None:
+    changes = [
+        Change(number=number, at_us=0, campaign="c", job=job, state="RUNNING", events_done=0, events_failed=0)
+        for number, job in enumerate(jobs)
+    ]
+    found = list(windows(changes))
+    assert [each for window in found for each in window] == changes
+    assert all(len({each.job for each in window}) == len(window) > 0 for window in found)
+
+
+# ---- intake -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    made = Dispatcher(store)
+    yield made
+    made.close()
+
+
+def refused(answer: Answer) -> tuple[int, str]:
+    assert msgspec.json.decode(answer.body, type=ErrorReply) == answer.refused
+    assert answer.refused is not None
+    return answer.status, answer.refused.error
+
+
+@given(body=st.binary(max_size=200), kind=st.sampled_from(["submit", "sync", "", "SUBMIT", "x" * 300]))
+def test_no_message_whatever_it_holds_is_answered_but_with_a_refusal(body: bytes, kind: str) -> None:
+    """It never reaches the dispatcher: there is none."""
+    intake = Intake(None, {"cms": "cms"})  # type: ignore[arg-type]
+    status, _ = refused(intake.take(Letter("cms", kind, "", body)))
+    assert status == 400
+    sync = SyncIntake(None, {"lrz": "lrz"})  # type: ignore[arg-type]
+    assert refused(sync.take(Letter("lrz", "sync", "", body)))[0] == 400
+
+
+def test_who_is_nobody_here_is_told_so(dispatcher: Dispatcher) -> None:
+    letter = Letter("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
+    answer = Intake(dispatcher, {"cms": "cms"}).take(letter)
+    assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is no submitter here")
+
+
+def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: Dispatcher) -> None:
+    intake = Intake(dispatcher, {"CN=cms": "cms"})
+    body = b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"owner":"%s"}'
+    for claimed in (b"atlas", b"", b"cms"):
+        assert intake.take(Letter("CN=cms", "submit", "", body % claimed)).refused is None
+    rows = dispatcher.write(lambda work: work.session.rows("owners_by_name", names=["c"]))
+    assert rows == [("c", "cms")]
+
+
+def test_a_cancel_or_retry_that_comes_again_changes_nothing(dispatcher: Dispatcher) -> None:
+    """After a restart of the broker the whole queue may come again: cancel, retry, cancel."""
+    intake = Intake(dispatcher, {"cms": "cms"})
+    intake.take(
+        Letter("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"repeat":[7]}')
+    )
+    cancel = Letter("cms", "cancel", "", b'{"campaign":"c"}', id="m1")
+    retry = Letter("cms", "retry", "", b'{"campaign":"c"}', id="m2")
+    first = [msgspec.json.decode(intake.take(each).body, type=ActionReply) for each in (cancel, retry)]
+    assert [(each.changed, each.repeated) for each in first] == [(7, False), (7, False)]
+    for each, before in zip((cancel, retry, cancel), [*first, first[0]], strict=True):
+        answer = intake.take(each)
+        assert answer.outcome == "repeated"
+        found = msgspec.json.decode(answer.body, type=ActionReply)
+        assert (found.changed, found.unchanged, found.repeated) == (before.changed, before.unchanged, True)
+    assert {row[1] for row in dispatcher.write(lambda work: work.session.rows("counts")) if row[3]} == {0}
+    other = refused(intake.take(cancel._replace(body=b'{"jobs":[1]}')))
+    assert other == (409, "key `m1` was used for another cancel or retry")
+    assert refused(intake.take(retry._replace(type="cancel")))[0] == 409
+    for _ in range(2):  # without an id nobody knows that it came before
+        found = msgspec.json.decode(intake.take(retry._replace(id="")).body, type=ActionReply)
+        assert (found.changed, found.repeated) == (0, False)
+    assert refused(intake.take(cancel._replace(id="x" * 201)))[0] == 400
+
+
+def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatcher: Dispatcher) -> None:
+    number = actions.PIECE + 1
+    for name in ("cms", "atlas"):
+        body = b'{"key":"k-%s","campaign":"%s","jobs":[{"app":"sim"}],"repeat":[%d]}'
+        request = body.replace(b"%s", name.encode()).replace(b"%d", b"%d" % number)
+        assert Intake(dispatcher, {name: name}).take(Letter(name, "submit", "", request)).refused is None
+        for what in (b'{"campaign":"%s"}' % name.encode(), b'{"jobs":[%d,%d,%d]}' % (1, 2, 3)):
+            key = "same" if what.startswith(b'{"c') else "other"
+            answer = Intake(dispatcher, {name: name}).take(Letter(name, "cancel", "", what, id=key))
+            if name == "cms" or key == "same":
+                found = msgspec.json.decode(answer.body, type=ActionReply)
+                assert (found.changed, found.unchanged) == ((number, 0) if key == "same" else (0, 3))
+            else:
+                assert answer.status == 403
+    rows = dispatcher.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
+    assert [row[1:] for row in rows] == [(number, 0)]
+
+
+def test_health_and_metrics_say_that_the_broker_is_away(dispatcher: Dispatcher) -> None:
+    session = dispatcher.write(lambda work: work.session)
+    metrics = ServerMetrics(dispatcher, dispatcher.meters)
+    assert "broker_away" not in problems(session, dispatcher)
+    assert "gateway_connected" not in metrics.text(None, feed_readers=0)
+    for is_up in (True, False):
+        dispatcher.broker_up = lambda is_up=is_up: is_up
+        assert ("broker_away" in problems(session, dispatcher)) is not is_up
+        assert f"tidemill_server_gateway_connected {int(is_up)}" in metrics.text(None, feed_readers=0)
+    assert health(session, dispatcher).status == "degraded"
+
+
+def test_who_is_revoked_is_refused_whatever_the_broker_lets_in(dispatcher: Dispatcher) -> None:
+    intake = Intake(dispatcher, {"cms": "cms"}, lambda identity: f"name {identity.name}")
+    letter = Letter("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
+    assert refused(intake.take(letter)) == (403, "the submitter `cms` is revoked: `name cms`")

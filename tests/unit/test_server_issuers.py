@@ -1,0 +1,318 @@
+"""Keys of token issuers: asked from a real HTTP server, kept, asked again seldom; and what is revoked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill import clock
+from tidemill.config import loads
+from tidemill.config.server import ServerConfig
+from tidemill.config.tls import Issuer
+from tidemill.errors import ConfigError
+from tidemill.model.identity import Identity, Role, Via
+from tidemill.server import issuers
+from tidemill.server.issuers import Keys, parse
+from tidemill.server.revoked import Revoked
+from tidemill.server.revoked import parse as parse_revoked
+from tidemill.server.run import read_keys
+
+KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+class Iam:
+    """An issuer's web site."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, bytes]] = {}
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
+        iam = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                iam.asked.append(self.path)
+                iam.answers.wait(60)
+                status, text = iam.pages.get(self.path, (404, b"{}"))
+                if status == 0:  # what is no HTTP
+                    self.wfile.write(text)
+                    return
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", text.decode())
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def publish(self, *kids: str) -> None:
+        told = {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"}
+        self.pages["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
+        keys = [{**KEY, "kid": kid} for kid in kids]
+        self.pages["/jwks"] = (200, json.dumps({"keys": keys}).encode())
+
+
+@pytest.fixture
+def iam() -> Iterator[Iam]:
+    made = Iam()
+    yield made
+    made.answers.set()
+    made.server.shutdown()
+    made.server.server_close()
+
+
+class Later:
+    """A monotonic clock that is ahead by some seconds."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return clock.monotonic_s() + self.ahead_s
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+def issuer(iam: Iam) -> Issuer:
+    return Issuer(name="iam", issuer=iam.url, audience=["a"])
+
+
+def test_keys_are_discovered_kept_and_asked_again_when_a_new_one_is_named(iam: Iam, later: Later) -> None:
+    iam.publish("one")
+    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    assert keys.find("one", "ES256") is not None
+    assert keys.find(None, "ES256") is not None  # the only one
+    assert keys.find("one", "RS256") is None
+    assert keys.find("one", "HS256") is None
+    asked = len(iam.asked)
+    iam.publish("one", "two")
+    for _ in range(50):
+        assert keys.find("two", "ES256") is None  # within the minute nobody makes us ask
+    assert len(iam.asked) == asked
+    later.ahead_s += issuers.ASK_AGAIN_S + 1
+    assert keys.find("two", "ES256") is not None
+    assert keys.find(None, "ES256") is None
+
+
+def test_known_keys_outlive_their_issuer_for_a_day(iam: Iam, later: Later) -> None:
+    iam.publish("one")
+    keys = Keys(issuer(iam), kept_s=60, monotonic_s=later)
+    assert keys.find("one", "ES256") is not None
+    iam.pages.clear()
+    later.ahead_s += 7200
+    assert keys.find("one", "ES256") is not None
+    later.ahead_s += issuers.KEPT_AWAY_S
+    assert keys.find("one", "ES256") is None
+
+
+def test_redirects_other_issuers_and_floods_are_not_believed(iam: Iam, later: Later) -> None:
+    iam.publish("one")
+    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    iam.pages["/evil"] = iam.pages["/jwks"]
+    for status, page in ((302, f"{iam.url}/evil".encode()), (200, b"x" * (issuers.ANSWER_BYTES_MAX + 1))):
+        iam.pages["/jwks"] = (status, page)
+        assert keys.find("one", "ES256") is None
+        later.ahead_s += issuers.ASK_AGAIN_S + 1
+    told = {"issuer": "https://evil.example", "jwks_uri": f"{iam.url}/evil"}
+    iam.pages["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
+    assert keys.find("one", "ES256") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "page"),
+    [
+        ("/jwks", 0, b"nonsense\r\n\r\n"),
+        ("/jwks", 0, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
+        ("/jwks", 200, b"[" * 200_000),
+        ("/.well-known/openid-configuration", 0, b"HTTP/9.9"),
+        ("/.well-known/openid-configuration", 200, b'{"a":' * 200_000),
+        ("/.well-known/openid-configuration", 200, b"http"),
+    ],
+)
+def test_an_issuer_that_answers_nonsense_is_one_that_is_away(
+    iam: Iam, later: Later, path: str, status: int, page: bytes
+) -> None:
+    iam.publish("one")
+    good = iam.pages[path]
+    if page == b"http":
+        page = json.dumps({"issuer": iam.url, "jwks_uri": "http://iam.example.org/jwks"}).encode()
+    iam.pages[path] = (status, page)
+    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    assert keys.find("one", "ES256") is None
+    iam.pages[path] = good
+    later.ahead_s += issuers.ASK_AGAIN_S + 1
+    assert keys.find("one", "ES256") is not None
+
+
+class Trickle:
+    """A server that answers each connection with `first` at once, then with `drop` again and again, and never ends."""
+
+    def __init__(self, first: bytes, drop: bytes) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._first, self._drop = first, drop
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                plug, _ = self._listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(plug,), daemon=True).start()
+
+    def _serve(self, plug: socket.socket) -> None:
+        with plug, contextlib.suppress(OSError):
+            plug.recv(65536)
+            plug.sendall(self._first)
+            while True:
+                plug.sendall(self._drop)
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_an_issuer_that_trickles_holds_up_for_a_bounded_time(
+    iam: Iam, later: Later, first: bytes, drop: bytes
+) -> None:
+    """Each byte comes long before a socket's own timeout, and the last one never."""
+    iam.publish("one")
+    slow = Trickle(first, drop)
+    try:
+        keys = Keys(issuer(iam), kept_s=60, ask_s=0.7, monotonic_s=later)
+        assert keys.find("one", "ES256") is not None
+        told = {"issuer": iam.url, "jwks_uri": f"{slow.url}/jwks"}
+        iam.pages["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
+        later.ahead_s += 100
+        began = time.monotonic()
+        assert keys.find("one", "ES256") is not None  # as of an issuer that is away: what is known is used
+        assert slow.connections == 1
+        assert 0.6 < time.monotonic() - began < 5
+    finally:
+        slow.close()
+
+
+def test_one_asks_and_the_others_use_what_is_there(iam: Iam, later: Later) -> None:
+    iam.publish("one")
+    keys = Keys(issuer(iam), kept_s=60, monotonic_s=later)
+    assert keys.known("one", "ES256") is None
+    assert keys.find("one", "ES256") is not None
+    assert keys.known("one", "ES256") is not None
+    later.ahead_s += 100
+    assert keys.known("one", "ES256") is None  # whoever finds them old asks
+    iam.asked.clear()
+    iam.answers.clear()
+    first = threading.Thread(target=keys.find, args=("one", "ES256"))
+    first.start()
+    until(lambda: bool(iam.asked))
+    assert keys.find("one", "ES256") is not None
+    assert len(iam.asked) == 1
+    iam.answers.set()
+    first.join(30)
+
+
+def test_an_issuer_without_tls_is_refused() -> None:
+    for url in ("http://iam.example.org", "ftp://iam.example.org", "iam.example.org"):
+        with pytest.raises(ConfigError, match="cannot be asked"):
+            Keys(Issuer(name="x", issuer=url, audience=["a"]), kept_s=60)
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"keys": 1}', b'{"keys": ["x"]}', b"{"])
+def test_what_is_no_set_of_keys_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text)
+
+
+# ---- what is revoked -------------------------------------------------------------------------------------------------
+
+ADA = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE, subject="/CN=ada", credential="00ab12")
+
+
+@pytest.mark.parametrize("line", ["serial AB:12", "serial 0x00AB12 # left", "subject /CN=ada", "name ada"])
+def test_a_line_revokes_by_serial_subject_or_name(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "revoked"
+    path.write_text(f"# a list\n\n{line}\n")
+    assert Revoked(path).why(ADA) is not None
+    assert Revoked(path).why(msgspec.structs.replace(ADA, name="b", subject="/CN=b", credential="1")) is None
+
+
+def test_a_certificates_serial_is_no_tokens_number() -> None:
+    entries = parse_revoked("token ab12\n", Path("x"))
+    assert entries == {("token", "ab12")}
+
+
+def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "revoked"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Revoked(path)
+    path.write_text("name ada\n")
+    revoked = Revoked(path)
+    path.write_text("name\n")
+    assert revoked.why(ADA) is not None
+    path.unlink()
+    assert revoked.why(ADA) is not None
+    path.write_text("name bob\n")
+    assert revoked.why(ADA) is None
+
+
+# ---- configuration -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('role = "site"\nname = "x"', "names nobody"),
+        ('role = "site"\nname = "x"\nsubject = "/CN=x"\ntoken = "x"', "names subject and token"),
+        ('role = "site"\nname = "x"\ntoken = "x"\nissuer = "ian"', "has issuer `ian`"),
+        ('role = "site"\nname = "x"\nsubject = "/CN=x"', "needs `tls.other_ca`"),
+        ('role = "root"\nname = "x"\nsubject = "/CN=x"', "role"),
+    ],
+)
+def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, error: str) -> None:
+    issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
+    with pytest.raises(ConfigError, match=error):
+        read_keys(loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml")))
+
+
+def test_tokens_and_ports_are_refused_without_https() -> None:
+    issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
+    for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "wants a secret, or https")):
+        with pytest.raises(ConfigError, match=error):
+            read_keys(loads(text, ServerConfig, source=Path("server.toml")))

@@ -1,0 +1,44 @@
+"""site/masks.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.config.outlets import Metrics
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint
+from tidemill.site.masks import masked_paths, private_paths
+
+KEYS = Path("/srv/keys")
+
+
+def config(tmp_path: Path) -> SiteConfig:
+    return SiteConfig(
+        name="s", server="https://server.example.org", certificate=KEYS / "site.pem", key=KEYS / "site.key",
+        token_file=KEYS / "site.token", metrics=Metrics(secret_file=KEYS / "metrics.secret"),
+        mask=[tmp_path / "more"],
+        endpoints=[
+            Endpoint(url="https://dav.example.org/exp/", token_file=KEYS / "dav.token", ca=KEYS / "ca.pem"),
+            Endpoint(url="gsiftp://ftp.example.org/exp/", certificate=KEYS / "proxy.pem"),
+            Endpoint(
+                url="davs://x.example.org/exp/", certificate=KEYS / "robot.pem", key=KEYS / "robot.key"
+            ),
+            Endpoint(url="s3://bucket/", credentials_file=KEYS / "s3"),
+        ],
+    )  # fmt: skip
+
+
+def test_payloads_see_no_secret_of_the_site_also_not_those_for_other_places(tmp_path: Path) -> None:
+    """They run as the agent's user, who may read all of these."""
+    secrets = {
+        "site.key", "site.token", "metrics.secret", "dav.token", "proxy.pem", "robot.key", "s3"
+    }  # fmt: skip
+    masked = masked_paths(tmp_path / "site", config(tmp_path))
+    assert {path.name for path in masked if path.parent == KEYS} == secrets
+    assert {tmp_path / "site", tmp_path / "more"} <= set(masked)
+
+
+def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:
+    private = set(private_paths(tmp_path / "site", config(tmp_path)))
+    assert private > set(masked_paths(tmp_path / "site", config(tmp_path)))
+    assert {KEYS / "site.pem", KEYS / "robot.pem"} <= private

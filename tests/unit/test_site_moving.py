@@ -1,0 +1,228 @@
+"""Which moves may start: bounded in all and for each endpoint; what may not be moved is told at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.errors import ConfigError
+from tidemill.model.failure import FailureClass
+from tidemill.model.job import Input, JobSpec
+from tidemill.site.apart import _step
+from tidemill.site.identity import claim
+from tidemill.site.moving import Here, Order, Outcome, due, make, order_id
+from tidemill.site.staging import Stage
+from tidemill.transfer.contract import Direction, TransferError
+from tidemill.transfer.file import Roots
+from tidemill.transfer.mover import Mover
+
+
+def config(*endpoints: Endpoint) -> SiteConfig:
+    return SiteConfig(name="s", server="unix:/x", endpoints=list(endpoints))
+
+
+@given(
+    st.lists(st.tuples(st.integers(), st.sampled_from("abc")), max_size=30, unique_by=lambda each: each[0]),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)),
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
+    st.integers(1, 8),
+)
+def test_no_endpoint_has_more_than_its_share_and_no_place_stays_empty(
+    waiting: list[tuple[int, str]], running: dict[str, int], limits: dict[str, int], total: int
+) -> None:
+    names = [(str(n), place) for n, place in waiting]
+    starts = due(names, running, limits=limits, total_max=total)
+    places = dict(names)
+    busy = {place: running.get(place, 0) + sum(places[each] == place for each in starts) for place in "abc"}
+    for place in "abc":
+        assert busy[place] <= max(limits.get(place, 1), running.get(place, 0))
+    assert len(starts) <= max(0, total - sum(running.values()))
+    left = [place for name, place in names if name not in starts]
+    if sum(busy.values()) < total:
+        assert all(busy[place] >= limits.get(place, 1) for place in left)
+
+
+def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: Path) -> None:
+    here = Here(config(Endpoint(url="https://h.example.org/in/")))
+    try:
+        for url in ("https://elsewhere.example.org/in/x", "https://h.example.org/in/../x"):
+            order = Order(
+                id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(tmp_path / "x")
+            )
+            here.want(order)
+            outcome = here.take(order.id)
+            assert outcome is not None
+            assert outcome.failure is FailureClass.STAGE_IN
+            with pytest.raises(TransferError):
+                outcome.check()
+        assert not here.is_busy
+    finally:
+        here.close()
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Path) -> None:
+    """An agent that restarts orders the same files again, while its mover still breaks off what nobody wanted."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+    here = Here(
+        SiteConfig(
+            name="s", server="unix:/x", endpoints=[Endpoint(url=url)], transfer=Transfer(stall_s=2.0, tries_max=1)
+        )
+    )  # fmt: skip
+    order = Order(id="again", direction=Direction.IN, url=url, path=str(tmp_path / "x"))
+    try:
+        here.want(order)
+        until(lambda: bool(here.under_way()))
+        here.cancel(order.id)
+        here.want(order)  # counts as the one that runs
+        until(lambda: not here.is_busy)
+        assert here.take(order.id) is None
+        here.want(order)
+        assert here.is_busy
+    finally:
+        here.close()
+        silent.close()
+
+
+def test_a_bug_in_a_move_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A path that no file can have stands for one: nothing expects the ValueError."""
+    url = "https://h.example.org/out/x"
+    here = Here(config(Endpoint(url=url, write=True)))
+    order = Order(id="bug", direction=Direction.OUT, url=url, path=f"{tmp_path}/x\0y")
+    try:
+        with caplog.at_level("ERROR", "tidemill.moving"):
+            here.want(order)
+            until(lambda: not here.is_busy)
+        outcome = here.take("bug")
+        assert outcome is not None
+        assert "met a bug" in outcome.error
+        assert [record.message for record in caplog.records] == ["move.bug"]
+    finally:
+        here.close()
+
+
+def test_an_order_that_no_agent_writes_is_refused_and_holds_up_nothing(tmp_path: Path) -> None:
+    url = "https://h.example.org/in/x"
+    site = SiteConfig(name="s", server="unix:/x", endpoints=[Endpoint(url="https://other.example.org/")])
+    folder, stage = tmp_path / "transfer", tmp_path / "stage"
+    for each in (folder / "orders", folder / "done", stage):
+        each.mkdir(parents=True)
+    (folder / "orders" / "bad.json").write_bytes(b"{")
+    for name, path in (("good", stage / "x"), ("stray", tmp_path / "x")):
+        order = Order(id=name, direction=Direction.IN, url=url, path=str(path))
+        (folder / "orders" / f"{name}.json").write_bytes(msgspec.json.encode(order))
+    here = Here(site)
+    identity = claim(folder, take_over=False, heartbeat_s=1, dead_s=10)
+    try:
+        assert _step(folder, stage, here, identity)
+        assert _step(folder, stage, here, identity)  # tells what came of those that the first one took
+        assert not _step(folder, stage, here, identity)
+    finally:
+        here.close()
+    told = {
+        path.stem: msgspec.json.decode(path.read_bytes(), type=Outcome)
+        for path in (folder / "done").glob("*.json")
+    }
+    assert not any(outcome.transient for outcome in told.values())
+    assert "does not read from there" in told.pop("good").error
+    assert "not in the stage" in told.pop("stray").error
+    assert "failed to read" in told.pop("bad").error
+    assert not told
+
+
+def test_a_job_that_names_a_foreign_host_is_refused_for_good(tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir()
+    stage = Stage(tmp_path / "stage", config(Endpoint(url="https://h.example.org/")), Roots([tmp_path]))
+    spec = JobSpec(app="a", inputs=[Input(name="x", url="https://evil.example.net/x")])
+    with pytest.raises(TransferError, match="does not read from there") as error:
+        stage.stage(1, spec, [(0, 1)])
+    assert not error.value.transient
+
+
+def test_an_endpoint_that_cannot_be_meant_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match="user name"):
+        Here(config(Endpoint(url="https://me@h.example.org/")))
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a directory without a word."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Endpoint, bytes]]:
+    """An endpoint that takes one move at a time, and the content of the files `a` and `b` there."""
+    content = os.urandom(3_000_000)
+    (tmp_path / "there").mkdir()
+    for name in "ab":
+        (tmp_path / "there" / name).write_bytes(content)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "there")))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield Endpoint(url=f"http://127.0.0.1:{server.server_port}/", transfers_max=1), content
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def order_of(endpoint: Endpoint, name: str, target: Path) -> Order:
+    url = endpoint.url + name
+    return Order(id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(target))
+
+
+def test_the_bytes_are_here_and_whole_before_their_digest_is_made(
+    served: tuple[Endpoint, bytes], tmp_path: Path
+) -> None:
+    endpoint, content = served
+    target, seen = tmp_path / "a", list[bytes]()
+    mover = Mover([endpoint], Transfer(), size_max=1 << 30)
+    outcome = make(
+        mover, order_of(endpoint, "a", target), mover.watch(), lambda: seen.append(target.read_bytes())
+    )
+    assert seen == [content]
+    assert outcome.moved is not None
+    assert outcome.moved.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_moves_from_an_endpoint_that_takes_one_at_a_time_all_end_with_a_digest(
+    served: tuple[Endpoint, bytes], tmp_path: Path
+) -> None:
+    endpoint, content = served
+    here = Here(config(endpoint))
+    first, second = (order_of(endpoint, name, tmp_path / name) for name in "ab")
+    try:
+        here.want(first)
+        here.want(second)
+        deadline = time.monotonic() + 20
+        while here.is_busy and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for each in (first, second):
+            outcome = here.take(each.id)
+            assert outcome is not None
+            assert outcome.moved is not None
+            assert outcome.moved.sha256 == hashlib.sha256(content).hexdigest()
+    finally:
+        here.close()

@@ -1,0 +1,83 @@
+"""A server that sends a byte now and then holds up nobody for longer than the watch allows."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.transfer.contract import TransferError
+from tidemill.transfer.mover import Mover
+
+HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nETag: "1"\r\nConnection: close\r\n\r\n'
+PAUSE_S = 0.1
+
+
+class Dripping:
+    """Answers HEAD at once; the answer to GET comes a byte at a time from `whole` bytes on."""
+
+    def __init__(self, whole: int) -> None:
+        self._whole = whole
+        self._over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            if connection.recv(65536).startswith(b"HEAD"):
+                connection.sendall(HEAD)
+                return
+            content = HEAD + bytes(1_000_000)
+            try:
+                connection.sendall(content[: self._whole])
+                for at in range(self._whole, len(content)):
+                    if self._over.wait(PAUSE_S):
+                        return
+                    connection.sendall(content[at : at + 1])
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._over.set()
+        self._listener.close()
+
+
+@pytest.fixture(params=[10, len(HEAD) + 300_000], ids=["head", "body"])
+def dripping(request: pytest.FixtureRequest) -> Iterator[Dripping]:
+    server = Dripping(request.param)
+    yield server
+    server.close()
+
+
+def test_what_comes_byte_by_byte_is_given_up_like_what_does_not_come(
+    dripping: Dripping, tmp_path: Path
+) -> None:
+    mover = Mover([Endpoint(url=dripping.url)], Transfer(stall_s=1.0, tries_max=1), size_max=1 << 30)
+    began_s = time.monotonic()
+    with pytest.raises(TransferError, match="nothing was moved for 1 s"):
+        mover.get(dripping.url + "file", tmp_path / "file", mover.watch())
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_cancel_is_heard_while_bytes_drip(dripping: Dripping, tmp_path: Path) -> None:
+    mover = Mover([Endpoint(url=dripping.url)], Transfer(tries_max=1), size_max=1 << 30)
+    watch = mover.watch()
+    threading.Timer(1.0, watch.canceled.set).start()
+    began_s = time.monotonic()
+    with pytest.raises(TransferError, match="canceled"):
+        mover.get(dripping.url + "file", tmp_path / "file", watch)
+    assert time.monotonic() - began_s < 10

@@ -1,0 +1,232 @@
+"""The pure parts of the pages: sessions, addresses, texts, drawings."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidemill.cli.job import _state_text
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
+from tidemill.server.views import Tide
+from tidemill.server.web import draw, text
+from tidemill.server.web.entrance import is_forged, is_local
+from tidemill.server.web.query import Query, own_path, said, to, with_values
+from tidemill.server.web.render import Pages
+from tidemill.server.web.sessions import Sessions
+from tidemill.wire.api import Attempt, FailureRow, JobRow
+
+SECOND_US = 1_000_000
+HOUR_US = 3_600 * SECOND_US
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_read_back_until_it_ends_or_was_left() -> None:
+    sessions = Sessions(3_600)
+    session = sessions.begin(LOCAL, HOUR_US)
+    cookie = sessions.write(session)
+    assert sessions.read(cookie, HOUR_US) == session
+    assert sessions.read(cookie, 2 * HOUR_US) is None
+    sessions.end(session, HOUR_US)
+    assert sessions.read(cookie, HOUR_US) is None
+
+
+def test_a_session_ends_with_its_credential() -> None:
+    soon = Identity(role=Role.SUBMITTER, name="ada", via=Via.TOKEN, expires_us=HOUR_US + 5 * SECOND_US)
+    assert Sessions(3_600).begin(soon, HOUR_US).ends_us == HOUR_US + 5 * SECOND_US
+
+
+def test_a_token_of_many_scopes_makes_a_cookie_that_browsers_keep() -> None:
+    many = {f"storage.read:/experiment/dataset-{number}" for number in range(300)}
+    carol = Identity(
+        role=Role.SUBMITTER, name="carol", via=Via.TOKEN, scopes=frozenset({*many, "compute.read"})
+    )
+    sessions = Sessions(3_600)
+    cookie = sessions.write(sessions.begin(carol, 0))
+    assert len(cookie) < 4_000
+    session = sessions.read(cookie, 0)
+    assert session is not None
+    assert may(session.identity, Act.READ).allowed
+    assert not may(session.identity, Act.CANCEL).allowed
+
+
+def test_what_is_signed_by_others_or_changed_is_nothing() -> None:
+    sessions = Sessions(3_600)
+    cookie = sessions.write(sessions.begin(LOCAL, 0))
+    body, _, signature = cookie.partition(".")
+    for value in (
+        "",
+        ".",
+        cookie[:-1],
+        f"{body}x.{signature}",
+        f"{body}.",
+        f".{signature}",
+        "é.é",
+        "a" * 9_999,
+    ):
+        assert sessions.read(value, 0) is None
+    assert Sessions(3_600).read(cookie, 0) is None
+
+
+def test_a_forms_token_is_of_one_session() -> None:
+    sessions = Sessions(3_600)
+    one, other = sessions.begin(LOCAL, 0), sessions.begin(LOCAL, 0)
+    assert sessions.is_form_token(one, sessions.form_token(one))
+    assert not sessions.is_form_token(one, sessions.form_token(other))
+    assert not sessions.is_form_token(one, "")
+    assert sessions.form_token(one) not in sessions.write(one)
+
+
+# ---- addresses -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_leads_to_another_host() -> None:
+    for path in ("//x", "/\\x", "https://x", "javascript:x", "", None, "/a\r\nb", "/a b", "/\\", "x" * 9_999):
+        assert own_path(path) == "/"
+    assert own_path("/jobs?state=FAILED&q=a%20b") == "/jobs?state=FAILED&q=a%20b"
+
+
+def test_a_page_of_another_host_is_told_by_what_browsers_say() -> None:
+    own = {b"host": "tide.example:7777"}
+    assert not is_forged(own)
+    assert not is_forged(own | {b"origin": "https://tide.example:7777", b"sec-fetch-site": "same-origin"})
+    assert is_forged(own | {b"origin": "https://tide.example"})
+    assert is_forged(own | {b"origin": "null"})
+    assert is_forged(own | {b"origin": "https://["})
+    assert is_forged(own | {b"sec-fetch-site": "same-site"})
+
+
+def test_only_names_of_this_machine_are_local() -> None:
+    assert all(map(is_local, ("localhost", "localhost:8080", "127.0.0.1:1", "[::1]:80")))
+    assert not any(map(is_local, ("", "evil.example", "localhost.evil.example:80", "[bad", "10.0.0.1")))
+
+
+def test_a_changed_filter_starts_at_the_first_page_and_forgets_what_was_said() -> None:
+    query = Query(
+        "/jobs", {"state": " FAILED ", "after": "17", "said": "cancel", "n": "1", "q": "", "x": "a\0b"}
+    )
+    assert query.link(site="lrz") == "/jobs?state=FAILED&x=ab&site=lrz"
+    assert query.link(state=None, after=9) == "/jobs?x=ab&after=9"
+    assert query.number("after") == 17
+    assert [query.number(key) for key in ("state", "none")] == [None, None]
+    assert query.choice("state", ("A", "B")) == "A"
+    assert query.size() == 50
+    assert to("campaigns", "a/b ?") == "/campaigns/a%2Fb%20%3F"
+    assert with_values("/x", a="", b=None, c=0) == "/x?c=0"
+
+
+def test_what_was_done_is_told_in_our_own_words_only() -> None:
+    assert said({"said": "cancel", "n": "1", "m": "0"}) == "1 job canceled"
+    assert (
+        said({"said": "retry", "n": "1200", "m": "3"}) == "1,200 jobs will run again; 3 had no state for it"
+    )
+    assert said({"said": "<b>", "n": "1", "m": "1"}) is None
+    assert said({"said": "cancel", "n": "x", "m": "1"}) is None
+
+
+# ---- texts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0.0 s"),
+        (0.42, "0.4 s"),
+        (61, "1 min 1 s"),
+        (3_600, "1 h"),
+        (3_720, "1 h 2 min"),
+        (93_600, "1 d 2 h"),
+    ],
+)
+def test_spans_are_told_by_their_two_largest_units(seconds: float, words: str) -> None:
+    assert text.span(seconds) == words
+
+
+def test_nearly_all_is_not_all() -> None:
+    assert [text.share(*each) for each in ((999, 1000), (1000, 1000), (1, 3), (0, 0))] == [
+        "> 99 %", "100 %", "33 %", "0 %",
+    ]  # fmt: skip
+
+
+def test_any_number_of_a_site_is_a_time() -> None:
+    for at_us in (-(2**70), -1, 2**70):
+        assert len(text.utc(at_us)) == 19
+        assert "<time" in text.ago(at_us, 0)
+
+
+def test_backticks_become_code_and_nothing_becomes_markup() -> None:
+    assert text.code("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
+    assert (
+        text.state("<script>")
+        == '<span class="state idle"><span aria-hidden="true">·</span> &lt;script&gt;</span>'
+    )
+
+
+# ---- drawings ------------------------------------------------------------------------------------------------------
+
+ROW = JobRow(
+    id=7, campaign="c", name="", app="sim", state="RUNNING", site="lrz", events=1_000_000_000, events_done=5,
+    events_failed=1, events_leased=3, priority=0, created_us=0, started_us=10 * SECOND_US, ended_us=None, reason="",
+)  # fmt: skip
+
+
+def test_a_failure_of_a_job_that_goes_on_is_not_told_as_its_state() -> None:
+    row = msgspec.structs.replace(ROW, reason="exit status 3")
+    module: Any = Pages().templates.get_template("parts.html").module
+    jobs = module.jobs
+    for state, told in (
+        ("WAITING", "last failure: exit status 3"),
+        ("RUNNING", "last failure: exit status 3"),
+        ("FAILED", "exit status 3"),
+        ("CANCELED", "exit status 3"),
+    ):
+        changed = msgspec.structs.replace(row, state=state)
+        assert f"<small>{told}</small>" in jobs([changed], lambda _: "")
+        assert _state_text(changed) == f"{state}: {told}"
+    assert "failure" not in jobs([ROW], lambda _: "")
+    assert _state_text(ROW) == "RUNNING"
+
+
+def test_drawings_are_well_formed_whatever_is_in_them_and_hold_no_style() -> None:
+    evil = "\"'><script>&"
+    attempts = [
+        Attempt(
+            lease=k,
+            site=evil,
+            state=state,
+            first=k,
+            count=1,
+            leased_us=k * SECOND_US,
+            ended_us=None,
+            reason=evil,
+        )
+        for k, state in enumerate(["ACTIVE", "LOST", "SETTLED", "RELEASED", evil] * 8)
+    ]
+    evidence = Evidence(failure=FailureClass.PAYLOAD, message=evil, at_us=3 * SECOND_US)
+    failure = FailureRow(job=7, event=1, seed=1, site=evil, final=True, evidence=evidence)
+    tide = Tide(0, 1, [None, (5.0, 2.0, 1.0, 0.0), (5.0, 2.0, 1.0, 0.0), None, (0.0, 0.0, 0.0, 0.0), None])
+    drawn = [
+        draw.life_line(ROW, attempts, [failure] * 99, 60 * SECOND_US),
+        draw.strip(ROW, "0-4,999999999", "7", attempts),
+        draw.tide(tide, evil),
+        draw.spark(Tide(0, 1, [None]), evil),
+        draw.shares([(evil, 1.0, "good"), ("b", 0.0, "bad")], evil),
+        draw.progress(3, 2, 1, 5),
+    ]
+    for each in drawn:
+        ElementTree.fromstring(re.sub(r"&(?!amp|lt|gt|quot|#)", "", each))
+        assert "style=" not in each
+        assert "<script" not in each
+
+
+def test_a_layer_of_the_tide_is_as_high_as_its_nodes() -> None:
+    drawn = draw.spark(Tide(0, 1, [(3.0, 1.0, 0.0, 0.0), (2.0, 2.0, 0.0, 0.0)]), "t")
+    regular, ours = re.findall(r'<path class="layer (\w+)" d="([^"]+)"', drawn)
+    assert regular == ("regular", "M0.0 44.0V11.0H120.0V22.0H240.0V44.0H0.0Z")
+    assert ours == ("ours", "M0.0 11.0V0.0H240.0V22.0H120.0V11.0H0.0Z")
