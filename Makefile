@@ -16,8 +16,9 @@ LOGS := target/logs
 # In CI the fault tests run with 50 seeds; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
 SEEDS ?= $(if $(CI),50,5)
 FIRST ?= 1
+MINUTES ?= 10
 
-.PHONY: help setup node quickstart test check check-python check-rust test-python test-rust gen fault bench bench-slurm dist clean
+.PHONY: help fuzz schemathesis large setup node quickstart test check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -28,7 +29,8 @@ setup: ## all set-up; quick when nothing has changed
 node: ## only build tidemill-node anew and install it into .venv
 	@scripts/setup.sh node
 
-quickstart: setup ## a campaign of real Pythia jobs on this machine, with a report
+quickstart: ## a campaign of real Pythia jobs on this machine, with a report
+	@scripts/setup.sh run
 	@.venv/bin/tidemill quickstart
 
 test: check test-python test-rust ## everything that CI runs: check, pytest, cargo test
@@ -43,7 +45,7 @@ check-python: setup
 	.venv/bin/lint-imports --no-cache
 	.uv/venv/bin/uv lock --check --quiet
 	.venv/bin/python scripts/gen_wire.py --check
-	for page in states config files; do .venv/bin/python scripts/draw_$$page.py --check; done
+	for page in states config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py --check; done
 	$(PYTEST) -q -p no:randomly tests/test_tidy.py
 
 check-rust: setup
@@ -53,27 +55,48 @@ check-rust: setup
 # Most tests wait for a batch system, or for something that was killed to come back: they share the machine, a file at a
 # time where its tests share a cluster. Those that measure time or fill the machine take turns.
 MEASURE := tests/e2e/test_occupancy.py tests/integration/test_pilot_ends.py tests/integration/test_fleet_ways.py
-test-python: setup
+test-python: setup # a stage that fails does not hide what the next ones would tell
 	@mkdir -p $(LOGS)
+	status=0
 	rm -f $(LOGS)/pytest-*.log
-	$(PYTEST) -q -n 3 $(wildcard tests/unit tests/property tests/contract) 2>&1 | tee $(LOGS)/pytest-1.log
-	$(PYTEST) -q -n 3 --dist loadfile $(MEASURE:%=--ignore=%) tests/integration tests/e2e 2>&1 | tee $(LOGS)/pytest-2.log
-	$(PYTEST) -q $(MEASURE) 2>&1 | tee $(LOGS)/pytest-3.log
-	$(PYTEST) -q -n 3 --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-4.log
+	$(PYTEST) -q -n 3 $(wildcard tests/unit tests/property tests/contract tests/fuzz) 2>&1 | tee $(LOGS)/pytest-1.log || status=1
+	$(PYTEST) -q -n 3 --dist loadfile $(MEASURE:%=--ignore=%) tests/integration tests/e2e 2>&1 | tee $(LOGS)/pytest-2.log || status=1
+	$(PYTEST) -q $(MEASURE) 2>&1 | tee $(LOGS)/pytest-3.log || status=1
+	$(PYTEST) -q -n 3 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-4.log || status=1
+	exit $$status
 
 test-rust: setup
 	@$(CARGO_TEST)
 
-fault: setup ## fault tests only: SEEDS=50 FIRST=1
+fault: setup ## fault tests only, with those that take minutes: SEEDS=50 FIRST=1
 	@$(PYTEST) -q -n 2 --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests/fault
+
+fuzz: setup ## look for inputs that parsers mishandle, MINUTES=10, with random numbers; what is found goes into the corpus
+	@status=0
+	.venv/bin/python -m tests.fuzz.hunt --minutes $(MINUTES) || status=1
+	seconds=$$(( $(MINUTES) * 60 / 12 )) # about a dozen parsers in Rust take turns on a few cores
+	TIDEMILL_FUZZ_KEEP=1 TIDEMILL_FUZZ_SEED=$$RANDOM TIDEMILL_FUZZ_SECONDS=$$seconds $(CARGO_TEST) hostile || status=1
+	exit $$status
+
+schemathesis: setup ## every route of the API against its OpenAPI document, 2,000 cases of each: half an hour
+	@$(PYTEST) -q --api-examples 2000 --api-seed $$RANDOM tests/contract/test_api_fuzzed.py
+
+large: setup ## files of 1 GB by every protocol, with servers that are killed: 5 minutes
+	@$(PYTEST) -q tests/large
 
 gen: setup ## write the generated files: schema, Rust types, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
-	for page in states config files; do .venv/bin/python scripts/draw_$$page.py; done
+	for page in states config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
-bench: setup ## the figures: dispatch, store, lead, traces, images and I/O budget, one JSON object each
-	@for bench in dispatch store lead trace image io_budget; do .venv/bin/python bench/$$bench.py --json; done
+cut: setup ## messages through a TCP cut of 60 s: three minutes
+	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/integration/test_amqp_faults.py
+
+bench: setup ## the figures: dispatch, store, pages, lead, traces, images and I/O budget, one JSON object each
+	@for bench in dispatch store pages lead trace image io_budget transfer; do .venv/bin/python bench/$$bench.py --json; done
+
+screenshots: setup ## the pictures of docs/web.md, made by the browser tests
+	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/integration/test_web_pages.py -k every_page
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json
@@ -86,6 +109,11 @@ dist: setup ## both distributions in dist/, checked
 	cd ../..
 	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
 	.venv/bin/python scripts/check_dist.py dist
+
+container: dist ## as root: build the server's container without a registry of images, run it, ask for its health
+	@/usr/bin/python3 -m pip download -q --find-links dist -d target/wheels dist/tidemill_node-*.whl "$$(echo dist/tidemill-*.whl)[amqp,certs,postgresql,tokens]"
+	cp dist/*.whl target/wheels/
+	scripts/container.sh target/wheels
 
 clean: ## remove what was built; keeps .venv and .uv
 	@rm -rf target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

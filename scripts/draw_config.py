@@ -18,6 +18,7 @@ TITLES = {
     "SiteConfig": "A site: `SITE/site.toml`",
     "ServerConfig": "A server: `server.toml`",
     "ClientConfig": "A client: `HOME/client.toml`",
+    "MessagesConfig": "A submitter at a message broker: `HOME/messages.toml`",
 }
 HEAD = """# Configuration
 

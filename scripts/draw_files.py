@@ -12,6 +12,7 @@ from typing import NamedTuple
 from page import cell, settle
 from remarks import remarks_of
 
+from tidemill.config.addressee import Occasion
 from tidemill.model import application, job
 
 MODEL = Path(__file__).parent.parent / "src" / "tidemill" / "model"
@@ -21,9 +22,10 @@ Drawn by `make gen` from `src/tidemill/model`; edit that. Unknown keys are error
 
 An **application file**, `SITE/apps/NAME.toml`, is what a site's staff approve; `tidemill app check FILE` reads
 one and tells the digests. A **job file** is what `tidemill submit FILE` reads: one `[[job]]` table for each job with
-the keys of a job below, and at the top, all optional, `campaign` (its name), `shares` (its weight in the fair share)
-and `[defaults]` (keys of every job that does not give its own). In a job file a job may also have `repeat`, the number
-of such jobs. A key whose default is `none` is left out to get it.
+the keys of a job below, and at the top, all optional, `campaign` (its name), `shares` (its weight in the fair share),
+`[[notify]]` (who is [told](notifications.md) of it) and `[defaults]` (keys of every job that does not give its own).
+In a job file a job may also have `repeat`, the number of such jobs. A key whose default is `none` is left out to
+get it.
 """
 SECTIONS = [
     ("An application", "application.py", "Application"),
@@ -32,6 +34,7 @@ SECTIONS = [
     ("Resources of a slot: `[resources]`", "job.py", "Resources"),
     ("An input: `[[job.inputs]]`", "job.py", "Input"),
     ("An output: `[[outputs]]`", "job.py", "Output"),
+    ("Somebody who is told of the campaign: `[[notify]]`", "notification.py", "Subscription"),
 ]
 
 
@@ -47,6 +50,10 @@ class Row(NamedTuple):
 def type_text(annotation: ast.expr) -> str:
     """A type as its reader writes it: the words of an enumeration, `table` for a record."""
     text = ast.unparse(annotation).removesuffix(" | None")
+    if text == "list[Occasion]":
+        return "list of " + ", ".join(f"`{each.value}`" for each in Occasion)
+    if text == "Share":
+        return "float, above 0, at most 1"
     kind = getattr(application, text, None) or getattr(job, text, None)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(f"`{each.value}`" for each in kind)

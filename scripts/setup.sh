@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Does all the set-up of a checkout: Debian packages (as root), uv in .uv, the environment .venv with tidemill and the
 # static tidemill-node. Quick when nothing has changed; several at once wait for each other.
-#   scripts/setup.sh          everything
+#   scripts/setup.sh          everything, for tests and benches too
+#   scripts/setup.sh run      what `make quickstart` needs
 #   scripts/setup.sh node     only build tidemill-node anew, where its sources have changed
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,9 +50,10 @@ find_cargo() {
   HOST=$(rustc -vV | sed -n 's/^host: //p')
 }
 
-missing_packages() {
+missing_packages() { # $1 = run: what only tests need is left out
   local package test_command
   while read -r package test_command; do
+    [ "$1 $package $test_command" != 'run # Tests and benches:' ] || break
     case $package in '' | '#'*) continue ;; esac
     bash -c "$test_command" >/dev/null 2>&1 </dev/null || printf '%s\n' "$package"
   done <scripts/debian-packages.txt
@@ -59,10 +61,10 @@ missing_packages() {
 
 install_packages() {
   local missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "$1")
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    say "missing, some tests will fail without: ${missing[*]}"
+    say "missing: ${missing[*]}"
     say "hint: as root: apt-get install ${missing[*]}"
     return 0
   fi
@@ -102,11 +104,14 @@ is_static() { # no ELF interpreter
   "$PYTHON" scripts/static_binary.py "$1" >/dev/null 2>&1
 }
 
-sync_environment() {
-  local crates lock environment synced reinstall=()
+sync_environment() { # $1 other than `all`: without what only tests need, unless that is there already
+  local crates lock environment synced reinstall=() what=(--all-extras --group dev) mark=
   crates=$(digest crates .cargo Cargo.toml) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock)
   synced=$(cat .uv/synced 2>/dev/null || true)
-  if [ "$synced" = "$crates $lock $environment" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
+  if [ "$1" != all ] && [[ $synced != *[0-9a-f] ]]; then
+    what=(--no-dev --extra examples) mark=-run
+  fi
+  if [ "$synced" = "$crates $lock $environment$mark" ] && [ -x .venv/bin/tidemill ] && is_static .venv/bin/tidemill-node; then
     return 0
   fi
   # uv keeps the wheels that it has built, and does not see that a crate next to the built one has changed
@@ -114,22 +119,31 @@ sync_environment() {
   say 'installing into .venv (the first time takes a few minutes)'
   # --target: with crt-static, procedural macros can be built only where the target is named
   MATURIN_PEP517_ARGS="--target $HOST" UV_HTTP_TIMEOUT=60 UV_HTTP_RETRIES=5 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never \
-    try_thrice 1500 .uv/venv/bin/uv sync --frozen --python "$PYTHON" --all-extras --group dev "${reinstall[@]}" >.uv/sync.log 2>&1 ||
+    try_thrice 1500 .uv/venv/bin/uv sync --frozen --python "$PYTHON" "${what[@]}" "${reinstall[@]}" >.uv/sync.log 2>&1 ||
     { tail -n 60 .uv/sync.log >&2; fail 'uv sync failed'; }
   is_static .venv/bin/tidemill-node || fail '.venv/bin/tidemill-node is not a static binary' 'see .cargo/config.toml and .uv/sync.log'
   # the digests from before the build, so that what was edited meanwhile is built next time; cargo may have written its lock
-  printf '%s %s %s' "$crates" "$(digest Cargo.lock)" "$environment" >.uv/synced
+  printf '%s %s %s%s' "$crates" "$(digest Cargo.lock)" "$environment" "$mark" >.uv/synced
+}
+
+# No Debian package and nothing on PyPI is a small S3 service; crates.io has one. Only tests and benches of `s3:` need it.
+install_s3_server() {
+  if [ -x .tools/bin/s3s-fs ] || command -v s3s-fs >/dev/null; then return 0; fi
+  say 'building s3s-fs (an S3 server for tests) into .tools'
+  try_thrice 900 scripts/s3.sh build .tools >.uv/s3.log 2>&1 || say 'no s3s-fs: tests of S3 will fail; see .uv/s3.log'
 }
 
 main() {
+  local goal=${1:-all}
   mkdir -p .uv
   exec 9>.uv/lock
   flock --timeout 1800 9 || fail 'another set-up of this checkout has been running for half an hour'
   find_python
-  [ "${1:-}" = node ] || install_packages
+  [ "$goal" = node ] || install_packages "$goal"
   find_cargo
   install_uv
-  sync_environment
+  sync_environment "$goal"
+  [ "$goal" != all ] || install_s3_server
   say "ready: $(.venv/bin/tidemill-node --version 2>/dev/null || echo tidemill-node), $(.venv/bin/python --version)"
 }
 
