@@ -43,6 +43,17 @@ def ask(*words: str, user: str | None = None) -> list[str]:
     return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
 
 
+def test_a_machine_whose_look_takes_longer_than_the_pause_between_two_is_used(pbs: PbsWorld) -> None:
+    (pbs.state / "slow").write_text("0.3")  # four of them make a look, every 0.5 s one is due
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["true"], events=8, resources=Resources(cores=1, event_s=0.1))
+        (job,) = it.submit("slow", command)
+        it.wait_campaign("slow")
+        assert it.client.job(job).row.state == "COMPLETED"
+        (pbs.state / "slow").unlink()
+        pbs.stop()
+
+
 def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWorld, tmp_path: Path) -> None:
     script = tmp_path / "regular.sh"
     script.write_text("sleep 60\n")

@@ -125,8 +125,11 @@ class Harvesting:
     def poll(self, *, wants: bool) -> bool:
         """Take answers that have come, look at the machine when it is time. `wants`: there is work for nodes. Whether
         anything changed."""
+        is_due, was_busy = self._is_due(wants=wants), self._errands.is_busy
         changed = self._take()
-        if self._is_due(wants=wants) and not self._errands.is_busy:
+        if was_busy:  # what it told is decided on before the next look, also where looks outlast the pause
+            return changed
+        if is_due:
             self._last_look_s = clock.monotonic_s()
             self._hurries = self._begins = False
             names = [a.name for a in self._book.watched(clock.now_us())]

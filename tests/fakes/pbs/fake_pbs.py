@@ -7,6 +7,7 @@ statuses are those of OpenPBS 22.05 as recorded, with what is wrong in them: `\\
 
     $TIDEMILL_FAKE_PBS/config.json   nodes {name: processors}, server {attribute: value}, queues
     $TIDEMILL_FAKE_PBS/away          while it is there, the server does not answer
+    $TIDEMILL_FAKE_PBS/slow          seconds that every command takes, if it is there
     $TIDEMILL_FAKE_PBS/rstat         what `pbs_rstat -f` prints
     $TIDEMILL_FAKE_PBS_USER          who calls, if not the user of the process
 """
@@ -63,6 +64,8 @@ def options(words: list[str], valued: str, flags: str) -> tuple[dict[str, list[s
 
 
 def check_server(words: list[str]) -> None:
+    if path("slow").exists():
+        time.sleep(float(path("slow").read_text()))
     if not path("away").exists():
         return
     if "json" in words:
