@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 
 import msgspec
 import pytest
@@ -51,6 +52,16 @@ def allocation(name: str, batch_id: str, hosts: list[str], *, ended_us: int = 0)
 def find(world: World, **asked: object) -> list[tuple[object, ...]]:
     rows = traces.find(world.reader, msgspec.convert(asked, traces.Asked))
     return [(row.site, row.batch_id, row.job, row.events, row.owner, row.subject, row.digest) for row in rows]
+
+
+def test_thousands_of_allocations_in_one_sync_take_no_longer_each_than_a_few(world: World) -> None:
+    site, took_s = site_of(world, "one"), {}
+    for count in (400, 8000):
+        reports = [allocation(f"a{k}", str(k), ["n1"]) for k in range(count)]
+        began_s = time.perf_counter()
+        site.sync(*reports, want=0)
+        took_s[count] = time.perf_counter() - began_s
+    assert took_s[8000] < 5 * 20 * took_s[400], took_s
 
 
 def test_an_allocation_tells_jobs_ranges_subject_and_digest(world: World) -> None:

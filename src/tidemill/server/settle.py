@@ -238,11 +238,8 @@ def _delivered(work: Work, site: Site, report: DeliveredReport) -> None:
 
 
 def _allocation(work: Work, site: Site, report: AllocationReport) -> None:
-    # one statement may touch a row once only (PostgreSQL), so the last report of a name wins here
-    rows = work.change_rows["upsert_allocations"]
-    row = (
-        site.id, clean(report.name), clean(report.batch_id), clean(report.state), report.nodes, report.cores,
+    name = clean(report.name)
+    work.upserts["upsert_allocations"][site.id, name] = (
+        site.id, name, clean(report.batch_id), clean(report.state), report.nodes, report.cores,
         report.at_us, clean(report.reason), report.busy_us, report.slot_us,
     )  # fmt: skip
-    rows[:] = [each for each in rows if each[1] != row[1]]
-    rows.append(row)

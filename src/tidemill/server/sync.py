@@ -230,7 +230,7 @@ def keep(work: Work, site: Site) -> None:
         allocations=_text(site.allocations),
     )  # fmt: skip
     keep_sites(work, besides=site.id)
-    if work.change_rows.get("upsert_allocations"):
+    if "upsert_allocations" in work.upserts:
         work.session.run("prune_allocations", site=site.id, kept=ALLOCATIONS_KEPT)
 
 

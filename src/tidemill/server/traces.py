@@ -23,15 +23,13 @@ _RAN = msgspec.json.Decoder(list[RanRange])
 
 
 def keep_allocation(work: Work, site: Site, report: AllocationReport) -> None:
-    """Where and when an allocation is. The last report of a name in a transaction wins."""
+    """Where and when an allocation is. The last report of a name counts."""
     hosts = [clean(each, 256) for each in report.hosts[:HOSTS_MAX] if each and " " not in each]
-    rows = work.change_rows["upsert_placements"]
-    row = (
-        site.id, clean(report.name), clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
+    name = clean(report.name)
+    work.upserts["upsert_placements"][site.id, name] = (
+        site.id, name, clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
         report.started_us, report.ended_us, report.at_us,
     )  # fmt: skip
-    rows[:] = [each for each in rows if each[:2] != row[:2]]
-    rows.append(row)
 
 
 def keep_ran(work: Work, site: Site, report: RanReport) -> None:

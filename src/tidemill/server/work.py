@@ -108,6 +108,8 @@ class Work:
         self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
         self.changes: list[Change] = []  #: the state changes that were written
         self.change_rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        #: the same for statements that may touch a row once only (PostgreSQL): by its key, so the last word counts
+        self.upserts: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = defaultdict(dict)
 
     # ---- load ------------------------------------------------------------------------------------------------
 
@@ -274,6 +276,8 @@ class Work:
         many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
         many("add_failure_counts", [(*key, number) for key, number in sorted(self.failures.items())])
         self._flush_campaigns()
+        for name, latest in self.upserts.items():
+            many(name, list(latest.values()))
         for name, rows in self.change_rows.items():
             many(name, rows)
         for site, orders in self._orders.items():
