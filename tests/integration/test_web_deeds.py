@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
@@ -17,6 +17,7 @@ from tests.integration.pages_world import EVIL, SiteSide, _offer
 from tests.integration.web_world import Opens, World, a_job, state
 
 from tidemill.model.job import JobSpec
+from tidemill.server.web.live import OWN_MAX
 from tidemill.server.web.query import to
 
 # ---- what is done --------------------------------------------------------------------------------------------------
@@ -313,6 +314,20 @@ def test_who_may_read_no_jobs_hears_of_none(web: World) -> None:
         titan.sock.settimeout(3)
         with pytest.raises(TimeoutError):
             told_until(feeds["titan"], b"heard-by-ann")
+
+
+def test_nobody_takes_all_places_for_live_pages(web: World) -> None:
+    with ExitStack() as stack:
+        for status in [200] * OWN_MAX + [503]:
+            ann = stack.enter_context(raw(web, "ann"))
+            ann.request("GET", "/live?after=0")
+            reply = ann.getresponse()
+            assert reply.status == status
+            if status == 200:
+                told_until(reply, b": pages")
+        olga = stack.enter_context(raw(web, "olga"))
+        olga.request("GET", "/live?after=0")
+        assert olga.getresponse().status == 200
 
 
 def told_until(feed: http.client.HTTPResponse, words: bytes) -> bytes:

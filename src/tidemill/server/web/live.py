@@ -15,11 +15,12 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.errors import SiteError
-from tidemill.model.identity import Identity
+from tidemill.model.identity import Identity, Role
 from tidemill.server import browse, pages
 from tidemill.server.app import Api
 
 WATCHERS_MAX = 200
+OWN_MAX = 50  #: of one person
 PAUSE_S = 1.0
 BEAT_S = 15.0
 JOBS_TOLD_MAX = 200  #: more changed jobs than that are told as "many"
@@ -40,13 +41,13 @@ class Hub:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._watchers: set[asyncio.Queue[News | None]] = set()
+        self._watchers: dict[asyncio.Queue[News | None], tuple[Role, str]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody more can watch."""
-        return len(self._watchers) >= WATCHERS_MAX
+    def is_full(self, identity: Identity) -> bool:
+        """Whether this one can watch no more: nobody can take all places."""
+        own = sum(each == (identity.role, identity.name) for each in self._watchers.values())
+        return own >= OWN_MAX or len(self._watchers) >= WATCHERS_MAX
 
     async def watch(
         self, after: int, identity: Identity, sees: Callable[[frozenset[str]], Any]
@@ -57,7 +58,7 @@ class Hub:
         campaigns, gives those that may be told. Ends when the credential does.
         """
         queue: asyncio.Queue[News | None] = asyncio.Queue(1)
-        self._watchers.add(queue)
+        self._watchers[queue] = (identity.role, identity.name)
         try:
             yield b"retry: 3000\n: pages\n\n"
             reached = await self._api.read(browse.reached)
@@ -78,7 +79,7 @@ class Hub:
                     jobs = news.jobs if allowed == news.campaigns else None
                     yield _event(News(news.number, jobs, allowed))
         finally:
-            self._watchers.discard(queue)
+            self._watchers.pop(queue, None)
 
     async def _read(self, number: int) -> None:
         while self._watchers and not self._api.closing:

@@ -208,13 +208,13 @@ class Web:
             visit = _visit(request)
             if visit.session is None:
                 raise Strange
-            if self.hub.is_full:
+            identity = visit.session.identity
+            if self.hub.is_full(identity):
                 raise SiteError(
                     "too many pages are open", hint="this one is up to date when you load it again"
                 )
             last = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
             after = int(last) if last.isdecimal() and last.isascii() and len(last) < 19 else 0
-            identity = visit.session.identity
             news = self.hub.watch(after, identity, partial(self._sees, identity))
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             return Stream(news, media_type="text/event-stream", headers=headers)
