@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -250,13 +251,37 @@ def test_an_xrootd_manager_that_sends_us_to_another_server_is_not_followed(
 
 
 def test_a_slow_server_is_waited_for_as_long_as_it_sends(https: Server, tmp_path: Path) -> None:
-    (https.data / "slow").write_bytes(CONTENT[:400_000])
-    mover = https.mover(msgspec.structs.replace(ONCE, stall_s=1.5))
+    stall_s, size = 3.0, 800_000
+    (https.data / "slow").write_bytes(CONTENT[:size])
+    mover = https.mover(msgspec.structs.replace(ONCE, stall_s=stall_s))
     told: list[int] = []
     watch = mover.watch()
     watch.told = told.append
     began_s = time.monotonic()
     mover.get(f"{https.base}slow/slow", tmp_path / "in", watch)
-    assert time.monotonic() - began_s > 1.0, "200 kB/s"
-    assert (tmp_path / "in").read_bytes() == CONTENT[:400_000]
-    assert told[-1] == 400_000
+    assert time.monotonic() - began_s > stall_s, "200 kB/s"
+    assert (tmp_path / "in").read_bytes() == CONTENT[:size]
+    assert told[-1] == size
+
+
+def test_what_was_written_of_a_file_that_then_changes_goes(https: Server, tmp_path: Path) -> None:
+    source, changed = https.data / "slow", CONTENT[800_000:1_600_000]
+    source.write_bytes(CONTENT[:800_000])
+    mover = https.mover(msgspec.structs.replace(SETTINGS, tries_max=5, pause_s=0.3))
+    watch, begun = mover.watch(), threading.Event()
+    watch.told = lambda moved: begun.set()
+
+    def change() -> None:
+        begun.wait(30)
+        https.crash()
+        source.write_bytes(changed)
+        os.utime(source, (1, 1))
+        https.start()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    moved = mover.get(f"{https.base}slow/slow", tmp_path / "in", watch)
+    changing.join()
+    assert moved.tries > 1
+    assert (tmp_path / "in").read_bytes() == changed
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -86,8 +86,9 @@ class Mover:
         what its server says; its SHA-256, unless expected, may be left to `sum_up`.
         """
         place = permit(url, self._endpoints, Direction.IN)
+        begun: set[Path] = set()
         moved, tries = self._tried(
-            place, Direction.IN, watch, lambda _: self._get(place, target, watch, expect or {})
+            place, Direction.IN, watch, lambda _: self._get(place, target, watch, expect or {}, begun)
         )
         return msgspec.structs.replace(moved, tries=tries)
 
@@ -132,12 +133,20 @@ class Mover:
         self._bound(place, stat.size_bytes)
         return stat
 
-    def _get(self, place: Place, target: Path, watch: Watch, expect: dict[str, str]) -> Moved:
+    def _get(
+        self, place: Place, target: Path, watch: Watch, expect: dict[str, str], begun: set[Path]
+    ) -> Moved:
+        """One try. `begun`: what earlier ones have written to."""
         adapter = self._adapters[place.scheme]
         stat = self._look(place, watch)
         watch.size_bytes = stat.size_bytes
         mark = hashlib.sha256(f"{place.url}\0{stat.version}".encode()).hexdigest()[:12]
         partial = target.with_name(f".{target.name}.{mark}.part")
+        for other in begun - {
+            partial
+        }:  # the source has changed since, or its server names the version otherwise
+            other.unlink(missing_ok=True)
+        begun.add(partial)
         if not adapter.resumes or (partial.exists() and partial.stat().st_size > stat.size_bytes):
             partial.unlink(missing_ok=True)
         found: dict[str, str] = {}
