@@ -14,6 +14,8 @@ HOSTS_MAX = 200_000
 """In one list; the largest machines have a tenth of it. What was read is kept for a while, so it counts."""
 BRACKETS_MAX = 8
 """Of one name: Slurm numbers hosts in up to five dimensions (HIGHEST_DIMENSIONS of its slurm.h)."""
+NAME_CHARS_MAX = 255
+"""Of one name without its numbers, as in the domain name system; there may be 200,000 of it."""
 _RANGE = re.compile(r"\[([^\][]*)\]")
 _NUMBERS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?(?::(\d{1,18}))?", re.ASCII)
 
@@ -25,18 +27,13 @@ def expand(text: str) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for part in _split(text):
-        hosts = [part]
-        while "[" in hosts[0]:
-            grown: list[str] = []
-            for host in hosts:
-                match = _RANGE.search(host)
-                if match is None:
-                    raise ProtocolError(f"`{text[:200]}` is no list of hosts")
-                head, tail = host[: match.start()], host[match.end() :]
-                grown += [f"{head}{number}{tail}" for number in _padded(match.group(1), text)]
-                if len(found) + len(grown) > HOSTS_MAX:
-                    raise ProtocolError(f"`{text[:200]}` stands for more than {HOSTS_MAX} hosts")
-            hosts = grown
+        literal, *rest = _RANGE.split(part)
+        hosts = [literal]
+        for ranges, literal in zip(rest[::2], rest[1::2], strict=True):
+            numbers = _padded(ranges, text)
+            if len(found) + len(hosts) * len(numbers) > HOSTS_MAX:
+                raise ProtocolError(f"`{text[:200]}` stands for more than {HOSTS_MAX} hosts")
+            hosts = [f"{host}{number}{literal}" for host in hosts for number in numbers]
         found += hosts
     return tuple(map(sys.intern, found))
 
@@ -54,9 +51,13 @@ def _split(text: str) -> list[str]:
             parts.append(text[start:place])
             start = place + 1
     parts = [part for part in [*parts, text[start:]] if part]
-    if depth or any(part.count("[") > BRACKETS_MAX for part in parts):
+    if depth or not all(map(_is_name, parts)):
         raise ProtocolError(f"`{text[:200]}` is no list of hosts")
     return parts
+
+
+def _is_name(part: str) -> bool:
+    return part.count("[") <= BRACKETS_MAX and len(_RANGE.sub("", part)) <= NAME_CHARS_MAX
 
 
 def _padded(ranges: str, text: str) -> list[str]:
