@@ -117,30 +117,10 @@ class Client:
         Sent in pages of at most 10,000 jobs, each taken whole or not at all. `key` (default: a new one) makes
         a repetition with the same jobs harmless: the second submission answers with the ids of the first.
         """
-        jobs = [specs] if isinstance(specs, JobSpec) else list(specs)
-        counts = [1] * len(jobs) if repeat is None else list(repeat)
-        if not jobs or len(counts) != len(jobs) or min(counts) < 1:
-            raise ConfigError(
-                "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
-            )
-        name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
-        base = key or uuid.uuid4().hex
-        ids: list[int] = []
-        repeated, remark = False, ""
-        for number, (page, page_counts) in enumerate(pages(jobs, counts)):
-            request = SubmitRequest(
-                key=base if number == 0 else f"{base}-{number}",
-                campaign=name,
-                jobs=page,
-                repeat=page_counts if max(page_counts) > 1 else None,
-                owner=_owner(),
-                shares=None if wishes is None else wishes.shares,
-                notify=[] if wishes is None else list(wishes.notify),
-            )
-            reply = self._repeat(partial(self._post, "/v1/jobs", SubmitReply, request))
-            ids.extend(range(reply.first_job, reply.first_job + reply.count))
-            repeated, remark = repeated or reply.repeated, remark or reply.remark
-        return Submission(campaign=name, jobs=ids, repeated=repeated, remark=remark)
+        owner = _owner()
+        asked = requests(specs, campaign=campaign, repeat=repeat, key=key, wishes=wishes)
+        asked = [msgspec.structs.replace(each, owner=owner) for each in asked]
+        return submitted(asked, lambda each: self._repeat(partial(self._post, "/v1/jobs", SubmitReply, each)))
 
     def cancel(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
@@ -422,6 +402,47 @@ def pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec
                 page, page_counts, room = [], [], SUBMIT_JOBS_MAX
     if page:
         yield page, page_counts
+
+
+def requests(
+    specs: JobSpec | Sequence[JobSpec],
+    *,
+    campaign: str | None,
+    repeat: Sequence[int] | None,
+    key: str | None,
+    wishes: Wishes | None,
+) -> list[SubmitRequest]:
+    """A submission in pages, as `Client.submit` says, each with a key of its own. Raises ConfigError."""
+    jobs = [specs] if isinstance(specs, JobSpec) else list(specs)
+    counts = [1] * len(jobs) if repeat is None else list(repeat)
+    if not jobs or len(counts) != len(jobs) or min(counts) < 1:
+        raise ConfigError(
+            "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
+        )
+    name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
+    base = key or uuid.uuid4().hex
+    return [
+        SubmitRequest(
+            key=base if number == 0 else f"{base}-{number}",
+            campaign=name,
+            jobs=page,
+            repeat=page_counts if max(page_counts) > 1 else None,
+            shares=None if wishes is None else wishes.shares,
+            notify=[] if wishes is None else list(wishes.notify),
+        )
+        for number, (page, page_counts) in enumerate(pages(jobs, counts))
+    ]
+
+
+def submitted(asked: Sequence[SubmitRequest], send: Callable[[SubmitRequest], SubmitReply]) -> Submission:
+    """What the server makes of all pages of a submission."""
+    replies = [send(each) for each in asked]
+    return Submission(
+        campaign=asked[0].campaign,
+        jobs=[job for reply in replies for job in range(reply.first_job, reply.first_job + reply.count)],
+        repeated=any(reply.repeated for reply in replies),
+        remark=next((reply.remark for reply in replies if reply.remark), ""),
+    )
 
 
 def _owner() -> str:

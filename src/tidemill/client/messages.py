@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill import clock
-from tidemill.client.client import RETRY_S, Submission, Wishes, new_campaign, pages
+from tidemill.client.client import RETRY_S, Submission, Wishes, requests, submitted
 from tidemill.config.keys import doc
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.model.job import JobSpec
@@ -84,26 +84,8 @@ class Messenger:
         Raises what the server refuses it with, or SiteError when it does not answer in `retry_s`: its messages wait at
         the broker then, and may be taken later; submit again with the same key to know.
         """
-        jobs = [specs] if isinstance(specs, JobSpec) else list(specs)
-        counts = [1] * len(jobs) if repeat is None else list(repeat)
-        if not jobs or len(counts) != len(jobs) or min(counts) < 1:
-            raise ConfigError(
-                "there is nothing to submit", hint="give at least one job, and a repeat >= 1 for each"
-            )
-        name = campaign or new_campaign(jobs[0].name or jobs[0].app or "run")
-        base = key or uuid.uuid4().hex
-        ids: list[int] = []
-        repeated, remark = False, ""
-        for number, (page, page_counts) in enumerate(pages(jobs, counts)):
-            request = SubmitRequest(
-                key=base if number == 0 else f"{base}-{number}", campaign=name, jobs=page,
-                shares=None if wishes is None else wishes.shares, notify=[] if wishes is None else list(wishes.notify),
-                repeat=page_counts if max(page_counts) > 1 else None,
-            )  # fmt: skip
-            reply = self.send(request)
-            ids.extend(range(reply.first_job, reply.first_job + reply.count))
-            repeated, remark = repeated or reply.repeated, remark or reply.remark
-        return Submission(campaign=name, jobs=ids, repeated=repeated, remark=remark)
+        asked = requests(specs, campaign=campaign, repeat=repeat, key=key, wishes=wishes)
+        return submitted(asked, self.send)
 
     def send(self, request: SubmitRequest) -> SubmitReply:
         """The server's answer to one request, which is sent again under its key until there is one."""
