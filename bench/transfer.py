@@ -71,6 +71,13 @@ CHECKED_XRDCP = ("--cksum", "adler32:source")
 Act = Callable[[], object]
 
 
+class Way(NamedTuple):
+    """What is measured, and the file that it makes."""
+
+    act: Act
+    target: Path
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One scheme; seconds are those of the fastest round."""
 
@@ -119,19 +126,20 @@ def cpu_s(server: Server | None) -> float:
     return mine + (0.0 if server is None else server.cpu_s())
 
 
-def measure_one(act: Act, server: Server | None) -> Taken:
+def measure_one(way: Way, server: Server | None) -> Taken:
+    way.target.unlink(missing_ok=True)  # of the round before: takes over a second for a GB on some disks
     os.sync()  # what the other side left to be written is not ours to wait for
     used_s, began_s = cpu_s(server), time.perf_counter()
-    act()
+    way.act()
     return Taken(time.perf_counter() - began_s, cpu_s(server) - used_s)
 
 
-def in_turn(rounds: int, acts: dict[str, Act], server: Server | None = None) -> dict[str, Taken]:
+def in_turn(rounds: int, ways: dict[str, Way], server: Server | None = None) -> dict[str, Taken]:
     """The fastest of each, measured turn by turn after one round that warms up all."""
-    taken: dict[str, list[Taken]] = {name: [] for name in acts}
+    taken: dict[str, list[Taken]] = {name: [] for name in ways}
     for number in range(rounds + 1):
-        for name, act in acts.items() if number % 2 else reversed(acts.items()):
-            one = measure_one(act, server)
+        for name, way in ways.items() if number % 2 else reversed(ways.items()):
+            one = measure_one(way, server)
             if number:
                 taken[name].append(one)
     return {name: min(each) for name, each in taken.items()}
@@ -160,18 +168,15 @@ def bench_file(folder: Path, mb: int, rounds: int) -> Row:
     theirs, ours = folder / "theirs", folder / "ours"
 
     def copy() -> None:
-        ours.unlink(missing_ok=True)
         transfer.fetch(transfer.look(source.as_uri()), ours, sha256=None)
 
     def copy_and_sum() -> None:
         copy()
         sums(ours, {"sha256"})
 
-    def cp() -> None:
-        theirs.unlink(missing_ok=True)
-        run("cp", str(source), str(theirs))
-
-    taken = in_turn(rounds, {"client": cp, "ours": copy, "summed": copy_and_sum})
+    cp = partial(run, "cp", str(source), str(theirs))
+    ways = {"client": Way(cp, theirs), "ours": Way(copy, ours), "summed": Way(copy_and_sum, ours)}
+    taken = in_turn(rounds, ways)
     for path in (source, theirs, ours):
         path.unlink()
     return row("file", "cp", taken, {})
@@ -266,31 +271,23 @@ def bench_server(server: Server, folder: Path, mb: int, rounds: int) -> Row:
     known: dict[str, str] = {}
 
     def bring() -> Moved:
-        ours.unlink(missing_ok=True)
         return mover.get(server.address("source"), ours, mover.watch())
 
     def bring_and_sum() -> None:
         mover.sum_up(ours, bring(), mover.watch())
 
-    def bring_theirs(get: Act) -> None:
-        theirs.unlink(missing_ok=True)
-        get()
-
     def send(by: Mover) -> None:
-        (server.data / "ours").unlink(missing_ok=True)
         by.put(ours, server.address("ours"), by.watch(), known=known)
 
-    def send_theirs(put: Act) -> None:
-        (server.data / "theirs").unlink(missing_ok=True)
-        put()
-
-    gets: dict[str, Act] = {name: partial(bring_theirs, get) for name, (_, get, _) in clients.items()}
-    come = in_turn(rounds, gets | {"ours": bring, "summed": bring_and_sum}, server)
+    gets = {name: Way(get, theirs) for name, (_, get, _) in clients.items()}
+    gets |= {"ours": Way(bring, ours), "summed": Way(bring_and_sum, ours)}
+    come = in_turn(rounds, gets, server)
     known |= sums(ours, {"sha256", "adler32"})
-    puts: dict[str, Act] = {name: partial(send_theirs, put) for name, (_, _, put) in clients.items()}
+    puts = {name: Way(put, server.data / "theirs") for name, (_, _, put) in clients.items()}
+    puts["ours"] = Way(partial(send, mover), server.data / "ours")
     if server.scheme == "https":
-        puts["unread"] = partial(send, unread)
-    go = in_turn(rounds, puts | {"ours": partial(send, mover)}, server)
+        puts["unread"] = Way(partial(send, unread), server.data / "ours")
+    go = in_turn(rounds, puts, server)
     return row(server.scheme, clients["client"][0], come, go)
 
 
@@ -329,7 +326,7 @@ def bench_small(server: Server, folder: Path) -> float:
         done=f"0-{SMALL_FILES - 1}",
     )
     try:
-        spent_s = measure_one(lambda: deliver(deliverer, delivery), server).seconds
+        spent_s = measure_one(Way(partial(deliver, deliverer, delivery), folder / "none"), server).seconds
     finally:
         here.close()
     return SMALL_FILES / spent_s

@@ -7,13 +7,14 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.transfer.checksum import PART_BYTES, Growing, canonical, joined_adler32, summer, sums
+from tidemill.transfer.checksum import PART_BYTES, Growing, canonical, idle_s, joined_adler32, summer, sums
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 5552, 5553, 1_000_001])
@@ -60,9 +61,12 @@ def test_a_file_that_grows_has_its_sums_when_it_is_whole(tmp_path: Path) -> None
     assert found["sha256"] == hashlib.sha256(content).hexdigest()
 
 
-def grow(path: Path, pieces: int, pause_s: float) -> dict[str, str]:
-    """What is made beside a file of so many MB that comes with these pauses, when only adler32 is needed."""
-    with Growing(path, {"adler32"}) as growing:
+def grow(
+    path: Path, pieces: int, pause_s: float, *, idle: Callable[[], float | None] = time.monotonic
+) -> dict[str, str]:
+    """What is made beside a file of so many MB that comes with these pauses, when only adler32 is needed; `idle`: the
+    time that processors had nothing to do, by default all."""
+    with Growing(path, {"adler32"}, idle=idle) as growing:
         with path.open("wb", buffering=0) as file:
             for number in range(pieces):
                 file.write(bytes([number % 251]) * 1_000_000)
@@ -75,6 +79,31 @@ def test_sha256_is_made_beside_a_file_that_comes_slowly(tmp_path: Path) -> None:
     assert found == sums(tmp_path / "slow", {"sha256", "adler32"})
 
 
+def test_sha256_waits_where_a_file_comes_slowly_because_all_processors_are_busy(tmp_path: Path) -> None:
+    assert grow(tmp_path / "busy", 12, 0.1, idle=lambda: 7.0) == sums(tmp_path / "busy", {"adler32"})
+    assert grow(tmp_path / "untold", 12, 0.1, idle=lambda: None).keys() == {"sha256", "adler32"}
+
+
+def test_time_without_work_is_told_as_the_kernel_tells_it_elsewhere() -> None:
+    up_s, idle_without_waiting_s = map(float, Path("/proc/uptime").read_text().split())
+    told = idle_s()
+    assert told is not None
+    assert idle_without_waiting_s - 1 <= told <= (up_s + 1) * (os.cpu_count() or 1)
+
+
+def test_a_file_in_large_pieces_side_by_side_is_quick_before_the_first_is_whole(tmp_path: Path) -> None:
+    path, content, come = tmp_path / "pieces", os.urandom(200_000), [0]
+    with (
+        path.open("wb", buffering=0) as file,
+        Growing(path, {"adler32"}, scattered=(lambda: 0, lambda: come[0])) as growing,
+    ):
+        file.write(content)
+        for _ in range(40):
+            come[0] += 100_000_000
+            time.sleep(0.02)
+        assert growing.end() == sums(path, {"adler32"})
+
+
 def test_a_file_that_comes_quickly_is_not_held_up_by_sums_that_nobody_compares(tmp_path: Path) -> None:
     found = grow(tmp_path / "quick", 40, 0.0)
     assert found == sums(tmp_path / "quick", {"adler32"})
@@ -82,7 +111,10 @@ def test_a_file_that_comes_quickly_is_not_held_up_by_sums_that_nobody_compares(t
 
 def test_what_is_not_yet_there_of_a_file_is_not_summed_up(tmp_path: Path) -> None:
     path, content, there = tmp_path / "holes", os.urandom(200_000), [0]
-    with path.open("wb", buffering=0) as file, Growing(path, {"sha256"}, there=lambda: there[0]) as growing:
+    with (
+        path.open("wb", buffering=0) as file,
+        Growing(path, {"sha256"}, scattered=(lambda: there[0], lambda: there[0])) as growing,
+    ):
         os.pwrite(file.fileno(), content[100_000:], 100_000)  # the second half comes first
         time.sleep(0.1)
         os.pwrite(file.fileno(), content[:100_000], 0)

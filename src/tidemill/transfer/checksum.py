@@ -28,7 +28,7 @@ EARLY_S = 0.25
 QUICK_BYTES_PER_S = 250e6
 """What comes faster leaves no processor time for checksums that nobody compares (SHA-256: 0.8 s of it for a GB, with
 the processor's own instructions): on few cores they would slow down the client, and hold up its connection. They are
-made when the file is there."""
+made when the file is there. So are those of what comes slowly because all processors are busy."""
 
 ADLER_BASE = 65521
 DIGITS = {"adler32": 8, "md5": 32, "sha256": 64}
@@ -146,15 +146,34 @@ def sums(path: Path, algorithms: set[str], watch: Watch | None = None) -> dict[s
     return {name: each.hexdigest() for name, each in summers.items()}
 
 
+def idle_s() -> float | None:
+    """Seconds that processors of this host have been idle since it began, all together: proc(5), the fourth and fifth
+    of `cpu` in /proc/stat; None if it does not tell."""
+    try:
+        with Path("/proc/stat").open("rb") as file:
+            words = file.readline().split()
+        return (int(words[4]) + int(words[5])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 class Growing:
-    """Checksums of a file that somebody else writes from its beginning to its end, made while it grows: those that are
-    `needed`, and SHA-256 if the file grows slowly."""
+    """Checksums of a file that somebody else writes, made while it grows: those that are `needed`, and SHA-256 if the
+    file grows slowly and a processor has time. `scattered`: where it is not written from its beginning to its end, up
+    to which byte it is sure to be there, and how many bytes have come in all (with many large pieces under way those
+    are far apart).
+    """
 
     def __init__(
-        self, path: Path, needed: AbstractSet[str], *, there: Callable[[], int] | None = None
+        self,
+        path: Path,
+        needed: AbstractSet[str],
+        *,
+        scattered: tuple[Callable[[], int], Callable[[], int]] | None = None,
+        idle: Callable[[], float | None] = idle_s,
     ) -> None:
         self._path = path
-        self._there = there  #: bytes that are sure to be there, where it is not written in order
+        self._scattered, self._idle = scattered, idle
         self._needed = needed
         self._summers: dict[str, Summer] = {}
         self._is_whole, self._is_left = threading.Event(), threading.Event()
@@ -187,7 +206,11 @@ class Growing:
                 buffer = memoryview(bytearray(SLICE_BYTES))
                 while not self._is_left.is_set():
                     is_whole = self._is_whole.is_set()
-                    room = SLICE_BYTES if self._there is None or is_whole else self._there() - file.tell()
+                    room = (
+                        SLICE_BYTES
+                        if self._scattered is None or is_whole
+                        else self._scattered[0]() - file.tell()
+                    )
                     count = file.readinto(buffer[: max(0, min(SLICE_BYTES, room))])
                     for each in self._summers.values():
                         each.update(buffer[: count or 0])
@@ -205,12 +228,14 @@ class Growing:
         while self._now(file) == before:
             if self._is_whole.wait(LOOK_S):
                 return False
-        before = self._now(file)
+        before, idle_before_s = self._now(file), self._idle()
         is_quick = self._is_whole.wait(EARLY_S)
-        return not is_quick and self._now(file) - before < QUICK_BYTES_PER_S * EARLY_S
+        if is_quick or self._now(file) - before >= QUICK_BYTES_PER_S * EARLY_S:
+            return False
+        return idle_before_s is None or (self._idle() or 0.0) - idle_before_s >= EARLY_S / 2
 
     def _now(self, file: IO[bytes]) -> int:
-        return os.fstat(file.fileno()).st_size if self._there is None else self._there()
+        return os.fstat(file.fileno()).st_size if self._scattered is None else self._scattered[1]()
 
 
 def canonical(algorithm: str, text: str) -> str | None:

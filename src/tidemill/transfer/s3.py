@@ -76,8 +76,9 @@ class S3Adapter:
         """See the contract."""
         tag = unquote(stat.version.split(" ")[1])
         with _told(place, "read", target), target.open("wb", buffering=0) as file:
-            pieces = _Pieces(self._client(place, watch), place, file, _Progress(watch))
-            with Growing(target, needed, there=pieces.there) as growing:
+            progress = _Progress(watch)
+            pieces = _Pieces(self._client(place, watch), place, file, progress)
+            with Growing(target, needed, scattered=(pieces.there, progress.moved)) as growing:
                 pieces.bring(stat.size_bytes, tag)
                 return growing.end()
 
@@ -281,6 +282,10 @@ class _Progress:
             self._moved += count
             moved = self._moved
         self._watch.tell(moved)
+
+    def moved(self) -> int:
+        """So many bytes up to now, wherever they belong."""
+        return self._moved
 
 
 @contextmanager
