@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.contract.transfer_world import SETTINGS, Server
 
+from tidemill.client.authority import Authority
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import TransferError
@@ -142,6 +143,18 @@ def test_an_unknown_authority_or_a_missing_key_file_is_a_matter_of_credentials(
     assert is_credential(error)
     assert "not trusted" in error.message
     assert is_credential(refusal(https.mover(certificate=tmp_path / "none.pem"), url, tmp_path))
+
+
+def test_an_authority_that_is_replaced_counts_from_the_next_request_on(https: Server, tmp_path: Path) -> None:
+    url, ca, right = https.make("in", CONTENT), tmp_path / "ca.pem", Path(str(https.endpoint.ca)).read_bytes()
+    wrong = Authority.create(tmp_path / "other", name="Other", days=2).certificate_path.read_bytes()
+    mover = https.mover(ONCE, ca=ca)
+    for number, content in enumerate((right, wrong, right)):
+        ca.write_bytes(content)
+        if content is right:
+            assert get(mover, url, tmp_path / f"in{number}") == CONTENT
+        else:
+            assert is_credential(refusal(mover, url, tmp_path))
 
 
 def test_an_expired_certificate_is_named_before_it_is_shown(https: Server, tmp_path: Path) -> None:

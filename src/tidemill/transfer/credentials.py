@@ -9,6 +9,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from tidemill import clock
@@ -29,7 +30,8 @@ REFUSED = re.compile(
 )
 """Words of clients by which a refusal for want of a credential is known."""
 
-TOKEN_BYTES_MAX = 65536
+CONTEXTS_MAX = 64
+"""Of TLS, kept: endpoints of a site that are in use."""
 
 
 def credential_error(place: Place, why: str, hint: str | None = None) -> TransferError:
@@ -76,24 +78,47 @@ def token(place: Place) -> str | None:
 def tls(place: Place) -> ssl.SSLContext:
     """How we speak TLS with this place. Raises TransferError where our files are missing or have expired."""
     endpoint = place.endpoint
-    context = ssl.create_default_context()
     try:
-        if endpoint.ca is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            if endpoint.ca.is_dir():
-                context.load_verify_locations(capath=str(endpoint.ca))
-            else:
-                context.load_verify_locations(cafile=str(endpoint.ca))
         if endpoint.certificate is not None:
             check_expiry(place, endpoint.certificate)
-            context.load_cert_chain(endpoint.certificate, endpoint.key)
+        files = endpoint.ca, endpoint.certificate, endpoint.key
+        return _context(*files, tuple(_stamp(each) for each in (files[0] or _host_cas(), *files[1:])))
     except (OSError, ssl.SSLError) as error:
         raise credential_error(
             place,
             f"our own files for it cannot be read: {error}",
             f"see `ca`, `certificate` and `key` of the endpoint `{endpoint.url}` in site.toml",
         ) from error
+
+
+@lru_cache(CONTEXTS_MAX)
+def _context(
+    ca: Path | None, certificate: Path | None, key: Path | None, stamps: tuple[object, ...]
+) -> ssl.SSLContext:
+    """Kept, because reading the CAs of a host takes 40 ms, for each request; `stamps`: of the files, so that new ones
+    count."""
+    if ca is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(**{"capath" if ca.is_dir() else "cafile": str(ca)})
+    if certificate is not None:
+        context.load_cert_chain(certificate, key)
     return context
+
+
+def _host_cas() -> Path | None:
+    """Where the CAs are that this host trusts, if anywhere."""
+    paths = ssl.get_default_verify_paths()
+    found = paths.cafile or paths.capath
+    return None if found is None else Path(found)
+
+
+def _stamp(path: Path | None) -> object:
+    if path is None:
+        return None
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_expiry(place: Place, certificate: Path) -> None:
