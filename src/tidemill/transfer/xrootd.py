@@ -29,8 +29,10 @@ SETTINGS = {
     "XRD_STREAMTIMEOUT": "60",
     "XRD_LOGLEVEL": "Error",
     "XRD_RUNFORKHANDLER": "0",
-    "XRD_CPCHUNKSIZE": str(1 << 20),  # as many bytes under way as by its defaults, 4 pieces of 8 MB; those miss the
-    "XRD_CPPARALLELCHUNKS": "32",  # caches of the processor, and it takes an eighth longer
+    # as many bytes under way as by its defaults, 4 pieces of 8 MB: those miss the processor's caches, which takes an
+    # eighth longer
+    "XRD_CPCHUNKSIZE": str(1 << 20),
+    "XRD_CPPARALLELCHUNKS": "32",
 }
 _LINE = re.compile(r"^(?P<key>\w+):\s+(?P<value>.*)$", re.MULTILINE)
 _AT = re.compile(r"(?<!\S)(?P<host>\[[^\]\s]{1,255}\]|[^\s:]{1,255}):(?P<port>\d+) (Server|Manager)")
