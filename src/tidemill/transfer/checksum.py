@@ -8,10 +8,9 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import cache
-from io import FileIO
 from pathlib import Path
 from typing import IO, Protocol, cast
 
@@ -133,23 +132,18 @@ def sums(path: Path, algorithms: set[str], watch: Watch | None = None) -> dict[s
     if not algorithms:
         return {}
     summers = {each: summer(each) for each in sorted(algorithms)}
+    buffer = memoryview(bytearray(SLICE_BYTES))
     try:
         with path.open("rb", buffering=0) as file:
-            take_all(file, summers.values(), watch)
+            while count := file.readinto(buffer):
+                for each in summers.values():
+                    each.update(buffer[:count])
+                if watch is not None:
+                    watch.begin()  # reading is no stalling
+                    watch.check()
     except OSError as error:
         raise of_os_error(error, f"read `{path}`") from error
     return {name: each.hexdigest() for name, each in summers.items()}
-
-
-def take_all(file: FileIO, summers: Collection[Summer], watch: Watch | None = None) -> None:
-    """Have all of them take what is left of this file. Raises OSError, TransferError where `watch` ends it."""
-    buffer = memoryview(bytearray(SLICE_BYTES))
-    while count := file.readinto(buffer):
-        for each in summers:
-            each.update(buffer[:count])
-        if watch is not None:
-            watch.begin()  # reading is no stalling
-            watch.check()
 
 
 def idle_s() -> float | None:

@@ -14,7 +14,7 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from pathlib import Path
@@ -25,7 +25,7 @@ from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import whole
 from tidemill.transfer import allowed, credentials
-from tidemill.transfer.checksum import Growing, Summer, canonical, summer, take_all
+from tidemill.transfer.checksum import Growing, Summer, canonical, summer
 from tidemill.transfer.contract import (
     DIRECTORIES_MAX,
     Direction,
@@ -120,12 +120,10 @@ class HttpAdapter:
             if size != stat.size_bytes or (version and f"{size} {version}" != stat.version):
                 target.unlink(missing_ok=True)
                 raise TransferError(f"`{place.shown}` has changed while it was read")
-            adler32 = (
-                summer("adler32") if "adler32" in needed else None
-            )  # costs nothing while a piece is at hand
-            with Growing(target, needed - {"adler32"}) as growing:
-                self._take(answer, target, have, watch, adler32)
-                return growing.end() | ({} if adler32 is None else {"adler32": adler32.hexdigest()})
+            at_hand = {each: summer(each) for each in needed & {"adler32"} if not have}  # costs nothing there
+            with Growing(target, needed - at_hand.keys()) as growing:
+                self._take(answer, target, have, watch, at_hand.values())
+                return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
 
     def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
         """See the contract."""
@@ -222,17 +220,17 @@ class HttpAdapter:
             failure=direction.failure,
         )
 
-    def _take(self, answer: _Answer, target: Path, have: int, watch: Watch, sums: Summer | None) -> None:
-        """Write the body behind what is there, and sum up both."""
+    def _take(
+        self, answer: _Answer, target: Path, have: int, watch: Watch, summers: Collection[Summer]
+    ) -> None:
+        """Write the body behind what is there, and sum it up."""
         size = have + _length(answer.response)
         try:
-            with target.open("r+b" if have else "w+b", buffering=0) as file:
+            with target.open("r+b" if have else "wb", buffering=0) as file:
                 file.truncate(have)
-                if sums is not None:
-                    take_all(file, [sums], watch)
                 file.seek(have)
                 with guarded(answer.socket, watch):
-                    _copy(answer.response, file, range(have, size), watch, sums)
+                    _copy(answer.response, file, range(have, size), watch, summers)
         except (TimeoutError, ssl.SSLError, http.client.HTTPException, ConnectionError) as error:
             raise _broken(answer.place, "read", error) from error
         except OSError as error:
@@ -281,15 +279,19 @@ class _Follower:
 
 
 def _copy(
-    response: http.client.HTTPResponse, file: IO[bytes], span: range, watch: Watch, sums: Summer | None
+    response: http.client.HTTPResponse,
+    file: IO[bytes],
+    span: range,
+    watch: Watch,
+    summers: Collection[Summer],
 ) -> None:
     """Write these bytes of a file, or as many as come, and sum them up."""
     buffer = memoryview(bytearray(PIECE_BYTES))
     at = span.start
     while at < span.stop and (count := _fill(response, buffer[: min(PIECE_BYTES, span.stop - at)])):
         view = buffer[:count]
-        if sums is not None:
-            sums.update(view)
+        for each in summers:
+            each.update(view)
         while view:
             view = view[file.write(view) :]
         at += count
