@@ -38,6 +38,23 @@ def test_payloads_see_no_secret_of_the_site_also_not_those_for_other_places(tmp_
     assert {tmp_path / "site", tmp_path / "more"} <= set(masked)
 
 
+def test_nor_those_that_the_agents_environment_names(tmp_path: Path) -> None:
+    environ = {
+        "X509_USER_PROXY": "/scratch/me/proxy", "BEARER_TOKEN_FILE": "/scratch/me/token", "X509_USER_KEY": "",
+        "KRB5CCNAME": "FILE:/scratch/me/ticket", "AWS_SHARED_CREDENTIALS_FILE": "credentials",
+    }  # fmt: skip
+    masked = masked_paths(tmp_path / "site", config(tmp_path), environ)
+    assert [path.name for path in masked if path.parent == Path("/scratch/me")] == [
+        "proxy",
+        "token",
+        "ticket",
+    ]
+    assert all(path.is_absolute() for path in masked)
+    assert masked_paths(tmp_path / "site", config(tmp_path), {"KRB5CCNAME": "KEYRING:persistent:7"}) == (
+        masked_paths(tmp_path / "site", config(tmp_path), {})
+    )
+
+
 def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:
     private = set(private_paths(tmp_path / "site", config(tmp_path)))
     assert private > set(masked_paths(tmp_path / "site", config(tmp_path)))
