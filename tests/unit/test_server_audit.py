@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,10 @@ from tidemill.wire.api import ActionRequest, Capacity, SubmitRequest, SyncReques
 
 NOV, DEC = 1_795_000_000_000_000, 1_798_000_000_000_000  # 2026-11-18, 2026-12-23
 ADA = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE, subject="/O=x/CN=ada", credential="ab12")
+
+
+def parse_us(day: str) -> int:
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1_000_000
 
 
 def body(on: str) -> bytes:
@@ -211,12 +216,26 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
 
 
 def test_old_months_go_and_the_rest_still_holds(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path)
-    for number, at_us in enumerate((1_500_000_000_000_000, NOV, DEC), start=1):
-        log.append([(number, at_us, body(f"campaign {number}"))])
-    assert log.prune(400 * 86400.0) == ["2017-07.jsonl"]
-    found = verify(tmp_path, at_least=4)
-    assert (found.first, found.lines) == (2, 3)  # the last one tells of the removal
+    months = [f"{2025 + number // 12}-{number % 12 + 1:02}" for number in range(15)]
+    log = AuditLog(tmp_path, now_us=lambda: parse_us("2026-03-20"))
+    for number, month in enumerate(months, start=1):
+        log.append([(number, parse_us(f"{month}-15"), body(f"campaign {number}"))])
+    assert log.begins_us == parse_us("2025-01-01")
+    assert log.prune(400 * 86400.0) == ["2025-01.jsonl"]
+    assert log.begins_us == parse_us("2025-02-01")
+    assert log.prune(400 * 86400.0) == []
+    found = verify(tmp_path, at_least=15)
+    assert (found.first, found.lines) == (2, 15)  # the last one tells of the removal
+
+
+def test_a_clock_that_is_years_ahead_removes_nothing(tmp_path: Path) -> None:
+    now = [NOV]
+    log = AuditLog(tmp_path, now_us=lambda: now[0])
+    log.append([(1, NOV, body("campaign 1"))])
+    now[0] = DEC + 3 * 365 * audit.DAY_US
+    log.append([(2, now[0], body("campaign 2"))])
+    assert log.prune(400 * 86400.0) == []
+    assert verify(tmp_path).first == 1
 
 
 def request(campaign: str = "c", key: str = "k", events: int = 1) -> SubmitRequest:

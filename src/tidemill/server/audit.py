@@ -15,7 +15,9 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ REFUSED_DAY_MAX = 2_000  #: and told a day; from then on one line a minute, in a
 TEXT_MAX = 500
 DAY_US = 86_400_000_000
 SYNC_NOTE_US = 60_000_000  #: what the syncs of a site did is told at most so often, summed up
+MONTH_S_MAX = 31 * 86400.0
 START = "0" * 64
 PIECE_BYTES = 64 * 1024
 _FILE = re.compile(r"^\d{4}-\d{2}\.jsonl$")
@@ -222,11 +225,21 @@ class AuditLog:
         """Number of lines, and the hash of the last one."""
         return self._n, self._prev
 
+    @property
+    def begins_us(self) -> int:
+        """When the first month of the log began; 0 while there is none."""
+        months = [path.name[:7] for path in _files(self._place)[:1]]
+        return (
+            int(datetime.strptime(f"{months[0]} +0000", "%Y-%m %z").timestamp()) * 1_000_000 if months else 0
+        )
+
     def prune(self, kept_s: float) -> list[str]:
-        """Remove months that ended longer ago than that; their names. The log says so before it happens."""
+        """Remove months that ended longer ago than that, if as many months of the log came since: a clock that is years
+        ahead for a while removes nothing. Their names. The log says so before it happens."""
         now_us = self._now_us()
         before = clock.utc_text(now_us - int(kept_s * 1e6))[:7]
-        gone = [path for path in _files(self._place)[:-1] if path.name[:7] < before]
+        since = max(1, ceil(kept_s / MONTH_S_MAX))
+        gone = [path for path in _files(self._place)[:-since] if path.name[:7] < before]
         for path in gone:
             told = _system("removed", path.name, lines_to=_last_number(path), kept_s=kept_s)
             self.append([], told)

@@ -49,10 +49,10 @@ def keep_offers(work: Work, site: Site, offers: Iterable[AppOffer]) -> None:
     work.session.many("insert_approved", new)
 
 
-def prune(work: Work, kept_us: int) -> None:
-    """Forget what is older."""
-    work.session.run("prune_ran", before=work.now_us - kept_us)
-    work.session.run("prune_placements", before=work.now_us - kept_us)
+def prune(work: Work, before_us: int) -> None:
+    """Forget what is from before that time."""
+    work.session.run("prune_ran", before=before_us)
+    work.session.run("prune_placements", before=before_us)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
