@@ -220,9 +220,9 @@ def test_old_months_go_and_the_rest_still_holds(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now_us=lambda: parse_us("2026-03-20"))
     for number, month in enumerate(months, start=1):
         log.append([(number, parse_us(f"{month}-15"), body(f"campaign {number}"))])
-    assert log.begins_us == parse_us("2025-01-01")
+    assert log.begins_us() == parse_us("2025-01-01")
     assert log.prune(400 * 86400.0) == ["2025-01.jsonl"]
-    assert log.begins_us == parse_us("2025-02-01")
+    assert log.begins_us() == parse_us("2025-02-01")
     assert log.prune(400 * 86400.0) == []
     found = verify(tmp_path, at_least=15)
     assert (found.first, found.lines) == (2, 15)  # the last one tells of the removal

@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.transfer.checksum import PART_BYTES, Growing, canonical, idle_s, joined_adler32, summer, sums
+from tidemill.transfer.checksum import (
+    PART_BYTES,
+    Growing,
+    Scattered,
+    canonical,
+    idle_s,
+    joined_adler32,
+    summer,
+    sums,
+)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 5552, 5553, 1_000_001])
@@ -95,7 +104,7 @@ def test_a_file_in_large_pieces_side_by_side_is_quick_before_the_first_is_whole(
     path, content, come = tmp_path / "pieces", os.urandom(200_000), [0]
     with (
         path.open("wb", buffering=0) as file,
-        Growing(path, {"adler32"}, scattered=(lambda: 0, lambda: come[0])) as growing,
+        Growing(path, {"adler32"}, scattered=Scattered(lambda: 0, lambda: come[0])) as growing,
     ):
         file.write(content)
         for _ in range(40):
@@ -113,7 +122,7 @@ def test_what_is_not_yet_there_of_a_file_is_not_summed_up(tmp_path: Path) -> Non
     path, content, there = tmp_path / "holes", os.urandom(200_000), [0]
     with (
         path.open("wb", buffering=0) as file,
-        Growing(path, {"sha256"}, scattered=(lambda: there[0], lambda: there[0])) as growing,
+        Growing(path, {"sha256"}, scattered=Scattered(lambda: there[0], lambda: there[0])) as growing,
     ):
         os.pwrite(file.fileno(), content[100_000:], 100_000)  # the second half comes first
         time.sleep(0.1)

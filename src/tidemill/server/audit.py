@@ -225,13 +225,12 @@ class AuditLog:
         """Number of lines, and the hash of the last one."""
         return self._n, self._prev
 
-    @property
     def begins_us(self) -> int:
         """When the first month of the log began; 0 while there is none."""
-        months = [path.name[:7] for path in _files(self._place)[:1]]
-        return (
-            int(datetime.strptime(f"{months[0]} +0000", "%Y-%m %z").timestamp()) * 1_000_000 if months else 0
-        )
+        files = _files(self._place)
+        if not files:
+            return 0
+        return int(datetime.strptime(f"{files[0].stem} +0000", "%Y-%m %z").timestamp()) * 1_000_000
 
     def prune(self, kept_s: float) -> list[str]:
         """Remove months that ended longer ago than that, if as many months of the log came since: a clock that is years

@@ -60,7 +60,7 @@ class Keeper:
 
     def _hourly(self) -> None:
         self._audit.prune(self._kept_s)
-        before_us = min(clock.now_us() - int(self._kept_s * 1e6), self._audit.begins_us)
+        before_us = min(clock.now_us() - int(self._kept_s * 1e6), self._audit.begins_us())
         self._api.dispatcher.write(lambda work: traces.prune(work, before_us))
         lines, head = self._audit.head
         _LOG.info("audit.head", lines=lines, head=head)

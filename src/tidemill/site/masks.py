@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidemill.config.site import SiteConfig
+from tidemill.transfer.credentials import secret_files
 
 _SERVER_MARK = "server.lock"
-_NAMED = (
-    "X509_USER_PROXY",
-    "X509_USER_KEY",
-    "BEARER_TOKEN_FILE",
-    "KRB5CCNAME",
-    "AWS_SHARED_CREDENTIALS_FILE",
-)
-"""Variables of the agent by which clients find what to show at endpoints for which the configuration names nothing."""
 
 
 def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
@@ -32,7 +25,7 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]
-    paths = [site_dir, *(each for each in private if each is not None), *_named(environ)]
+    paths = [site_dir, *(each for each in private if each is not None), *secret_files(environ)]
     scheme, _, socket = config.server.partition(":")
     if scheme == "unix":
         directory = Path(socket).parent
@@ -41,10 +34,3 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
         else:
             paths.append(Path(socket))
     return [*paths, *config.mask]
-
-
-def _named(environ: Mapping[str, str]) -> list[Path]:
-    """Files of credentials that the agent's environment names; of Kerberos, `FILE:PATH` or `DIR:PATH`."""
-    words = (environ.get(name, "") for name in _NAMED)
-    paths = (Path(word.removeprefix("FILE:").removeprefix("DIR:")) for word in words)
-    return [path for path in paths if path.is_absolute()]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, NamedTuple, Protocol, cast
 
 from tidemill.transfer.contract import TransferError, Watch, of_os_error
 
@@ -157,19 +157,24 @@ def idle_s() -> float | None:
         return None
 
 
+class Scattered(NamedTuple):
+    """How a file grows that is not written from its beginning to its end. With large pieces side by side the two are
+    far apart."""
+
+    there: Callable[[], int]  #: up to which byte it is sure to be there
+    come: Callable[[], int]  #: how many bytes have come in all
+
+
 class Growing:
     """Checksums of a file that somebody else writes, made while it grows: those that are `needed`, and SHA-256 if the
-    file grows slowly and a processor has time. `scattered`: where it is not written from its beginning to its end, up
-    to which byte it is sure to be there, and how many bytes have come in all (with many large pieces under way those
-    are far apart).
-    """
+    file grows slowly and a processor has time."""
 
     def __init__(
         self,
         path: Path,
         needed: AbstractSet[str],
         *,
-        scattered: tuple[Callable[[], int], Callable[[], int]] | None = None,
+        scattered: Scattered | None = None,
         idle: Callable[[], float | None] = idle_s,
     ) -> None:
         self._path = path
@@ -206,12 +211,10 @@ class Growing:
                 buffer = memoryview(bytearray(SLICE_BYTES))
                 while not self._is_left.is_set():
                     is_whole = self._is_whole.is_set()
-                    room = (
-                        SLICE_BYTES
-                        if self._scattered is None or is_whole
-                        else self._scattered[0]() - file.tell()
-                    )
-                    count = file.readinto(buffer[: max(0, min(SLICE_BYTES, room))])
+                    room = SLICE_BYTES
+                    if self._scattered is not None and not is_whole:
+                        room = max(0, min(room, self._scattered.there() - file.tell()))
+                    count = file.readinto(buffer[:room])
                     for each in self._summers.values():
                         each.update(buffer[: count or 0])
                     if not count and is_whole:
@@ -235,7 +238,7 @@ class Growing:
         return idle_before_s is None or (self._idle() or 0.0) - idle_before_s >= EARLY_S / 2
 
     def _now(self, file: IO[bytes]) -> int:
-        return os.fstat(file.fileno()).st_size if self._scattered is None else self._scattered[1]()
+        return os.fstat(file.fileno()).st_size if self._scattered is None else self._scattered.come()
 
 
 def canonical(algorithm: str, text: str) -> str | None:

@@ -17,9 +17,19 @@ from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import Place, TransferError
+from tidemill.wire.credentials import Credentials, read_secret
 
 PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR")
 """Of the agent's environment, what clients get: no settings of theirs that somebody left there."""
+
+SECRET = (
+    "X509_USER_PROXY",
+    "X509_USER_KEY",
+    "BEARER_TOKEN_FILE",
+    "KRB5CCNAME",
+    "AWS_SHARED_CREDENTIALS_FILE",
+)
+"""Variables by which clients find files that nobody else may have, where the configuration names none."""
 
 OWN = ("X509_USER_PROXY", "X509_USER_CERT", "X509_USER_KEY", "X509_CERT_DIR", "X509_VOMS_DIR", "KRB5CCNAME")
 """Credentials of the agent, for endpoints that name none."""
@@ -67,6 +77,13 @@ def environment(endpoint: Endpoint) -> dict[str, str]:
     return environ
 
 
+def secret_files(environ: Mapping[str, str]) -> list[Path]:
+    """Those that the agent's environment names; of Kerberos, `FILE:PATH` or `DIR:PATH`."""
+    words = (environ.get(name, "") for name in SECRET)
+    paths = (Path(word.removeprefix("FILE:").removeprefix("DIR:")) for word in words)
+    return [path for path in paths if path.is_absolute()]
+
+
 def token(place: Place) -> str | None:
     """The bearer token for this place, None if none is to be shown. Raises TransferError."""
     endpoint = place.endpoint
@@ -81,8 +98,8 @@ def tls(place: Place) -> ssl.SSLContext:
     try:
         if endpoint.certificate is not None:
             check_expiry(place, endpoint.certificate)
-        files = endpoint.ca, endpoint.certificate, endpoint.key
-        return _context(*files, tuple(_stamp(each) for each in (files[0] or _host_cas(), *files[1:])))
+        files = Credentials(certificate=endpoint.certificate, key=endpoint.key, ca=endpoint.ca or _host_cas())
+        return _context(endpoint.ca, endpoint.certificate, endpoint.key, files.marks())
     except (OSError, ssl.SSLError) as error:
         raise credential_error(
             place,
@@ -93,10 +110,10 @@ def tls(place: Place) -> ssl.SSLContext:
 
 @lru_cache(CONTEXTS_MAX)
 def _context(
-    ca: Path | None, certificate: Path | None, key: Path | None, stamps: tuple[object, ...]
+    ca: Path | None, certificate: Path | None, key: Path | None, marks: tuple[object, ...]
 ) -> ssl.SSLContext:
-    """Kept, because reading the CAs of a host takes 40 ms, for each request; `stamps`: of the files, so that new ones
-    count."""
+    """Kept, because reading the CAs of a host takes 40 ms, for each request; `marks`: of the files, so that new ones
+    count. Not `Credentials.context`: what newer Pythons refuse there (VERIFY_X509_STRICT) CAs of grids still have."""
     if ca is None:
         context = ssl.create_default_context()
     else:
@@ -112,13 +129,6 @@ def _host_cas() -> Path | None:
     paths = ssl.get_default_verify_paths()
     found = paths.cafile or paths.capath
     return None if found is None else Path(found)
-
-
-def _stamp(path: Path | None) -> object:
-    if path is None:
-        return None
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def check_expiry(place: Place, certificate: Path) -> None:
@@ -146,8 +156,6 @@ def _discovered(place: Place, environ: Mapping[str, str]) -> str | None:
 
 
 def _token_in(place: Place, path: Path) -> str:
-    from tidemill.wire.credentials import read_secret
-
     try:
         return read_secret(path)
     except ConfigError as error:

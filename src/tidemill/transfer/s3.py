@@ -19,7 +19,7 @@ from typing import IO, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tidemill.config.transfer import Endpoint
-from tidemill.transfer.checksum import PART_BYTES, Growing, canonical, sums
+from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, canonical, sums
 from tidemill.transfer.contract import Place, Stat, TransferError, Watch, of_os_error
 from tidemill.transfer.credentials import credential_error
 
@@ -78,7 +78,7 @@ class S3Adapter:
         with _told(place, "read", target), target.open("wb", buffering=0) as file:
             progress = _Progress(watch)
             pieces = _Pieces(self._client(place, watch), place, file, progress)
-            with Growing(target, needed, scattered=(pieces.there, progress.moved)) as growing:
+            with Growing(target, needed, scattered=Scattered(pieces.there, progress.moved)) as growing:
                 pieces.bring(stat.size_bytes, tag)
                 return growing.end()
 
