@@ -45,8 +45,8 @@ from tests.wire_values import program, settings  # noqa: E402
 from tidemill.node.binary import find_binary  # noqa: E402
 from tidemill.node.fleet import Fleet, create_fleet  # noqa: E402
 from tidemill.node.journal import FleetJournal, read_interval_s  # noqa: E402
-from tidemill.site.handout import Seat  # noqa: E402
-from tidemill.site.mailbox import Mailbox  # noqa: E402
+from tidemill.site.fleet.handout import Seat  # noqa: E402
+from tidemill.site.fleet.mailbox import Mailbox  # noqa: E402
 from tidemill.wire.node import FORMAT, Grant, JobDef, Manifest  # noqa: E402
 
 OPERATIONS_PER_S_MAX = 100.0

@@ -35,10 +35,10 @@ from tidemill.client.authority import Authority, Wanted
 from tidemill.model.application import Parameter, ParameterType
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output
-from tidemill.server.browse import CAMPAIGN_SORTS
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
+from tidemill.server.read.browse import CAMPAIGN_SORTS
 from tidemill.server.run import DATABASE
-from tidemill.server.store import Store
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,

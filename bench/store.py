@@ -28,11 +28,11 @@ import msgspec
 
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
-from tidemill.server import pages
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.listing import Filter
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Session, Store
+from tidemill.server.read import pages
+from tidemill.server.read.listing import Filter
 from tidemill.server.run import DATABASE
-from tidemill.server.store import Session, Store
 from tidemill.wire.api import (
     AppOffer,
     Capacity,

@@ -11,8 +11,8 @@ For each scheme a real server on the loopback (scripts/), a file of 1 GB, and tu
 `ratio` is ours over the client's, `checked_ratio` ours over the checked client's, `summed_ratio` summed over the
 client's; `put_...` the same for the way out, where the site knows the file's SHA-256 and Adler-32 since it was built.
 An httpd tells no checksum: what was put there is read back, so all bytes go twice; `put_unread_ratio` is without
-(`read_back = false`). Each is the fastest of several rounds. Nobody waits for the disk: neither clients nor we sync, and
-what the turn before has made is removed before the clock starts.
+(`read_back = false`). Each is the fastest of several rounds. Nobody waits for the disk: neither clients nor we sync,
+and what the turn before has made is removed before the clock starts.
 `davs` is XRootD's HTTPS, which tells checksums as grid storage does.
 
 `bound_s`: processor seconds of our side and the server together over the number of cores: where client, server and
@@ -52,10 +52,10 @@ from tests.contract.transfer_world import Server
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.departures import Departures
-from tidemill.site.moving import Here, MovesPendingError
-from tidemill.site.outputs import Deliverer, Delivery
-from tidemill.site.state import Part
+from tidemill.site.data.moves import Here, MovesPendingError
+from tidemill.site.data.outputs import Deliverer, Delivery
+from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.state.state import Part
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.credentials import environment
 from tidemill.transfer.file import FileTransfer, Roots

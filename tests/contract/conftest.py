@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from tests.contract.server_world import SCRIPT, World
 
-from tidemill.server.store import Store
+from tidemill.server.database.store import Store
 
 _NUMBERS = itertools.count(1)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
-from tidemill.server import pages
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.store import Session, Store
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Session, Store
+from tidemill.server.read import pages
 from tidemill.wire.api import (
     AppOffer,
     Capacity,

@@ -32,11 +32,11 @@ from schemathesis.specs.openapi.checks import (
 )
 from tests.integration.access_world import Certs, Issuer, World, submission, sync
 
-from tidemill.server import openapi
-from tidemill.server.app import Api, make_app
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.routes import ROUTES
-from tidemill.server.store import Store
+from tidemill.server.api import openapi
+from tidemill.server.api.app import Api, make_app
+from tidemill.server.api.routes import ROUTES
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.web.routes import PAGES, Page
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -14,14 +14,14 @@ from tidemill.config.notify import Hook, Mail, Notify, Rule
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
-from tidemill.server import pages
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.work import Kept
 from tidemill.server.notify import book
 from tidemill.server.notify.addressees import Addressees
 from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
 from tidemill.server.notify.message import Messenger
 from tidemill.server.notify.service import Gatherer, Post
-from tidemill.server.sync import Bad
-from tidemill.server.work import Kept
+from tidemill.server.read import pages
 from tidemill.wire.api import DrainRequest
 from tidemill.wire.notification import CampaignNews, Digest, FailuresNews, JobsNews, News, SiteNews
 

@@ -10,11 +10,11 @@ import pytest
 from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, leases
 
 from tidemill.model.metrics import Sample, family, wrong
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.health import PROBLEMS, health
-from tidemill.server.meters import Meters
-from tidemill.server.metrics import ServerMetrics
-from tidemill.server.store import Store
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.meters import Meters
+from tidemill.server.database.store import Store
+from tidemill.server.watch.health import PROBLEMS, health
+from tidemill.server.watch.metrics import ServerMetrics
 
 
 def names(world: World) -> list[str]:

@@ -13,11 +13,12 @@ from tests.contract.server_world import Site, World, done, leases
 from tidemill.errors import JobError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
-from tidemill.server import pages, traces
-from tidemill.server.audit import Entry
-from tidemill.server.listing import Filter
-from tidemill.server.rights import Forbidden
-from tidemill.server.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
+from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
+from tidemill.server.audit import traces
+from tidemill.server.audit.audit_log import Entry
+from tidemill.server.core.rights import Forbidden
+from tidemill.server.read import pages
+from tidemill.server.read.listing import Filter
 from tidemill.wire.api import ActionRequest, AllocationReport, RanRange, RanReport, SubmitRequest
 
 START_US = 1_795_000_000_000_000

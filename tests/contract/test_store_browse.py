@@ -9,10 +9,11 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
-from tidemill.server import browse, listing, pages, views
-from tidemill.server.listing import Filter, Sort
-from tidemill.server.routes import ROUTES, Call, OfCampaignQuery
-from tidemill.server.sync import Bad
+from tidemill.server.api.routes import ROUTES, Call, OfCampaignQuery
+from tidemill.server.core import views
+from tidemill.server.core.sync import Bad
+from tidemill.server.read import browse, listing, pages
+from tidemill.server.read.listing import Filter, Sort
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,

@@ -9,10 +9,10 @@ from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
 from tidemill.model.seed import campaign_offset
-from tidemill.server import pages
-from tidemill.server.queries import migrations
-from tidemill.server.store import Store, transaction
-from tidemill.server.sync import Bad, Conflict
+from tidemill.server.core.sync import Bad, Conflict
+from tidemill.server.database.queries import migrations
+from tidemill.server.database.store import Store, transaction
+from tidemill.server.read import pages
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ActionRequest,

@@ -13,13 +13,13 @@ from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, 
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
-from tidemill.server import pages
-from tidemill.server.dispatcher import Dispatcher, Missing
-from tidemill.server.listing import Filter
-from tidemill.server.records import COMPLETED
-from tidemill.server.store import Store, row
-from tidemill.server.sync import Bad
-from tidemill.server.work import Work, WrongEdgeError
+from tidemill.server.core.dispatcher import Dispatcher, Missing
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.rows import COMPLETED
+from tidemill.server.database.store import Store, row
+from tidemill.server.database.work import Work, WrongEdgeError
+from tidemill.server.read import pages
+from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
     AllocationReport,

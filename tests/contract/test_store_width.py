@@ -10,9 +10,9 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, leases
 
 from tidemill.model.job import JobSpec, Resources
-from tidemill.server.queries import migrations
-from tidemill.server.store import Store, _migrate, transaction
-from tidemill.server.sync import Bad
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.queries import migrations
+from tidemill.server.database.store import Store, _migrate, transaction
 from tidemill.wire.api import Capacity, Order
 
 WIDE = JobSpec(app="sim", resources=Resources(nodes=2, ranks=8, event_s=10.0))

@@ -25,7 +25,7 @@ from tests.fault.processes import Process, snapshot
 from tests.fault.world import TIDEMILL, namespace_command
 
 from tidemill.model.job import JobSpec
-from tidemill.site.intake import TOLD
+from tidemill.site.link.replies import TOLD
 from tidemill.wire.api import DoneReport, ReleaseReport, Report, SyncRequest
 
 DEADLINE_S = 60.0

@@ -23,14 +23,15 @@ from tidemill.config.tls import Tokens as Section
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.server import audit, revoked
-from tidemill.server.app import _decode
-from tidemill.server.certificates import Certificates, Stranger
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.api.app import _decode
+from tidemill.server.audit import audit_log
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.gateway.intake import Intake, Letter, SyncIntake
-from tidemill.server.issuers import parse as parse_keys
-from tidemill.server.store import Store
-from tidemill.server.tokens import Tokens
+from tidemill.server.identity import revocations
+from tidemill.server.identity.certificates import Certificates, Stranger
+from tidemill.server.identity.issuers import parse as parse_keys
+from tidemill.server.identity.tokens import Tokens
 from tidemill.transfer.allowed import check_endpoint
 from tidemill.wire.amqp import CONTENT_TYPE
 from tidemill.wire.api import ActionRequest, DrainRequest, SubmitRequest, SyncRequest
@@ -115,14 +116,14 @@ def _site_toml(content: bytes) -> SiteConfig:
 
 
 def _revoked(content: bytes) -> object:
-    return revoked.parse(content.decode(errors="replace"), Path("revoked.txt"))
+    return revocations.parse(content.decode(errors="replace"), Path("revoked.txt"))
 
 
 def _audit(content: bytes) -> object:
     place = folder() / "audited"
-    (place / audit.FOLDER).mkdir(parents=True, exist_ok=True)
-    (place / audit.FOLDER / "2026-11.jsonl").write_bytes(content)
-    return audit.verify(place)
+    (place / audit_log.FOLDER).mkdir(parents=True, exist_ok=True)
+    (place / audit_log.FOLDER / "2026-11.jsonl").write_bytes(content)
+    return audit_log.verify(place)
 
 
 def _target(content: bytes) -> object:

@@ -21,13 +21,13 @@ from tidemill.node.bundle import IndexTail
 from tidemill.node.fleet import work_files
 from tidemill.node.framed import decode_lines, frame
 from tidemill.node.journal import Merge, read_records
-from tidemill.site import drain
-from tidemill.site import log as site_log
-from tidemill.site.abilities import parse_abilities
-from tidemill.site.apart import _read as read_order
-from tidemill.site.applications import load_application
-from tidemill.site.probe import parse as parse_probe
-from tidemill.site.templates import check_templates
+from tidemill.site.applications.catalogue import load_application
+from tidemill.site.applications.templates import check_templates
+from tidemill.site.data.mover import _read as read_order
+from tidemill.site.setup.capabilities import parse_abilities
+from tidemill.site.setup.probe import parse as parse_probe
+from tidemill.site.staff import drain
+from tidemill.site.state import log as site_log
 from tidemill.wire.api import OutputRow
 from tidemill.wire.node import WorkFile
 

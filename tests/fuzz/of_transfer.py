@@ -18,7 +18,7 @@ from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
 from tidemill.server.notify.mail import Mailer
-from tidemill.site.transport import _reply_of
+from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit
 from tidemill.transfer.checksum import DIGITS, canonical
 from tidemill.transfer.contract import Direction, Place, TransferError, Watch

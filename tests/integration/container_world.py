@@ -16,7 +16,7 @@ from tests.integration.pilot_fleet import Field, field
 
 from tidemill.config.site import ContainerRuntime
 from tidemill.model.application import Application, Container, Mode, Runtime
-from tidemill.site.containers import environment_of, wrap_words
+from tidemill.site.applications.containers import environment_of, wrap_words
 
 NOBODY = 65534
 PROGRAMS = ("sh", "sleep", "cat", "env", "id", "ls", "mkdir", "rm")

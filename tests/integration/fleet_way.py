@@ -13,8 +13,8 @@ from tests.integration.pilot_fleet import Field, field, grants, program
 from tidemill import clock
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.fleet import WorkOrder
-from tidemill.site.handout import Seat
-from tidemill.site.mailbox import Mailbox
+from tidemill.site.fleet.handout import Seat
+from tidemill.site.fleet.mailbox import Mailbox
 from tidemill.wire.node import End, Ended, JobDef, Program, Returned
 
 Way = Literal["beside", "rank0", "none"]

@@ -14,9 +14,9 @@ from tests.integration.amqp_world import BrokerWorld
 
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.store import Session, Store
-from tidemill.site.transport import AmqpTransport, DirectTransport, HttpTransport, Transport
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Session, Store
+from tidemill.site.link.transport import AmqpTransport, DirectTransport, HttpTransport, Transport
 from tidemill.wire.api import (
     AppOffer,
     Capacity,

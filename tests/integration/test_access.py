@@ -32,8 +32,8 @@ from tests.integration.access_world import (
 from tidemill.client import Client
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.server.audit import verify
-from tidemill.server.routes import ROUTES
+from tidemill.server.api.routes import ROUTES
+from tidemill.server.audit.audit_log import verify
 from tidemill.server.run import lines_told
 from tidemill.wire.credentials import Credentials
 

@@ -19,9 +19,9 @@ from tests.integration.sync_ways import Server, Site, broker_at
 
 from tidemill.client.messages import Messenger
 from tidemill.model.job import JobSpec
+from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
-from tidemill.server.records import COMPLETED
-from tidemill.site.transport import AmqpTransport
+from tidemill.site.link.transport import AmqpTransport
 from tidemill.wire.api import Change
 
 CUT_S = float(os.environ.get("TIDEMILL_CUT_S", "4"))

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.integration.amqp_world import CONSUMER_TIMEOUT_S, QUEUE_MAX, BrokerWorld, Person, until
 
 from tidemill.model.metrics import wrong
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Session, Store
+from tidemill.server.database.work import Kept
 from tidemill.server.gateway.gateway import Gateway
-from tidemill.server.store import Session, Store
-from tidemill.server.work import Kept
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest
 
 pika = pytest.importorskip("pika")

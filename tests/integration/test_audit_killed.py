@@ -12,7 +12,7 @@ import pytest
 from tests.integration.test_server_api import Server, jobs, until
 
 from tidemill.errors import SiteError
-from tidemill.server.audit import verify
+from tidemill.server.audit.audit_log import verify
 from tidemill.server.run import lines_told
 
 

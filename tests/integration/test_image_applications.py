@@ -13,9 +13,9 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError
 from tidemill.image.catalogue import find_recipe
 from tidemill.model.job import JobSpec, Resources
-from tidemill.site.applications import Applications, load_application
-from tidemill.site.prepare import NodeShape, Preparer
-from tidemill.site.ranks import Launching
+from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.launching import Launching
+from tidemill.site.applications.programs import NodeShape, Preparer
 
 __all__ = ["place"]
 

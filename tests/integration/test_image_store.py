@@ -22,7 +22,7 @@ from tidemill.image.listing import read_listing
 from tidemill.image.recipe import Recipe, use_of
 from tidemill.image.removal import DOOMED, named_images, plan_removal, remove, used_packs
 from tidemill.image.verify import What, check_store, compare
-from tidemill.site.lacks import Image
+from tidemill.site.setup.limitations import Image
 
 __all__ = ["place"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.pilot_fleet import ROOT, binary
 
-from tidemill.site.abilities import Abilities, parse_abilities
+from tidemill.site.setup.capabilities import Abilities, parse_abilities
 
 NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a namespace with other settings, as root")

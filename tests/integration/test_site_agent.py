@@ -15,7 +15,7 @@ from tests.integration.test_server_api import UnixConnection
 
 from tidemill.errors import JobError
 from tidemill.model.job import Input, JobSpec, Output, OutputKind, Resources
-from tidemill.site.drain import drained, request_resume
+from tidemill.site.staff.drain import drained, request_resume
 from tidemill.wire.api import JobDetail
 
 FAST = Resources(event_s=0.05)

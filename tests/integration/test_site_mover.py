@@ -20,8 +20,8 @@ from tests.contract.transfer_world import Server
 
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
-from tidemill.site.apart import Apart, under_way
-from tidemill.site.moving import Order, order_id
+from tidemill.site.data.mover import Apart, under_way
+from tidemill.site.data.moves import Order, order_id
 from tidemill.transfer.contract import Direction
 
 FILES = 6

@@ -19,7 +19,7 @@ from tests.integration.sync_ways import Site, broker_at
 from tidemill.client import Client
 from tidemill.errors import TidemillError
 from tidemill.model.job import JobSpec
-from tidemill.site.transport import AmqpTransport, HttpTransport, Transport
+from tidemill.site.link.transport import AmqpTransport, HttpTransport, Transport
 from tidemill.wire.api import CampaignRow, SyncReply, SyncRequest
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import ConflictError, Connection

@@ -12,9 +12,9 @@ from tests.integration.amqp_world import BrokerWorld, Person, until
 from tests.integration.sync_ways import FAULTS, WAYS, Office, Server, Site, broker_at
 
 from tidemill.errors import SiteError
+from tidemill.server.database.rows import COMPLETED
 from tidemill.server.gateway.gateway import Gateway
-from tidemill.server.records import COMPLETED
-from tidemill.site.transport import AmqpTransport, Transport
+from tidemill.site.link.transport import AmqpTransport, Transport
 from tidemill.wire.http import ConflictError
 
 JOBS, EVENTS = 5, 9

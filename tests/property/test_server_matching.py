@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.matching import Candidate, Claim, decayed, match
+from tidemill.server.core.matching import Candidate, Claim, decayed, match
 
 
 @st.composite

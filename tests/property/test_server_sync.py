@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.records import Job
-from tidemill.server.store import Store
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.rows import Job
+from tidemill.server.database.store import Store
 from tidemill.wire.api import (
     AppOffer,
     CancelOrder,

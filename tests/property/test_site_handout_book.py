@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.test_site_handout import book, done, grant, seat, started
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.site.handout import Book, plan
+from tidemill.site.fleet.handout import Book, plan
 from tidemill.wire.node import Ended, Returned
 
 NAMES = ("a.1", "a.2", "b")

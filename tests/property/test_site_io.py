@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.site.io import SETTLE_S, STEP_S, Told, ceiling, parts
+from tidemill.site.fleet.io_budget import SETTLE_S, STEP_S, Told, ceiling, parts
 
 FLEETS = ("a", "b", "c", "d")
 DEMANDS = st.dictionaries(st.sampled_from(FLEETS), st.floats(0, 100), max_size=4)

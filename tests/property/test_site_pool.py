@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site import state as s
-from tidemill.site.pool import Pool
+from tidemill.site.state import state as s
+from tidemill.site.state.pool import Pool
 from tidemill.wire import api, node
 
 POISON_RETRIES = 2

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tidemill.config.limits import Limits
 from tidemill.errors import ProtocolError
 from tidemill.model.job import Input, JobSpec, Output
-from tidemill.site import state as s
-from tidemill.site.log import _encoder
-from tidemill.site.pool import Pool
-from tidemill.site.screen import NUMBER_MAX, Pace, Screen, room_of
+from tidemill.site.link.screening import NUMBER_MAX, Pace, Screen, room_of
+from tidemill.site.state import state as s
+from tidemill.site.state.log import _encoder
+from tidemill.site.state.pool import Pool
 from tidemill.wire import api
 
 LIMITS = Limits(jobs_max=5, spec_bytes_max=1_000, specs_bytes_max=2_000, events_max=1_000)

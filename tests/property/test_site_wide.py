@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.site.wide import HeldWide, Need, WideBounds, plan_wide
+from tidemill.site.fleet.wide import HeldWide, Need, WideBounds, plan_wide
 
 NEEDS = st.lists(
     st.builds(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
-from tidemill.server.certificates import Stranger
-from tidemill.server.tokens import Tokens
+from tidemill.server.identity.certificates import Stranger
+from tidemill.server.identity.tokens import Tokens
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER = "https://iam.example.org/"

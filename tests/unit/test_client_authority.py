@@ -22,7 +22,7 @@ from tidemill.cli.main import main
 from tidemill.client.authority import Authority, Issued, Wanted, describe
 from tidemill.config.amqp import Amqp
 from tidemill.errors import ConfigError
-from tidemill.server.revoked import parse
+from tidemill.server.identity.revocations import parse
 
 MESSAGES = Path(__file__).parents[2] / "docs" / "messages.md"
 DAY_US = 86_400_000_000

@@ -13,7 +13,7 @@ from tidemill.errors import ConfigError
 from tidemill.examples import APPLICATIONS, HERE, install
 from tidemill.model.application import Application, Mode
 from tidemill.model.job import OutputKind
-from tidemill.site.applications import load_application
+from tidemill.site.applications.catalogue import load_application
 
 
 def digest_of(path: Path) -> str:

@@ -13,11 +13,12 @@ from tests.contract.server_world import Site, World
 from tidemill.errors import SiteError
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via
 from tidemill.model.job import JobSpec
-from tidemill.server import audit, lasting
-from tidemill.server.audit import AuditLog, verify
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.store import Store
-from tidemill.server.work import Work
+from tidemill.server.audit import audit_log
+from tidemill.server.audit.audit_log import AuditLog, verify
+from tidemill.server.core import expiry
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
+from tidemill.server.database.work import Work
 from tidemill.wire.api import ActionRequest, Capacity, SubmitRequest, SyncRequest
 
 NOV, DEC = 1_795_000_000_000_000, 1_798_000_000_000_000  # 2026-11-18, 2026-12-23
@@ -29,7 +30,7 @@ def parse_us(day: str) -> int:
 
 
 def body(on: str) -> bytes:
-    return msgspec.json.encode(audit.entry(ADA, Act.SUBMIT, on, jobs=3))
+    return msgspec.json.encode(audit_log.entry(ADA, Act.SUBMIT, on, jobs=3))
 
 
 def filled(place: Path, notes: int = 6) -> Path:
@@ -112,35 +113,36 @@ def test_a_disk_that_was_full_leaves_a_torn_line_and_loses_no_note(tmp_path: Pat
 
 def test_refusals_are_told_a_hundred_a_minute(tmp_path: Path) -> None:
     log = AuditLog(tmp_path)
-    for number in range(audit.REFUSED_MAX + 50):
+    for number in range(audit_log.REFUSED_MAX + 50):
         log.refused("10.0.0.1", f"no credential was given {number}")
-    assert log.append([]) == audit.REFUSED_MAX + 1
+    assert log.append([]) == audit_log.REFUSED_MAX + 1
     text = next((tmp_path / "audit").iterdir()).read_text()
     assert '"why":"50 more refusals"' in text
     log.refused("10.0.0.1", "again")
-    assert log.append([]) == audit.REFUSED_MAX + 1  # within the same minute
+    assert log.append([]) == audit_log.REFUSED_MAX + 1  # within the same minute
 
 
 def test_refusals_of_a_day_fill_no_disk(tmp_path: Path) -> None:
     now = [NOV]
     log = AuditLog(tmp_path, now_us=lambda: now[0])
-    minutes = audit.REFUSED_DAY_MAX // audit.REFUSED_MAX + 60
+    minutes = audit_log.REFUSED_DAY_MAX // audit_log.REFUSED_MAX + 60
 
     def minute() -> int:
         now[0] += 60_000_000
         before = log.head[0]
-        for number in range(audit.REFUSED_MAX + 1):
+        for number in range(audit_log.REFUSED_MAX + 1):
             log.refused("10.0.0.1", f"no credential was given {number}")
         return log.append([]) - before
 
     told = [minute() for _ in range(minutes)]
-    assert sum(told) == audit.REFUSED_DAY_MAX + minutes
+    assert sum(told) == audit_log.REFUSED_DAY_MAX + minutes
     assert told[-1] == 1
     assert (
-        f'"why":"{audit.REFUSED_MAX + 1} more refusals"' in next((tmp_path / "audit").iterdir()).read_text()
+        f'"why":"{audit_log.REFUSED_MAX + 1} more refusals"'
+        in next((tmp_path / "audit").iterdir()).read_text()
     )
-    now[0] += audit.DAY_US
-    assert minute() == audit.REFUSED_MAX + 1
+    now[0] += audit_log.DAY_US
+    assert minute() == audit_log.REFUSED_MAX + 1
 
 
 def test_the_start_reads_the_end_of_a_large_log_only(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_the_start_reads_the_end_of_a_large_log_only(tmp_path: Path) -> None:
 def test_lines_are_found_from_the_end_whatever_the_pieces(tmp_path: Path, text: bytes, piece: int) -> None:
     path = tmp_path / "lines"
     path.write_bytes(text)
-    assert list(audit._lines_back(path, piece)) == text.splitlines()[::-1]
+    assert list(audit_log._lines_back(path, piece)) == text.splitlines()[::-1]
 
 
 def test_a_month_that_begins_with_a_torn_line_follows_the_one_before(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
         dispatcher.close()
     rows = world.reader.rows("audit_pending", limit=100)
     world.reader.close()
-    found = [msgspec.json.decode(row[2], type=audit.Entry) for row in rows]
+    found = [msgspec.json.decode(row[2], type=audit_log.Entry) for row in rows]
     told = [(each.facts["syncs"], each.facts["events"]) for each in found if each.act == "sync"]
     assert told == [(1, 0), (4, 6)]
 
@@ -232,7 +234,7 @@ def test_a_clock_that_is_years_ahead_removes_nothing(tmp_path: Path) -> None:
     now = [NOV]
     log = AuditLog(tmp_path, now_us=lambda: now[0])
     log.append([(1, NOV, body("campaign 1"))])
-    now[0] = DEC + 3 * 365 * audit.DAY_US
+    now[0] = DEC + 3 * 365 * audit_log.DAY_US
     log.append([(2, now[0], body("campaign 2"))])
     assert log.prune(400 * 86400.0) == []
     assert verify(tmp_path).first == 1
@@ -259,7 +261,7 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
         dispatcher.close()
     session = store.reader()
     notes = [
-        msgspec.json.decode(row[2], type=audit.Entry) for row in session.rows("audit_pending", limit=100)
+        msgspec.json.decode(row[2], type=audit_log.Entry) for row in session.rows("audit_pending", limit=100)
     ]
     session.close()
     assert [(each.act, each.on, each.name) for each in notes] == [
@@ -283,4 +285,4 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
         assert dispatcher.handle_submit(request(key="never", events=7200), ADA).remark == ""
     finally:
         dispatcher.close()
-    assert lasting.expected_s(request(events=100), []) == 100.0
+    assert expiry.expected_s(request(events=100), []) == 100.0

@@ -11,7 +11,7 @@ import pytest
 
 from tidemill.client.authority import Authority, Wanted
 from tidemill.config.tls import Tls
-from tidemill.server.certificates import Certificates
+from tidemill.server.identity.certificates import Certificates
 
 
 def renewed(authority: Authority, place: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from tidemill.config.limits import Limits
 from tidemill.model.job import JobSpec
-from tidemill.server.sync import fitting
+from tidemill.server.core.sync import fitting
 from tidemill.wire.api import ORDERS_MAX, DeliverOrder, LeaseOrder, Order, SyncReply
 
 

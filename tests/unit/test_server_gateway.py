@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tidemill.config.amqp import Amqp
 from tidemill.errors import ConfigError
-from tidemill.server import actions
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core import actions
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.gateway.feed import windows
 from tidemill.server.gateway.intake import Answer, Intake, Letter, SyncIntake
 from tidemill.server.gateway.setup import check, commands, definitions, rights
-from tidemill.server.health import health, problems
-from tidemill.server.metrics import ServerMetrics
-from tidemill.server.store import Store
+from tidemill.server.watch.health import health, problems
+from tidemill.server.watch.metrics import ServerMetrics
 from tidemill.wire.amqp import REPLIES, STATES, SUBMIT, SYNC
 from tidemill.wire.api import ActionReply, Change, ErrorReply
 from tidemill.wire.broker import broker_of, place_of

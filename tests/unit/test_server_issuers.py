@@ -20,10 +20,10 @@ from tidemill.config.server import ServerConfig
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server import issuers
-from tidemill.server.issuers import Keys, parse
-from tidemill.server.revoked import Revoked
-from tidemill.server.revoked import parse as parse_revoked
+from tidemill.server.identity import issuers
+from tidemill.server.identity.issuers import Keys, parse
+from tidemill.server.identity.revocations import Revoked
+from tidemill.server.identity.revocations import parse as parse_revoked
 from tidemill.server.run import read_keys
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}

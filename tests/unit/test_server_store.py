@@ -11,12 +11,12 @@ import pytest
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.server import mounts, records
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.queries import Dialect, load, migrations, parse, statements
-from tidemill.server.store import Store
-from tidemill.server.sync import Bad
-from tidemill.server.work import Work
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.sync import Bad
+from tidemill.server.database import mounts, rows
+from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
+from tidemill.server.database.store import Store
+from tidemill.server.database.work import Work
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
 SOURCE = resources.files("tidemill.server")
@@ -25,12 +25,7 @@ SOURCE = resources.files("tidemill.server")
 def test_both_databases_know_the_same_statements_and_all_are_used() -> None:
     of_sqlite, of_postgresql = (load(dialect) for dialect in Dialect)
     assert set(of_sqlite) == set(of_postgresql)
-    code = "".join(
-        file.read_text()
-        for folder in (SOURCE, SOURCE / "notify", SOURCE / "gateway")
-        for file in folder.iterdir()
-        if file.name.endswith(".py")
-    )
+    code = "".join(file.read_text() for file in SOURCE.rglob("*.py"))
     assert [name for name in of_sqlite if f'"{name}"' not in code] == []
     assert all(query.purpose.endswith(".") for query in of_sqlite.values())
 
@@ -196,7 +191,7 @@ def test_a_wall_clock_that_jumps_loses_no_site(tmp_path: Path) -> None:
 
 
 def test_usage_adds_up_and_keeps_the_largest_memory() -> None:
-    text = records.add_usage("", Usage(payloads=1, wall_us=5, rss_kb=7))
-    text = records.add_usage(text, Usage(payloads=2, wall_us=6, rss_kb=3))
+    text = rows.add_usage("", Usage(payloads=1, wall_us=5, rss_kb=7))
+    text = rows.add_usage(text, Usage(payloads=2, wall_us=6, rss_kb=3))
     assert re.fullmatch(r"[\d ]+", text)
-    assert records.usage_of(text) == Usage(payloads=3, wall_us=11, rss_kb=7)
+    assert rows.usage_of(text) == Usage(payloads=3, wall_us=11, rss_kb=7)

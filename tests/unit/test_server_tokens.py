@@ -18,9 +18,9 @@ from tests.unit.test_server_issuers import Iam, iam
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
 from tidemill.model.identity import Identity
-from tidemill.server.access import Guard, Keys
-from tidemill.server.certificates import Stranger
-from tidemill.server.tokens import Tokens
+from tidemill.server.identity.access import Guard, Keys
+from tidemill.server.identity.certificates import Stranger
+from tidemill.server.identity.tokens import Tokens
 
 __all__ = ["iam"]
 

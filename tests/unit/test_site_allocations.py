@@ -11,12 +11,12 @@ import pytest
 from tidemill.batch.contract import Answer, Ending, Status
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.model.state import AllocationState
-from tidemill.site import state as s
-from tidemill.site.allocations import Allocations, Ask
-from tidemill.site.costs import Costs
-from tidemill.site.errands import Acted, Acts
-from tidemill.site.log import SiteLog, restore
-from tidemill.site.nodes import Nodes
+from tidemill.site.nodes.allocations import Allocations, Ask
+from tidemill.site.nodes.bad_nodes import Nodes
+from tidemill.site.nodes.batch_calls import Acted, Acts
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.state import state as s
+from tidemill.site.state.log import SiteLog, restore
 
 CONFIG = SiteConfig(name="here", server="unix:/s", batch="slurm", cluster=Cluster(unknown_s=600))
 ASK = Ask(fleet="e1-1", nodes=1, cores=4, memory_mb=0, walltime_s=600)

@@ -11,9 +11,9 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources
-from tidemill.site import state as s
-from tidemill.site.applications import Applications, load_application
-from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.programs import NodeShape, Preparer
+from tidemill.site.state import state as s
 from tidemill.wire.node import JobDef, Program
 
 APP = """name = "sim"

@@ -14,11 +14,17 @@ import pytest
 from tidemill.config.site import ContainerRuntime
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.application import Application, Container, Mode, Runtime
-from tidemill.site.applications import Applications, load_application
-from tidemill.site.compatibility import ASPECTS, KINDS, cell, check, may_trace, table
-from tidemill.site.contained import inside
-from tidemill.site.containers import INNER_ROOT, environment_of, parse_image, version_of, wrap_words
-from tidemill.site.setup import key_of, setup_of
+from tidemill.site.applications.approval import inside
+from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.compatibility import ASPECTS, KINDS, cell, check, may_trace, table
+from tidemill.site.applications.containers import (
+    INNER_ROOT,
+    environment_of,
+    parse_image,
+    version_of,
+    wrap_words,
+)
+from tidemill.site.applications.setup_lines import key_of, setup_of
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "ab" * 32

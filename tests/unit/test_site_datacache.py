@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import SiteError
-from tidemill.site.datacache import DataCache, Entry, Kept, Limits, evict
+from tidemill.site.data.cache import DataCache, Entry, Kept, Limits, evict
 
 ROOMY = Limits(total_bytes=1000, idle_bytes=1000, age_s=1e9)
 DAY_US = 86400 * 1_000_000

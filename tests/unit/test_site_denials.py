@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.errors import ConfigError, SiteError
-from tidemill.site import denials
-from tidemill.site.denials import LOOK_S, Denials
+from tidemill.site.staff import denials
+from tidemill.site.staff.denials import LOOK_S, Denials
 
 
 def agents(site: Path, *always: str) -> Denials:

@@ -12,10 +12,10 @@ from tidemill import config
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site_init import draw
 from tidemill.config.site import SiteConfig
-from tidemill.site.advice import advise, is_unconfigured
-from tidemill.site.detect import Login, Suggestion, Wishes, elf_machine, of_node, suggest
-from tidemill.site.finding import Finding
-from tidemill.site.probe import NodeFacts, parse
+from tidemill.site.setup.advice import advise, is_unconfigured
+from tidemill.site.setup.detection import Login, Suggestion, Wishes, elf_machine, of_node, suggest
+from tidemill.site.setup.finding import Finding
+from tidemill.site.setup.probe import NodeFacts, parse
 
 WISHES = Wishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
 LOGIN = Login(host="login1", machine="x86_64", binary="/opt/tidemill-node", binary_machine="x86_64")

@@ -13,9 +13,9 @@ from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import JobError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.site.applications import Applications
-from tidemill.site.digest import INLINE_BYTES_MAX, RECORD, Digests, PendingError
-from tidemill.site.prepare import NodeShape, Preparer
+from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.checksums import INLINE_BYTES_MAX, RECORD, Digests, PendingError
+from tidemill.site.applications.programs import NodeShape, Preparer
 
 LARGE = INLINE_BYTES_MAX + 1
 

@@ -8,10 +8,10 @@ import pytest
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.state import AllocationState
-from tidemill.site.costs import Costs
-from tidemill.site.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late
-from tidemill.site.nodes import Nodes
-from tidemill.site.state import Allocation
+from tidemill.site.nodes.bad_nodes import Nodes
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late
+from tidemill.site.state.state import Allocation
 from tidemill.wire.node import Done, Started
 
 SECOND = 1_000_000

@@ -1,4 +1,4 @@
-"""site/exporter.py on real sockets."""
+"""site/watch/exporter.py on real sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidemill.site.exporter import READERS_MAX, Listener
+from tidemill.site.watch.exporter import READERS_MAX, Listener
 
 
 def asked_names(*_: object) -> str:

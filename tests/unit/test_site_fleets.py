@@ -12,9 +12,9 @@ from tidemill.config.site import Harvest, SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
 from tidemill.node.framed import frame
-from tidemill.site import state as s
-from tidemill.site.fleets import Fleets, OpenFleet
-from tidemill.site.identity import SupersededError
+from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.state import state as s
+from tidemill.site.state.identity import SupersededError
 from tidemill.wire.node import Returned
 
 CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))

@@ -10,10 +10,10 @@ from tests.unit.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
 from tidemill.model.job import JobSpec
-from tidemill.site import state as s
-from tidemill.site.fleets import Fleets
-from tidemill.site.granting import Granting
-from tidemill.site.staging import Stage
+from tidemill.site.data.staging import Stage
+from tidemill.site.fleet.fleets import Fleets
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.state import state as s
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import LeaseOrder, ReleaseReport
 

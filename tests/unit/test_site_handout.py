@@ -6,7 +6,7 @@ import msgspec
 from tests import wire_values
 
 from tidemill import clock
-from tidemill.site.handout import INTERVALS, Book, Given, Seat, plan, shares_of
+from tidemill.site.fleet.handout import INTERVALS, Book, Given, Seat, plan, shares_of
 from tidemill.wire.node import Done, Ended, Grant, JobDef, Program, Returned, Started
 
 T = 60.0

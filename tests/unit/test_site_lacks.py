@@ -12,9 +12,9 @@ import pytest
 from tidemill.config import describe
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.site.abilities import Abilities, parse_abilities
-from tidemill.site.finding import Finding
-from tidemill.site.lacks import Image, of_abilities
+from tidemill.site.setup.capabilities import Abilities, parse_abilities
+from tidemill.site.setup.finding import Finding
+from tidemill.site.setup.limitations import Image, of_abilities
 
 
 def way(name: str, *, why: str = "", cost: str = "") -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemill.harvest.records import Submitted
 from tidemill.model.state import AllocationState
-from tidemill.site.leftovers import BATCH, KEPT_MAX, KEPT_S, Batch, Leftovers
-from tidemill.site.state import Allocation
+from tidemill.site.nodes.retention import BATCH, KEPT_MAX, KEPT_S, Batch, Leftovers
+from tidemill.site.state.state import Allocation
 
 SECOND = 1_000_000
 DAY_US = int(KEPT_S * SECOND)

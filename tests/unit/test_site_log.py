@@ -8,8 +8,8 @@ import pytest
 
 from tidemill.errors import ProtocolError
 from tidemill.model.job import JobSpec
-from tidemill.site import state as s
-from tidemill.site.log import SiteLog, restore
+from tidemill.site.state import state as s
+from tidemill.site.state.log import SiteLog, restore
 from tidemill.wire.api import LeaseOrder
 
 

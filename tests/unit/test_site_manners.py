@@ -12,10 +12,10 @@ from tidemill.config.site import Yielding
 from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
-from tidemill.site import drain
-from tidemill.site import state as s
-from tidemill.site.manners import Signs, retreat, sign_of_stop
-from tidemill.site.pool import Pool
+from tidemill.site.staff import drain
+from tidemill.site.staff.manners import Signs, retreat, sign_of_stop
+from tidemill.site.state import state as s
+from tidemill.site.state.pool import Pool
 from tidemill.wire import api, node
 
 LIMITS = Yielding()

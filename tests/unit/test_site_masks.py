@@ -1,4 +1,4 @@
-"""site/masks.py."""
+"""site/data/masks.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
-from tidemill.site.masks import masked_paths, private_paths
+from tidemill.site.data.masks import masked_paths, private_paths
 
 KEYS = Path("/srv/keys")
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.integration.pilot_fleet import program
 
-from tidemill.site.memory import IMAGE_SERVER_MB, SCRATCH_MB_MIN, has_room, images_mb, slot_memory
-from tidemill.site.results import note_text, with_note
+from tidemill.site.applications.memory import (
+    IMAGE_SERVER_MB,
+    SCRATCH_MB_MIN,
+    has_room,
+    images_mb,
+    slot_memory,
+)
+from tidemill.site.state.results import note_text, with_note
 from tidemill.wire.node import ImageUse, Noted, StagedFile
 
 

@@ -9,9 +9,9 @@ import draw_metrics
 
 from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
-from tidemill.site.costs import Costs
-from tidemill.site.state import Allocation
-from tidemill.site.summary import Summary
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.state.state import Allocation
+from tidemill.site.watch.summary import Summary
 from tidemill.wire.node import Done, Ended, Failed, Started
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

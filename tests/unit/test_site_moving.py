@@ -22,10 +22,10 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
-from tidemill.site.apart import _step
-from tidemill.site.identity import claim
-from tidemill.site.moving import Here, Order, Outcome, due, make, order_id
-from tidemill.site.staging import Stage
+from tidemill.site.data.mover import _step
+from tidemill.site.data.moves import Here, Order, Outcome, due, make, order_id
+from tidemill.site.data.staging import Stage
+from tidemill.site.state.identity import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover

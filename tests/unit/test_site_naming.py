@@ -15,7 +15,16 @@ from tidemill.harvest.situation import (
     Situation,
     Waiting,
 )
-from tidemill.site.naming import Choice, Group, Orders, Shape, ends_of, given_back, orders, with_names
+from tidemill.site.nodes.selection import (
+    Choice,
+    Group,
+    Orders,
+    Shape,
+    ends_of,
+    given_back,
+    orders,
+    with_names,
+)
 
 
 def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:

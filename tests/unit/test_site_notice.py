@@ -12,7 +12,7 @@ import pytest
 from tidemill.config.contact import Mail
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.site.notice import can_mail, send, stop_text
+from tidemill.site.staff.mail import can_mail, send, stop_text
 
 CONFIG = SiteConfig(name="centre", server="unix:/s", contact="operator@example.org")
 

@@ -11,8 +11,8 @@ import pytest
 
 from tidemill.errors import JobError
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.outputs import DamagedError, Deliverer, Delivery, JobManifest
-from tidemill.site.state import Part
+from tidemill.site.data.outputs import DamagedError, Deliverer, Delivery, JobManifest
+from tidemill.site.state.state import Part
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
 

@@ -10,9 +10,8 @@ from tidemill.harvest.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.capacity import Ahead, wanted
-from tidemill.site.naming import Choice, Named, Shape, with_names
-from tidemill.site.planning import (
+from tidemill.site.fleet.capacity import Ahead, wanted
+from tidemill.site.nodes.planning import (
     Demand,
     Starts,
     anything,
@@ -26,8 +25,9 @@ from tidemill.site.planning import (
     poll_s_of,
     starts_left,
 )
-from tidemill.site.retry import decide as decide_retry
-from tidemill.site.state import Allocation, Piece
+from tidemill.site.nodes.selection import Choice, Named, Shape, with_names
+from tidemill.site.state.retry import decide as decide_retry
+from tidemill.site.state.state import Allocation, Piece
 
 CONFIG = SiteConfig(name="s", server="unix:/s", nodes_max=10, start_backoff_s=2, start_backoff_max_s=60)
 CLUSTER = msgspec.structs.replace(CONFIG, batch="slurm")

@@ -15,7 +15,7 @@ from tests.wire_values import program
 from tidemill import clock
 from tidemill.image.profile import Mount, read_profile
 from tidemill.node.framed import frame
-from tidemill.site.profiles import NOTED_LOOKS_MAX, VERSIONS_MAX, Profiles, Version, cost_of
+from tidemill.site.applications.profiles import NOTED_LOOKS_MAX, VERSIONS_MAX, Profiles, Version, cost_of
 from tidemill.wire.api import AppOffer
 from tidemill.wire.node import IndexEntry, Noted, Program, Returned
 

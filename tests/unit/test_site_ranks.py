@@ -12,11 +12,11 @@ from tidemill.errors import ConfigError, JobError
 from tidemill.model.failure import FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources, Width
-from tidemill.site import state as s
-from tidemill.site.applications import Applications, load_application
-from tidemill.site.blame import explain
-from tidemill.site.prepare import NodeShape, Preparer
-from tidemill.site.ranks import ENV, Launching, find_launcher, launcher_words
+from tidemill.site.applications.catalogue import Applications, load_application
+from tidemill.site.applications.launching import ENV, Launching, find_launcher, launcher_words
+from tidemill.site.applications.programs import NodeShape, Preparer
+from tidemill.site.state import state as s
+from tidemill.site.state.attribution import explain
 from tidemill.wire.node import Failed, JobDef, Program
 
 APP = """name = "sim"

@@ -10,7 +10,7 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
-from tidemill.site.staging import STAGED_BYTES_MIN, Stage
+from tidemill.site.data.staging import STAGED_BYTES_MIN, Stage
 from tidemill.transfer.file import Roots
 
 CONTENT = b"x" * STAGED_BYTES_MIN

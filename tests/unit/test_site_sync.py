@@ -1,4 +1,4 @@
-"""site/sync.py with a real HTTP server at the other end."""
+"""site/link/sync.py with a real HTTP server at the other end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.site.sync import Sync
-from tidemill.site.transport import HttpTransport
+from tidemill.site.link.sync import Sync
+from tidemill.site.link.transport import HttpTransport
 from tidemill.wire.api import REQUEST_BYTES_MAX, Capacity, FailureReport, SyncReply, SyncRequest
 from tidemill.wire.http import Connection
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
-from tidemill.site.view import Tide, node_counts, place
+from tidemill.site.watch.views import Tide, node_counts, place
 from tidemill.wire.api import TIDE_POINTS_MAX, TidePoint
 
 

@@ -11,7 +11,7 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
-from tidemill.site.staging import STAGED_BYTES_MIN, Stage
+from tidemill.site.data.staging import STAGED_BYTES_MIN, Stage
 from tidemill.transfer.file import FileTransfer, Roots, is_location, local_path
 
 

@@ -1,4 +1,4 @@
-//! What was found out about a node. `src/tidemill/site/abilities.py` reads it.
+//! What was found out about a node. `src/tidemill/site/setup/capabilities.py` reads it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Memory that programs take on a node: the same answer in lead and pilot, and in `src/tidemill/site/memory.py`.
+//! Memory that programs take on a node: the same answer in lead and pilot, and in `src/tidemill/site/applications/memory.py`.
 //!
 //! A slot takes what its payloads may use and what its work directory may grow to, since both are memory. Images are
 //! there once for all slots. A node without room for a work directory may have a place for it elsewhere (`spill`).

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.site.abilities import Abilities, parse_abilities
-from tidemill.site.finding import Finding
-from tidemill.site.lacks import Image, of_abilities
+from tidemill.site.setup.capabilities import Abilities, parse_abilities
+from tidemill.site.setup.finding import Finding
+from tidemill.site.setup.limitations import Image, of_abilities
 
 TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
 

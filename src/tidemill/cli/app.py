@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError, did_you_mean
 from tidemill.report.tables import bytes_text, count_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
-    from tidemill.site.applications import Approved
+    from tidemill.site.applications.catalogue import Approved
 
 
 def define_list(parser: Parser) -> None:
@@ -128,7 +128,7 @@ def _default(parameter: Any) -> str:
 
 def check(args: Namespace) -> int:
     """Check application files as a site would; print what there is to approve."""
-    from tidemill.site.applications import load_application
+    from tidemill.site.applications.catalogue import load_application
 
     store = None if args.store is None else args.store.absolute()
     checked = [(path, load_application(path, store=store)) for path in args.files]
@@ -187,7 +187,7 @@ def _show_contained(each: Approved) -> None:
     for line in each.app.setup:
         show(f"    setup      {line}")
     if each.app.setup:
-        from tidemill.site.setup import key_of
+        from tidemill.site.applications.setup_lines import key_of
 
         show(f"               kept on node types as {key_of(each.app)}")
 

@@ -86,7 +86,7 @@ def _show_job(row: AuditRow) -> None:
 
 def _verify(args: Namespace) -> int:
     from tidemill.client.home import home_dir
-    from tidemill.server.audit import verify
+    from tidemill.server.audit.audit_log import verify
     from tidemill.server.run import lines_told
 
     place = (args.dir or home_dir(args.home) / "server").absolute()

@@ -19,7 +19,7 @@ from tidemill.cli.site_init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text
-from tidemill.site.finding import Finding
+from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -92,8 +92,8 @@ def _site(args: Namespace, home: Path) -> Iterator[Finding]:
 def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.cli.abilities import site_images
     from tidemill.cli.site_init import login_facts, probe_node
-    from tidemill.site.detect import of_node
-    from tidemill.site.lacks import of_abilities
+    from tidemill.site.setup.detection import of_node
+    from tidemill.site.setup.limitations import of_abilities
 
     login = login_facts(directory, read.node_binary)
     try:
@@ -160,7 +160,7 @@ def _available_bytes() -> int:
 
 def _home(home: Path) -> Iterator[Finding]:
     from tidemill.cli.home_parts import check_parts, server_part
-    from tidemill.server.mounts import file_system, refuse_network
+    from tidemill.server.database.mounts import file_system, refuse_network
 
     exists = home.exists()
     part = server_part(home)

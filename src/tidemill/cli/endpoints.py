@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.site.finding import Finding
+from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -31,7 +31,7 @@ def examine_endpoints(read: SiteConfig) -> Iterator[Finding]:
 
 def examine_broker(read: SiteConfig) -> Iterator[Finding]:
     """Where the server is reached by messages: whether address, certificate and library will do. Connects to nobody."""
-    from tidemill.site.transport import credentials_of
+    from tidemill.site.link.transport import credentials_of
     from tidemill.wire.broker import broker_of, is_broker, library
 
     if not is_broker(read.server):

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable
 
-from tidemill.site.finding import Finding
+from tidemill.site.setup.finding import Finding
 
 WIDTH_MIN, WIDTH_MAX = 60, 100
 INDENT = 20

@@ -23,7 +23,7 @@ def split_home(home: Path, places: tuple[Path, ...] = LOCAL_PLACES) -> Path | No
 
     None where the home needs no such thing, or has a server already. Raises ConfigError where no local disk is found.
     """
-    from tidemill.server.mounts import refuse_network
+    from tidemill.server.database.mounts import refuse_network
 
     if any((home / name).is_symlink() or (home / name).exists() for name in _LINKED):
         return None
@@ -35,7 +35,7 @@ def split_home(home: Path, places: tuple[Path, ...] = LOCAL_PLACES) -> Path | No
 
 
 def _split(home: Path, places: tuple[Path, ...], error: ConfigError) -> Path:
-    from tidemill.server.mounts import refuse_network
+    from tidemill.server.database.mounts import refuse_network
 
     for place in places:
         try:

@@ -67,7 +67,7 @@ def run(args: Namespace) -> int:
     log.to_stderr(args.log_level, args.log_format)
     config = read_site(directory)
     if args.only == "transfer":
-        from tidemill.site.apart import run_mover
+        from tidemill.site.data.mover import run_mover
 
         if config.transfer.where != "apart":
             raise ConfigError(
@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
 
 def drain(args: Namespace) -> int:
     """Write the STOP file: the agent takes no more work, pilots finish what they have and leave."""
-    from tidemill.site.drain import drained, request_drain
+    from tidemill.site.staff.drain import drained, request_drain
 
     directory = site_directory(args)
     before = drained(directory)
@@ -101,7 +101,7 @@ def drain(args: Namespace) -> int:
 
 def resume(args: Namespace) -> int:
     """Let the site work again; both reasons are kept in SITE/resumed.log."""
-    from tidemill.site.drain import drained, request_resume
+    from tidemill.site.staff.drain import drained, request_resume
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -116,7 +116,7 @@ def resume(args: Namespace) -> int:
 
 def deny(args: Namespace) -> int:
     """Let nothing of a submitter run here, whatever the server says: the agent ends his payloads within seconds."""
-    from tidemill.site import denials
+    from tidemill.site.staff import denials
 
     directory = site_directory(args)
     read_site(directory)
@@ -132,7 +132,7 @@ def deny(args: Namespace) -> int:
 
 def allow(args: Namespace) -> int:
     """Let a submitter's jobs run here again; who said so and why is kept in SITE/denied.log."""
-    from tidemill.site import denials
+    from tidemill.site.staff import denials
 
     directory = site_directory(args)
     read_site(directory)

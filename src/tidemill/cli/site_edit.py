@@ -14,8 +14,8 @@ from tidemill.cli.configfile import locate, set_keys, write_again
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.site.detect import NODE_HOURS_FIRST, NODES_FIRST
-from tidemill.site.finding import Finding
+from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
+from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
@@ -281,7 +281,7 @@ def _certificate(read: SiteConfig) -> Iterator[Finding]:
 
 
 def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
-    from tidemill.site.applications import Applications
+    from tidemill.site.applications.catalogue import Applications
 
     applications = Applications(directory / "apps", site=read)
     applications.refresh()
@@ -317,8 +317,8 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
 
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.batch.open import open_batch
-    from tidemill.site.advice import advise
-    from tidemill.site.detect import Wishes, choose_partition, of_facts
+    from tidemill.site.setup.advice import advise
+    from tidemill.site.setup.detection import Wishes, choose_partition, of_facts
 
     try:
         facts = open_batch(read, directory).facts()

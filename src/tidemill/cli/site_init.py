@@ -18,9 +18,9 @@ from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 if TYPE_CHECKING:
     from tidemill.batch.contract import Facts
     from tidemill.config.site import SiteConfig
-    from tidemill.site.detect import Login, Suggestion, Wishes
-    from tidemill.site.finding import Finding
-    from tidemill.site.probe import NodeFacts
+    from tidemill.site.setup.detection import Login, Suggestion, Wishes
+    from tidemill.site.setup.finding import Finding
+    from tidemill.site.setup.probe import NodeFacts
 
 PROBE_WAIT_S = 300
 TITLE = "A Tidemill site, written by `tidemill site init`. Lines with `->` say where a value comes from"
@@ -80,7 +80,7 @@ def init(args: Namespace) -> int:
     from tidemill.cli.home_parts import split_home
     from tidemill.cli.up import SITE_NAME
     from tidemill.client.home import home_dir, make_home
-    from tidemill.site.detect import suggest
+    from tidemill.site.setup.detection import suggest
 
     home = home_dir(args.home)
     directory: Path = (args.dir or home / "site").absolute()
@@ -145,7 +145,7 @@ def _tell_split(local: Path | None, home: Path) -> None:
 
 def _look(args: Namespace, home: Path, directory: Path) -> tuple[Wishes, Facts | None]:
     """What is wanted and what the batch system says."""
-    from tidemill.site.detect import Wishes
+    from tidemill.site.setup.detection import Wishes
 
     kind, origin, facts = find_batch(args, directory)
     personal = args.server is None and args.dir is None and kind != "local"
@@ -172,7 +172,7 @@ def find_batch(args: Namespace, directory: Path) -> tuple[str, str, Facts | None
     but belong to no cluster the next is tried. Raises SiteError with what to do."""
     from tidemill.batch.open import open_cluster
     from tidemill.config.site import Cluster
-    from tidemill.site.advice import advise, is_unconfigured
+    from tidemill.site.setup.advice import advise, is_unconfigured
 
     here = [kind for kind, names in COMMANDS_OF.items() if all(shutil.which(name) for name in names)]
     if args.batch in COMMANDS_OF and args.batch not in here:
@@ -214,7 +214,7 @@ def check_named(facts: Facts, *, partition: str | None, account: str | None) -> 
 def login_facts(directory: Path, named: Path | None = None) -> Login:
     """This host and our binary on it; a missing binary is told by the probe and by `doctor`."""
     from tidemill.node.binary import find_binary
-    from tidemill.site.detect import Login, elf_machine
+    from tidemill.site.setup.detection import Login, elf_machine
 
     try:
         binary = named or find_binary()
@@ -252,7 +252,7 @@ def _probe(
     args: Namespace, read: SiteConfig, directory: Path, *, login: Login
 ) -> tuple[NodeFacts | None, Finding | None]:
     """Let a job look at a compute node. The site works without: what goes wrong is a finding."""
-    from tidemill.site.finding import Finding
+    from tidemill.site.setup.finding import Finding
 
     if args.no_probe or not _may_submit(args, read):
         return None, None
@@ -279,8 +279,8 @@ def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: flo
     import msgspec
 
     from tidemill.batch.open import open_batch, site_key
-    from tidemill.site.advice import advise
-    from tidemill.site.probe import Probe, run_probe
+    from tidemill.site.setup.advice import advise
+    from tidemill.site.setup.probe import Probe, run_probe
 
     # A probe queues like anybody's job: as a guest behind all others it might wait for ever.
     hasty = msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, nice=None))

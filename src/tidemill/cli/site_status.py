@@ -19,8 +19,8 @@ from tidemill.report.tables import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.records import PlanMade
-    from tidemill.site.away import Waiting
-    from tidemill.site.moving import UnderWay
+    from tidemill.site.data.moves import UnderWay
+    from tidemill.site.nodes.outage import Waiting
     from tidemill.wire.api import SiteRow
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
@@ -42,12 +42,12 @@ def define_status(parser: Parser) -> None:
 
 def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
-    from tidemill.site.apart import under_way
-    from tidemill.site.applications import Applications
-    from tidemill.site.away import read_away
-    from tidemill.site.digest import RECORD
-    from tidemill.site.drain import drained
-    from tidemill.site.planning import policy_of
+    from tidemill.site.applications.catalogue import Applications
+    from tidemill.site.applications.checksums import RECORD
+    from tidemill.site.data.mover import under_way
+    from tidemill.site.nodes.outage import read_away
+    from tidemill.site.nodes.planning import policy_of
+    from tidemill.site.staff.drain import drained
 
     directory = site_directory(args)
     config = read_site(directory)
@@ -113,7 +113,7 @@ def status(args: Namespace) -> int:
 
 def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
-    from tidemill.site.apart import under_way
+    from tidemill.site.data.mover import under_way
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
@@ -128,7 +128,7 @@ def _show_contact(config: SiteConfig, directory: Path) -> None:
 
 def denied_lines(directory: Path, config: SiteConfig) -> list[str]:
     """Whom the site's staff deny, and why."""
-    from tidemill.site import denials
+    from tidemill.site.staff import denials
 
     lines = [f"{name}: by `deny_submitters` of site.toml" for name in config.deny_submitters]
     try:
@@ -153,7 +153,7 @@ def _line(head: str, text: str) -> None:
 
 def mode_text(config: SiteConfig) -> str:
     """Batch system, mode, policy and bounds in one line."""
-    from tidemill.site.planning import policy_of
+    from tidemill.site.nodes.planning import policy_of
 
     hours = config.harvest.node_hours_max
     bounds = f"at most {config.nodes_max} nodes" + (f", {hours:g} node-hours in all" if hours else "")
@@ -310,7 +310,7 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 def _cause_text(cause: str) -> str:
     """Why no more nodes are asked for, in words."""
     from tidemill.harvest.waves import SENTENCES
-    from tidemill.site import planning
+    from tidemill.site.nodes import planning
 
     own = {
         planning.STOPPED: "the site is stopped",
@@ -360,7 +360,7 @@ def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
 
 def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:
     from tidemill.client.client import Client
-    from tidemill.site.transport import credentials_of
+    from tidemill.site.link.transport import credentials_of
     from tidemill.wire.broker import is_broker
 
     if is_broker(config.server):

@@ -124,7 +124,7 @@ def stop_up(home: Path) -> bool:
 
 def tell_up(home: Path, up: UpFile, *, as_json: bool = False) -> None:
     """Say what runs and what to do with it."""
-    from tidemill.site.away import read_away
+    from tidemill.site.nodes.outage import read_away
 
     if as_json:
         show_json(up)
@@ -284,7 +284,7 @@ def _answers(home: Path) -> bool:
 
 def _waits(home: Path, began_us: int, deadline: float) -> bool:
     """Whether the server answers, and the site runs, but waits for its batch system: that may take hours."""
-    from tidemill.site.away import read_away
+    from tidemill.site.nodes.outage import read_away
 
     away = read_away(home / "site")
     if away is None or away.since_us < began_us or not (away.reason or clock.monotonic_s() > deadline):
@@ -338,7 +338,7 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
 def _locked(home: Path) -> Iterator[None]:
     """One `up` per home. flock(2) is sound here: the file is on a local disk, and its holder's death frees it."""
     from tidemill.cli.home_parts import check_parts, server_part
-    from tidemill.server.mounts import refuse_network
+    from tidemill.server.database.mounts import refuse_network
 
     check_parts(home)
     refuse_network(server_part(home))

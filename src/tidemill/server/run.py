@@ -20,17 +20,17 @@ from tidemill.config.addressee import Channel
 from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
-from tidemill.server import access
-from tidemill.server.app import Api, make_app
-from tidemill.server.audit import AuditLog
-from tidemill.server.certificates import Certificates
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.api.app import Api, make_app
+from tidemill.server.audit.audit_log import AuditLog
+from tidemill.server.audit.keeper import Keeper
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.gateway.gateway import messages
-from tidemill.server.keeper import Keeper
+from tidemill.server.identity import access
+from tidemill.server.identity.certificates import Certificates
+from tidemill.server.identity.revocations import Revoked
+from tidemill.server.identity.tokens import Tokens
 from tidemill.server.notify.start import telling
-from tidemill.server.revoked import Revoked
-from tidemill.server.store import Store
-from tidemill.server.tokens import Tokens
 from tidemill.server.web.routes import Web
 from tidemill.server.web.sessions import Sessions
 from tidemill.wire.credentials import read_key

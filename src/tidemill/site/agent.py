@@ -14,40 +14,40 @@ from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.model.state import AllocationState
 from tidemill.node.binary import find_binary
-from tidemill.site import state as s
-from tidemill.site.allocations import Allocations
-from tidemill.site.apart import open_moving
-from tidemill.site.applications import Applications
-from tidemill.site.capacity import Ahead, wanted
-from tidemill.site.deliveries import Deliveries
-from tidemill.site.departures import Departures
-from tidemill.site.digest import RECORD
-from tidemill.site.errands import Errands
-from tidemill.site.fleets import Fleets
-from tidemill.site.granting import Granting
-from tidemill.site.guest import Guest
-from tidemill.site.harvesting import Harvesting
-from tidemill.site.identity import Identity
-from tidemill.site.intake import Intake
-from tidemill.site.log import SiteLog, restore
-from tidemill.site.machine import Machine
-from tidemill.site.masks import private_paths
-from tidemill.site.memory import largest_slot_mb
-from tidemill.site.metrics import MetricsFile, Sources
-from tidemill.site.outputs import Deliverer
-from tidemill.site.planning import Demand
-from tidemill.site.prepare import Preparer
-from tidemill.site.profiles import Profiles
-from tidemill.site.ranks import Launching, find_launcher
-from tidemill.site.rate import Throughput
-from tidemill.site.remarks import Remarks
-from tidemill.site.staging import Stage, of_data
-from tidemill.site.summary import Summary
-from tidemill.site.sync import Sync
-from tidemill.site.tending import Tending
-from tidemill.site.view import Views
-from tidemill.site.wide import Wide
-from tidemill.site.workload import Workload
+from tidemill.site.applications.catalogue import Applications
+from tidemill.site.applications.checksums import RECORD
+from tidemill.site.applications.launching import Launching, find_launcher
+from tidemill.site.applications.memory import largest_slot_mb
+from tidemill.site.applications.profiles import Profiles
+from tidemill.site.applications.programs import Preparer
+from tidemill.site.data.deliveries import Deliveries
+from tidemill.site.data.masks import private_paths
+from tidemill.site.data.mover import open_moving
+from tidemill.site.data.outputs import Deliverer
+from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.data.staging import Stage, of_data
+from tidemill.site.fleet.capacity import Ahead, wanted
+from tidemill.site.fleet.fleets import Fleets
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.lifecycle import Tending
+from tidemill.site.fleet.throughput import Throughput
+from tidemill.site.fleet.wide import Wide
+from tidemill.site.link.replies import Intake
+from tidemill.site.link.sync import Sync
+from tidemill.site.nodes.allocations import Allocations
+from tidemill.site.nodes.batch_calls import Errands
+from tidemill.site.nodes.harvesting import Harvesting
+from tidemill.site.nodes.machine import Machine
+from tidemill.site.nodes.planning import Demand
+from tidemill.site.nodes.workload import Workload
+from tidemill.site.staff.guest import Guest
+from tidemill.site.state import state as s
+from tidemill.site.state.identity import Identity
+from tidemill.site.state.log import SiteLog, restore
+from tidemill.site.watch.metrics import MetricsFile, Sources
+from tidemill.site.watch.remarks import Remarks
+from tidemill.site.watch.summary import Summary
+from tidemill.site.watch.views import Views
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
 from tidemill.wire.node import Started

@@ -13,10 +13,10 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
-from tidemill.site.away import clear_away, show_away
-from tidemill.site.costs import Costs
-from tidemill.site.identity import Identity, SupersededError, claim
-from tidemill.site.machine import Machine
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.nodes.machine import Machine
+from tidemill.site.nodes.outage import clear_away, show_away
+from tidemill.site.state.identity import Identity, SupersededError, claim
 
 ONCE_S = 20.0
 """`--once` ends after so long, or earlier when nothing is under way."""

@@ -16,9 +16,9 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.errors import SiteError
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.store import Session, Store
-from tidemill.server.work import FOLLOWER, Work
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Session, Store
+from tidemill.server.database.work import FOLLOWER, Work
 from tidemill.wire.amqp import STATES, Gap, Type
 from tidemill.wire.api import Change
 from tidemill.wire.link import Link, Message

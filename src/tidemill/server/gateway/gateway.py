@@ -19,7 +19,8 @@ from tidemill import log
 from tidemill.config.amqp import Amqp
 from tidemill.errors import SiteError
 from tidemill.model.identity import Role
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.gateway.courier import Courier
 from tidemill.server.gateway.feed import Feed
 from tidemill.server.gateway.intake import (
@@ -32,7 +33,6 @@ from tidemill.server.gateway.intake import (
     identity_of,
 )
 from tidemill.server.gateway.setup import check
-from tidemill.server.store import Store
 from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, Header, submit_queue, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library

@@ -14,11 +14,11 @@ import msgspec
 from tidemill import log
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server import submit
-from tidemill.server.dispatcher import Dispatcher
-from tidemill.server.refusal import reply_of, status_of
-from tidemill.server.rights import Forbidden
-from tidemill.server.sync import Bad
+from tidemill.server.api.refusal import reply_of, status_of
+from tidemill.server.core import submission
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.rights import Forbidden
+from tidemill.server.core.sync import Bad
 from tidemill.wire.amqp import CONTENT_TYPE, Type
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest, ErrorReply, SyncRequest
 
@@ -107,10 +107,10 @@ class Intake:
         return verb
 
     def _submit(self, identity: Identity, letter: Letter) -> tuple[Type, Any]:
-        request = submit.decode(_body(letter))
+        request = submission.decode(_body(letter))
         reply = self._dispatcher.handle_submit(request, identity)
         _LOG.info(
-            "submit.message", submitter=identity.name, key=request.key[: submit.KEY_MAX], campaign=reply.campaign,
+            "submit.message", submitter=identity.name, key=request.key[: submission.KEY_MAX], campaign=reply.campaign,
             first_job=reply.first_job, count=reply.count, repeated=reply.repeated,
         )  # fmt: skip
         return Type.SUBMITTED, reply
@@ -167,7 +167,7 @@ def _action(letter: Letter) -> ActionRequest:
         request = _ACTION.decode(body)
     except UNDECODABLE as error:
         raise Bad(
-            f"ActionRequest cannot be read: {error}", hint=submit.hint(str(error), ActionRequest)
+            f"ActionRequest cannot be read: {error}", hint=submission.hint(str(error), ActionRequest)
         ) from error
     request.key = request.key or letter.id
     return request

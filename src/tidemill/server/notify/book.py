@@ -10,11 +10,11 @@ import msgspec
 
 from tidemill.config.addressee import Channel, Occasion, parse_target
 from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.store import Session
+from tidemill.server.database.work import Work
 from tidemill.server.notify.digest import HOUR_US, Key
 from tidemill.server.notify.gather import Body, Notice, Notices
-from tidemill.server.store import Session
-from tidemill.server.sync import Bad
-from tidemill.server.work import Work
 from tidemill.wire.notification import Digest, News
 
 WAITS, SENT, GIVEN_UP = range(3)

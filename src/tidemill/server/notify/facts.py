@@ -8,10 +8,10 @@ import msgspec
 
 from tidemill.config.addressee import Occasion
 from tidemill.model.failure import POLICY, Evidence, FailureClass
-from tidemill.server import pages
-from tidemill.server.dispatcher import Missing
+from tidemill.server.core.dispatcher import Missing
+from tidemill.server.database.store import Session
 from tidemill.server.notify.gather import Notice
-from tidemill.server.store import Session
+from tidemill.server.read import pages
 from tidemill.wire.notification import (
     GROUPS_SHOWN,
     CampaignFigures,

@@ -16,13 +16,13 @@ from tidemill.config.addressee import Channel, Occasion, parse_target, shown
 from tidemill.config.notify import Notify
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.notification import Subscription
-from tidemill.server import pages
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.rows import RUNNING
+from tidemill.server.database.store import Session, Store
 from tidemill.server.notify import book, facts, gather
 from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError, Sender
 from tidemill.server.notify.digest import Batch, Key, Limits, Pending, decide, retry_after_us
-from tidemill.server.records import RUNNING
-from tidemill.server.store import Session, Store
+from tidemill.server.read import pages
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: pause between two looks at sites

@@ -10,13 +10,13 @@ from tidemill import clock
 from tidemill.config.addressee import Channel, parse_target
 from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
-from tidemill.server.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.store import Store
 from tidemill.server.notify.addressees import Addressees
 from tidemill.server.notify.channel import Parcel, Sender
 from tidemill.server.notify.hook import Poster
 from tidemill.server.notify.mail import Mailer
 from tidemill.server.notify.service import Notifier
-from tidemill.server.store import Store
 from tidemill.wire.notification import Digest, TrialNews
 
 

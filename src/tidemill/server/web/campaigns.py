@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
-from tidemill.server import browse, pages
-from tidemill.server.listing import Filter, Sort
+from tidemill.server.read import browse, pages
+from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.render import Ask, Pages
 from tidemill.wire.api import CampaignRow
 

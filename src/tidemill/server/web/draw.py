@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.views import Tide
+from tidemill.server.core.views import Tide
 from tidemill.wire.api import Attempt, FailureRow, JobRow
 
 WIDTH = 1_000

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.model.identity import Identity, Via
-from tidemill.server.certificates import Stranger
+from tidemill.server.identity.certificates import Stranger
 from tidemill.server.web.sessions import Session, Sessions
 from tidemill.wire.api import ErrorReply
 

@@ -8,10 +8,10 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
-from tidemill.server import browse, pages
-from tidemill.server.dispatcher import Missing
-from tidemill.server.listing import Filter, Sort
-from tidemill.server.sync import Bad
+from tidemill.server.core.dispatcher import Missing
+from tidemill.server.core.sync import Bad
+from tidemill.server.read import browse, pages
+from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import Ask, Pages
 from tidemill.wire.api import ActionRequest, JobDetail

@@ -16,8 +16,8 @@ import msgspec
 from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.identity import Identity, Role
-from tidemill.server import browse, pages
-from tidemill.server.app import Api
+from tidemill.server.api.app import Api
+from tidemill.server.read import browse, pages
 
 WATCHERS_MAX = 200
 OWN_MAX = 50  #: of one person

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from tidemill import __version__
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server import rights
-from tidemill.server.dispatcher import SILENT_S, Dispatcher
-from tidemill.server.store import Session
+from tidemill.server.core import rights
+from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.database.store import Session
 from tidemill.server.web import draw, text
 from tidemill.server.web.query import Query, said, to, with_values
 

@@ -17,12 +17,12 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server import browse
-from tidemill.server.access import IDENTITY, PEER
-from tidemill.server.app import Api, error_reply
-from tidemill.server.certificates import Stranger
-from tidemill.server.rights import Forbidden
-from tidemill.server.sync import Bad
+from tidemill.server.api.app import Api, error_reply
+from tidemill.server.core.rights import Forbidden
+from tidemill.server.core.sync import Bad
+from tidemill.server.identity.access import IDENTITY, PEER
+from tidemill.server.identity.certificates import Stranger
+from tidemill.server.read import browse
 from tidemill.server.web import campaigns, home, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Knows, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub

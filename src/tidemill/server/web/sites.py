@@ -8,9 +8,10 @@ from typing import NamedTuple
 from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act
 from tidemill.model.state import AllocationState
-from tidemill.server import browse, pages, views
-from tidemill.server.dispatcher import Missing
-from tidemill.server.sync import Bad
+from tidemill.server.core import views
+from tidemill.server.core.dispatcher import Missing
+from tidemill.server.core.sync import Bad
+from tidemill.server.read import browse, pages
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import Ask, Pages

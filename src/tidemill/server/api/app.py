@@ -1,0 +1,299 @@
+"""The ASGI application: HTTP in, calls of the table of routes, JSON out. Decodes strictly; tells errors as ErrorReply.
+
+The event loop only moves bytes: decoding, database work and encoding happen in a few threads (readers) and in threads
+that wait for the one writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Litestar, Request, Response, route
+from litestar.enums import HttpMethod
+from litestar.exceptions import HTTPException
+from litestar.response import Stream
+
+from tidemill import clock, log
+from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
+from tidemill.model.identity import Act, Identity, own_name
+from tidemill.model.job import JobSpec
+from tidemill.server.api import openapi
+from tidemill.server.api.refusal import reply_of, status_of
+from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
+from tidemill.server.core import rights, submission
+from tidemill.server.core.dispatcher import Dispatcher, Missing
+from tidemill.server.core.rights import who
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.store import Session, Store
+from tidemill.server.identity.access import IDENTITY
+from tidemill.server.read import pages
+from tidemill.server.read.listing import TOP
+from tidemill.server.watch import probes
+from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
+
+READERS = 3
+WAITERS = 16
+SUBSCRIBERS_MAX = 200
+BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
+LOG_WAIT_S = 20.0
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+_LOG = log.Log("server")
+_ENCODER = msgspec.json.Encoder()
+
+
+class Api:
+    """What handlers share. Made in the event loop's thread, ended by `close`."""
+
+    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
+        self.store, self.dispatcher = store, dispatcher
+        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
+        self._local = threading.local()
+        self._sessions: list[Session] = []
+        self._specs: dict[int, JobSpec] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self.subscribers = 0
+        self.on_refused: Callable[[str, str], None] = lambda _who, _why: None
+        self.believed: Callable[[Identity], bool] = lambda _identity: True
+        self.closing = False
+        dispatcher.on_commit = self._wake_from_writer
+
+    def session(self) -> Session:
+        """This thread's connection for reading."""
+        found: Session | None = getattr(self._local, "session", None)
+        if found is None:
+            found = self._local.session = self.store.reader()
+            self._sessions.append(found)
+        return found
+
+    async def read(self, act: Callable[[Session], T]) -> T:
+        """Run in a reader's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, lambda: act(self.session()))
+
+    async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
+        """The encoded answer of a route."""
+        self._loop = asyncio.get_running_loop()
+        identity = who(request, called.act)
+        body = await request.body()
+        query = _query(called.query, request)
+        at = dict(request.path_params)
+        pool = self.readers if called.reads else self.waiters
+        answer = partial(self._answer, called, query, body, at)
+        return await self._loop.run_in_executor(pool, answer, identity)
+
+    def _answer(
+        self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any], identity: Identity
+    ) -> bytes:
+        decoded = None if called.body is None else _decode(body, called.body)
+        if called.run is None:
+            raise TypeError(f"{called.path} has a handler of its own")
+        call = Call(self.session(), self.dispatcher, query, decoded, at, self._specs, identity)
+        return _ENCODER.encode(called.run(call))
+
+    # ---- what waits for commits ------------------------------------------------------------------------------
+
+    def _wake_from_writer(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self, event: asyncio.Event, timeout_s: float) -> bool:
+        """Wait for a commit after `event` was taken from `next_change`; whether there was one."""
+        try:
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def next_change(self) -> asyncio.Event:
+        """Set at the next commit. Take it before reading, so that nothing is missed."""
+        self._loop = asyncio.get_running_loop()
+        return self._changed
+
+    def stop_waiting(self) -> None:
+        """Let every feed end: the server stops."""
+        self.closing = True
+        self._wake()
+
+    def close(self) -> None:
+        """End the threads and their connections."""
+        self.readers.shutdown()
+        self.waiters.shutdown()
+        for session in self._sessions:
+            session.close()
+
+
+def make_app(api: Api, pages_: Sequence[Any] = (), error: Callable[..., Any] | None = None) -> Litestar:
+    """The application. `pages_`: handlers of the pages for people, `error`: what tells errors there."""
+    handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
+    handlers += [_log_handler(api), _changes_handler(api), _openapi_handler(), *probes.handlers(api), *pages_]
+    return Litestar(
+        handlers,
+        openapi_config=None,
+        request_max_body_size=REQUEST_BYTES_MAX,
+        exception_handlers={Exception: error or partial(error_reply, api)},
+        middleware=[probes.measuring(api.dispatcher.meters)],
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _handler(api: Api, called: Route) -> Any:
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return _json(await api.run(called, request))
+
+    name = f"{called.method.lower()}_{called.path.strip('/').replace('/', '_')}"
+    return route(called.path, http_method=[HttpMethod(called.method)], name=name, status_code=200)(handle)
+
+
+def _log_handler(api: Api) -> Any:
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        identity = who(request, Act.LOG)
+        query, job = _query(LogQuery, request), int(request.path_params["job"])
+        event: int | None = query.event
+        rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
+        if not rows:
+            raise Missing(f"there is no job {job}")
+        await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
+        loop = asyncio.get_running_loop()
+        number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
+        reply = JobLog(job=job, event=event, found=False, pending=number is not None, stdout="", stderr="")
+        deadline_s = clock.monotonic_s() + LOG_WAIT_S
+        while number is not None and not api.closing:
+            changed = api.next_change()
+            found = (await api.read(lambda session: session.rows("log_request", id=number)))[:1]
+            if found and found[0][0]:
+                _, there, stdout, stderr = found[0]
+                reply = JobLog(
+                    job=job, event=event, found=bool(there), pending=False, stdout=bytes(stdout).decode(),
+                    stderr=bytes(stderr).decode(),
+                )  # fmt: skip
+                break
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0 or not found:
+                break
+            await api.changed(changed, left_s)
+        return _json(_ENCODER.encode(reply))
+
+    return route("/v1/jobs/{job:int}/log", http_method=["GET"], name="log", status_code=200)(handle)
+
+
+def _changes_handler(api: Api) -> Any:
+    async def handle(request: Request[Any, Any, Any]) -> Stream:
+        identity = who(request, Act.READ)
+        query = _query(ChangesQuery, request)
+        await api.read(lambda session: rights.check_campaign(session, identity, Act.READ, query.campaign))
+        if api.subscribers >= SUBSCRIBERS_MAX:
+            raise SiteError(f"{SUBSCRIBERS_MAX} clients follow the feed already", hint="try again later")
+        return Stream(
+            _feed(api, query, identity), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
+
+    return route("/v1/changes", http_method=["GET"], name="changes", status_code=200)(handle)
+
+
+async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncIterator[bytes]:
+    """Lines of the feed: `id:` and `data:` of each change, a comment when it is quiet. Ends with the credential."""
+    owner = own_name(identity, Act.READ)
+    api.subscribers += 1
+    after, campaign = query.after, query.campaign
+    owned: dict[str, bool] = {}
+    try:
+        yield b": changes\n\n"
+        while not api.closing and api.believed(identity):
+            changed = api.next_change()
+            found, reached = await api.read(partial(pages.changes, after=after, campaign=campaign))
+            if owner is not None and found:
+                found = await api.read(partial(pages.changes_owned, found=found, owner=owner, known=owned))
+            if found:
+                yield b"".join(
+                    b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found
+                )
+            if reached > after:
+                after = reached
+            elif not await api.changed(changed, BEAT_S):
+                yield b": quiet\n\n"
+    finally:
+        api.subscribers -= 1
+
+
+def _openapi_handler() -> Any:
+    text = _ENCODER.encode(openapi.document())
+
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        who(request, Act.SCHEMA)
+        return _json(text)
+
+    return route("/schema/openapi.json", http_method=["GET"], name="openapi", status_code=200)(handle)
+
+
+def _json(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(content, media_type="application/json", status_code=status, headers=headers)
+
+
+def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
+    pairs = dict(request.query_params.items())
+    try:
+        query = msgspec.convert(pairs, kind, strict=False)
+    except msgspec.ValidationError as error:
+        fields = kind.__struct_fields__
+        unknown = next((key for key in pairs if key not in fields), None)
+        hint = None if unknown is None else did_you_mean(unknown, fields)
+        raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+    for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
+        if isinstance(number, int) and not 0 <= number <= TOP:
+            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
+    return query
+
+
+def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
+    if kind is SubmitRequest:
+        return submission.decode(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNDECODABLE as error:
+        raise Bad(
+            f"{kind.__name__} cannot be read: {error}", hint=submission.hint(str(error), kind)
+        ) from error
+
+
+TOLD_CHARACTERS = 500
+
+
+def error_reply(api: Api, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """What a client is told: never a traceback."""
+    headers = None
+    status, reply = status_of(error), reply_of(error)
+    if isinstance(error, SiteError):
+        headers = {"Retry-After": "2"}
+    if isinstance(error, HTTPException):
+        status = error.status_code
+    if isinstance(error, HTTPException) and status < 500:
+        reply = ErrorReply(error=f"{request.method} {request.url.path}: {error.detail}", hint=None)
+    elif not isinstance(error, TidemillError):
+        _LOG.error("request.failed", method=request.method, path=request.url.path, error=repr(error))
+    if status == 403:
+        asked = request.scope.get(IDENTITY)
+        subject = asked.subject if isinstance(asked, Identity) else ""
+        api.on_refused(subject, f"{request.method} {request.url.path}: {reply.error}")
+        _LOG.warning(
+            "access.forbidden", subject=subject, method=request.method, path=request.url.path, why=reply.error
+        )
+    if status == 400 and request.method == "POST":
+        asked = request.scope.get(IDENTITY)
+        who = asked.name if isinstance(asked, Identity) else ""
+        _LOG.warning("request.refused", who=who, path=request.url.path, why=reply.error[:TOLD_CHARACTERS])
+    if status == 503:
+        _LOG.warning("request.unserved", method=request.method, path=request.url.path, error=reply.error)
+    return _json(_ENCODER.encode(reply), status=status, headers=headers)

@@ -1,0 +1,32 @@
+"""How an error is told to whoever asked, by whatever way: the status of HTTP, which messages carry as well."""
+
+from __future__ import annotations
+
+from tidemill.errors import SiteError, TidemillError
+from tidemill.server.core.dispatcher import Missing
+from tidemill.server.core.rights import Forbidden
+from tidemill.server.core.sync import Conflict
+from tidemill.wire.api import ErrorReply
+
+BUG = ErrorReply(error="the server has a bug: its log tells more", hint=None)
+
+
+def status_of(error: Exception) -> int:
+    """The status of HTTP for an error."""
+    match error:
+        case Missing():
+            return 404
+        case Conflict():
+            return 409
+        case Forbidden():
+            return 403
+        case SiteError():
+            return 503
+        case TidemillError():
+            return 400
+    return 500
+
+
+def reply_of(error: Exception) -> ErrorReply:
+    """What is told: never a traceback."""
+    return ErrorReply(error=error.message, hint=error.hint) if isinstance(error, TidemillError) else BUG

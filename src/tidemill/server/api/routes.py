@@ -1,0 +1,281 @@
+"""The routes of the API as one table: it drives the handlers (`app.py`) and the OpenAPI document (`openapi.py`).
+
+Every route is a plain function of a `Call`; those that only read get a reader's connection, the others the dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.model.identity import LOCAL, Act, Identity, own_name
+from tidemill.model.job import JobSpec
+from tidemill.server.audit import traces
+from tidemill.server.core import rights
+from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.store import Session
+from tidemill.server.read import browse, pages
+from tidemill.server.read.listing import Filter
+from tidemill.wire.api import (
+    PAGE_MAX,
+    ActionReply,
+    ActionRequest,
+    AllocationRow,
+    AuditRow,
+    CampaignRow,
+    Counts,
+    DrainRequest,
+    FailurePage,
+    Health,
+    JobDetail,
+    JobPage,
+    OutputPage,
+    SiteApplication,
+    SiteRow,
+    SubmitReply,
+    SubmitRequest,
+    SyncReply,
+    SyncRequest,
+)
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """No query."""
+
+
+class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Filters and place of a page of jobs."""
+
+    state: str | None = None
+    app: str | None = None
+    site: str | None = None
+    campaign: str | None = None
+    name: str | None = None
+    before: int | None = None
+    limit: int | None = None
+
+
+class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a job, of a campaign, or of all."""
+
+    campaign: str | None = None
+    job: int | None = None
+    before: int | None = None
+    limit: int | None = None
+
+
+class PageQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Place of a page."""
+
+    before: int | None = None
+    limit: int | None = None
+
+
+class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a site, or of all."""
+
+    site: str | None = None
+    limit: int | None = None
+
+
+class LogQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Of an event, or of the latest payload."""
+
+    event: int | None = None
+
+
+class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """From a number on, of a campaign or of all."""
+
+    after: int = 0
+    campaign: str | None = None
+
+
+class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """An allocation by its id in the batch system, or a node at a time."""
+
+    batch_id: str | None = None
+    node: str | None = None
+    at_us: int | None = None
+    site: str | None = None
+
+
+class Call(NamedTuple):
+    """One request: `session` reads, `dispatcher` writes; `query`, `body` are decoded, `at` holds parts of the path."""
+
+    session: Session
+    dispatcher: Dispatcher
+    query: Any
+    body: Any
+    at: dict[str, Any]
+    specs: dict[int, JobSpec]
+    identity: Identity = LOCAL
+
+    def own(self, act: Act) -> str | None:
+        """The name that what is answered must carry; None = any."""
+        return own_name(self.identity, act)
+
+    def silent(self) -> set[str]:
+        """Names of sites that have not been heard for a while."""
+        names = [row[1] for row in self.session.rows("sites")]
+        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+
+
+class Route(NamedTuple):
+    """`run` None: the route is streamed or waits, and has a handler of its own in `app.py`. `reply` is a type. `act`:
+    what the one who asks must have a right to; of whom the thing is, the functions below and the dispatcher look up."""
+
+    method: str
+    path: str
+    summary: str
+    query: type[msgspec.Struct]
+    body: type[msgspec.Struct] | None
+    reply: Any
+    run: Callable[[Call], Any] | None
+    act: Act
+
+    @property
+    def reads(self) -> bool:
+        """Whether the route changes nothing."""
+        return self.method == "GET"
+
+
+def _submit(call: Call) -> SubmitReply:
+    return call.dispatcher.handle_submit(call.body, call.identity)
+
+
+def _jobs(call: Call) -> JobPage:
+    query: JobsQuery = call.query
+    rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
+    filters = Filter(
+        state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
+        owner=call.own(Act.READ),
+    )  # fmt: skip
+    return pages.jobs(call.session, filters, before=query.before, limit=query.limit)
+
+
+def _job(call: Call) -> JobDetail:
+    rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
+    return pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
+
+
+def _failures(call: Call) -> FailurePage:
+    query, own = _own_query(call), call.own(Act.READ)
+    if own is not None and query.job is None and query.campaign is None:
+        limit = pages.limit_of(query.limit)
+        return browse.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
+    return pages.failures(
+        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+    )
+
+
+def _audit(call: Call) -> list[AuditRow]:
+    query: AuditQuery = call.query
+    rights.check(call.identity, Act.AUDIT, site=query.site)
+    if query.batch_id is None and (not query.node or query.at_us is None):
+        raise Bad("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
+    asked = traces.Asked(
+        batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
+    )
+    return traces.find(call.session, asked)
+
+
+def _own_query(call: Call) -> OfCampaignQuery:
+    query: OfCampaignQuery = call.query
+    rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
+    if query.campaign is not None:
+        # Missing, with hints at his own
+        pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
+    if query.job is not None:
+        rights.check_jobs(call.session, call.identity, Act.READ, [query.job])
+    return query
+
+
+def _campaign(call: Call) -> CampaignRow:
+    rights.check_campaign(call.session, call.identity, Act.READ, call.at["name"])
+    return pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
+
+
+def _campaigns(call: Call) -> list[CampaignRow]:
+    query: PageQuery = call.query
+    return pages.campaigns(
+        call.session, owner=call.own(Act.READ), before=query.before, limit=query.limit or PAGE_MAX
+    )
+
+
+def _sites(call: Call) -> list[SiteRow]:
+    own = call.own(Act.SITES)
+    return [each for each in pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
+
+
+def _applications(call: Call) -> list[SiteApplication]:
+    own = call.own(Act.SITES)
+    return [each for each in pages.applications(call.session) if own in (None, each.site)]
+
+
+def _allocations(call: Call) -> list[AllocationRow]:
+    query: SiteQuery = call.query
+    rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
+    return pages.allocations(call.session, site=query.site or call.own(Act.ALLOCATIONS), limit=query.limit)
+
+
+def _outputs(call: Call) -> OutputPage:
+    query = _own_query(call)
+    return pages.outputs(
+        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST", "/v1/jobs", "Submit jobs, all or none, once per key", NoQuery, SubmitRequest, SubmitReply, _submit,
+        Act.SUBMIT,
+    ),
+    Route("GET", "/v1/jobs", "Jobs, newest first", JobsQuery, None, JobPage, _jobs, Act.READ),
+    Route("GET", "/v1/jobs/{job:int}", "Everything about a job", NoQuery, None, JobDetail, _job, Act.READ),
+    Route("GET", "/v1/jobs/{job:int}/log", "Stdout and stderr of a payload", LogQuery, None, None, None, Act.LOG),
+    Route(
+        "POST", "/v1/cancel", "Cancel jobs or a campaign", NoQuery, ActionRequest, ActionReply,
+        lambda call: call.dispatcher.handle_cancel(call.body, call.identity), Act.CANCEL,
+    ),
+    Route(
+        "POST", "/v1/retry", "Run jobs again that ended without success", NoQuery, ActionRequest, ActionReply,
+        lambda call: call.dispatcher.handle_retry(call.body, call.identity), Act.RETRY,
+    ),
+    Route("GET", "/v1/campaigns", "Campaigns, newest first", PageQuery, None, list[CampaignRow], _campaigns, Act.READ),
+    Route("GET", "/v1/campaigns/{name:str}", "One campaign", NoQuery, None, CampaignRow, _campaign, Act.READ),
+    Route("GET", "/v1/failures", "Failures, newest first", OfCampaignQuery, None, FailurePage, _failures, Act.READ),
+    Route("GET", "/v1/outputs", "Delivered files, newest first", OfCampaignQuery, None, OutputPage, _outputs, Act.READ),
+    Route(
+        "GET", "/v1/counts", "Jobs by state, and sums", NoQuery, None, Counts,
+        lambda call: browse.counts(call.session, call.own(Act.READ)), Act.READ,
+    ),
+    Route("GET", "/v1/changes", "State changes as server-sent events", ChangesQuery, None, None, None, Act.READ),
+    Route("GET", "/v1/sites", "Sites", NoQuery, None, list[SiteRow], _sites, Act.SITES),
+    Route(
+        "POST", "/v1/sites/{name:str}/drain", "Let a site take no more work, or take work again", NoQuery, DrainRequest,
+        ActionReply, lambda call: call.dispatcher.handle_drain(call.at["name"], call.body, call.identity), Act.DRAIN,
+    ),
+    Route(
+        "GET", "/v1/applications", "Applications by site", NoQuery, None, list[SiteApplication], _applications,
+        Act.SITES,
+    ),
+    Route(
+        "GET", "/v1/allocations", "Allocations, newest first", SiteQuery, None, list[AllocationRow], _allocations,
+        Act.ALLOCATIONS,
+    ),
+    Route(
+        "GET", "/v1/audit", "Who ran what in an allocation, or on a node at a time", AuditQuery, None, list[AuditRow],
+        _audit, Act.AUDIT,
+    ),
+    Route(
+        "GET", "/v1/health", "Whether the server works; needs no credential", NoQuery, None, Health, None, Act.HEALTH
+    ),
+    Route(
+        "POST", "/v1/sync", "A site's reports in, its orders out", NoQuery, SyncRequest, SyncReply,
+        lambda call: call.dispatcher.handle_sync(call.body, call.identity), Act.SYNC,
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Who changed what, as a chain of lines, and who ran what where."""

@@ -1,0 +1,164 @@
+"""Who ran what, where and when: kept as sites report it, joined when somebody asks (`tidemill audit`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tidemill.model.intervals import IntervalSet
+from tidemill.server.database.rows import Site, clean
+from tidemill.server.database.store import Session
+from tidemill.server.database.work import Work
+from tidemill.wire.api import AllocationReport, AppOffer, AuditRow, RanRange, RanReport
+
+HOSTS_MAX = 10_000
+ALLOCATIONS_MAX = 50  #: in one answer
+ROWS_MAX = 10_000  #: of one allocation
+_ENCODER = msgspec.json.Encoder()
+_RAN = msgspec.json.Decoder(list[RanRange])
+
+
+def keep_allocation(work: Work, site: Site, report: AllocationReport) -> None:
+    """Where and when an allocation is. The last report of a name counts."""
+    hosts = [clean(each, 256) for each in report.hosts[:HOSTS_MAX] if each and " " not in each]
+    name = clean(report.name)
+    work.upserts["upsert_placements"][site.id, name] = (
+        site.id, name, clean(report.batch_id), f" {' '.join(hosts)} " if hosts else "",
+        report.started_us, report.ended_us, report.at_us,
+    )  # fmt: skip
+
+
+def keep_ran(work: Work, site: Site, report: RanReport) -> None:
+    """What pilots of an allocation have recorded."""
+    body = _ENCODER.encode(report.ran)
+    work.change_rows["insert_ran"].append((site.id, clean(report.allocation), work.now_us, body))
+
+
+def keep_offers(work: Work, site: Site, offers: Iterable[AppOffer]) -> None:
+    """Since when a site's applications are what they are: those that differ from what it offered before."""
+    new = [
+        (site.id, clean(each.name), work.now_us, clean(each.version), clean(each.digest))
+        for each in offers
+        if (before := site.offers.get(each.name)) is None
+        or (before.version, before.digest) != (each.version, each.digest)
+    ]
+    work.session.many("insert_approved", new)
+
+
+def prune(work: Work, before_us: int) -> None:
+    """Forget what is from before that time."""
+    work.session.run("prune_ran", before=before_us)
+    work.session.run("prune_placements", before=before_us)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which allocations: of an id of the batch system, or of a node at a time. `site`: only of this one."""
+
+    batch_id: str | None = None
+    node: str | None = None
+    at_us: int | None = None
+    site: str | None = None
+
+
+def find(session: Session, asked: Asked) -> list[AuditRow]:
+    """Every job that ran there, newest allocation first; one in which nothing ran has a row without a job."""
+    names: dict[int, str] = dict(session.rows("site_names"))
+    rows: list[AuditRow] = []
+    for site, name, batch_id, hosts, started_us, ended_us in _placements(session, asked):
+        if asked.site not in (None, names.get(site)):
+            continue
+        row = AuditRow(
+            site=names.get(site, ""), allocation=name, batch_id=batch_id, nodes=hosts.split(),
+            started_us=started_us, ended_us=ended_us or None,
+        )  # fmt: skip
+        rows += _jobs_in(session, site, row) or [row]
+    return rows
+
+
+def _placements(session: Session, asked: Asked) -> list[Any]:
+    if asked.batch_id is not None:
+        rows = session.rows("placements_of_batch", batch_id=asked.batch_id, limit=ALLOCATIONS_MAX)
+        return [row for row in rows if asked.at_us is None or _covers(row, asked.at_us)]
+    node = asked.node or ""
+    held = node.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    rows = session.rows(
+        "placements_at",
+        at_us=asked.at_us or 0,
+        bare=f"% {held} %",
+        domain=f"% {held}.%",
+        limit=ALLOCATIONS_MAX,
+    )
+    return [row for row in rows if any(_same(each, node) for each in row[3].split())]
+
+
+def _same(host: str, node: str) -> bool:
+    """A node is named with or without its domain."""
+    return host == node or host.partition(".")[0] == node
+
+
+def _covers(row: Any, at_us: int) -> bool:
+    return bool(row[4] <= at_us and (row[5] == 0 or row[5] >= at_us))
+
+
+def _jobs_in(session: Session, site: int, row: AuditRow) -> list[AuditRow]:
+    ran: dict[tuple[int, int], IntervalSet] = defaultdict(IntervalSet)
+    last_us: dict[int, int] = {}
+    for at_us, body in session.rows("ran_in", site=site, allocation=row.allocation, limit=ROWS_MAX):
+        for each in _RAN.decode(body):
+            last_us[each.job] = at_us
+            events = ran[each.job, each.step]
+            for first, end in IntervalSet.parse(each.events) if each.step < 0 else ():
+                events.add(first, end)
+    numbers = sorted(last_us)
+    if not numbers:
+        return []
+    # a site can only tell of jobs that it had: it must not learn whose others are
+    had = {each for (each,) in session.rows("leased_to", site=site, ids=numbers)}
+    about = {each[0]: each for each in session.rows("campaigns_of_jobs", ids=sorted(had))} if had else {}
+    known = _Known(session, site)
+    found = []
+    for (number, step), events in sorted(ran.items()):
+        if number not in about:
+            continue
+        _, campaign, owner, app = about[number]
+        version, digest = known.app(app, row.started_us or last_us[number])
+        subject, credential = known.submitter(number)
+        found.append(
+            msgspec.structs.replace(
+                row, job=number, events=str(events), step=None if step < 0 else step, campaign=campaign, owner=owner,
+                subject=subject, credential=credential, app=app, version=version, digest=digest,
+            )
+        )  # fmt: skip
+    return found
+
+
+class _Known:
+    """What several jobs share, looked up once."""
+
+    def __init__(self, session: Session, site: int) -> None:
+        self._session = session
+        self._apps: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+        for app, since_us, version, digest in session.rows("approved_of", site=site):
+            self._apps[app].append((since_us, version, digest))
+        self._submit = (0, 0, "", "")
+
+    def app(self, name: str, at_us: int) -> tuple[str, str]:
+        """Version and digest at a time; the first that is known, if that was later."""
+        entries = self._apps.get(name)
+        if not entries:
+            return "", ""
+        at = max(bisect_right([each[0] for each in entries], at_us) - 1, 0)
+        return entries[at][1], entries[at][2]
+
+    def submitter(self, job: int) -> tuple[str, str]:
+        """Subject and credential that brought a job."""
+        first, count, subject, credential = self._submit
+        if not first <= job < first + count:
+            rows = self._session.rows("submitter_of", job=job)
+            first, count, subject, credential, _ = rows[0] if rows else (job, 1, "", "", "")
+            self._submit = (first, count, subject, credential)
+        return (subject, credential) if first <= job < first + count else ("", "")

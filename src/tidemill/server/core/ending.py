@@ -1,0 +1,282 @@
+"""How jobs end, and what follows from it: orders to sites, and the jobs that come after them.
+
+Every end of a job goes through `end`, whichever way it came. Works on a `Work`; writes nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.server.database.rows import (
+    ACTIVE,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    LOST,
+    PARTIAL,
+    RELEASED,
+    RUNNING,
+    SETTLED,
+    WAITING,
+    Job,
+    Lease,
+    clean,
+)
+from tidemill.server.database.work import Work
+from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
+
+EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
+
+
+def settle(work: Work, job: Job) -> None:
+    """Give a job the state that its counts of events call for; call it after every change of its sets."""
+    if job.state > RUNNING or job.delivering:
+        return
+    if job.n_failed and job.n_failed > work.spec(job).failed_max:
+        fail(work, job, f"{_failed_text(job)}, failed_max is {work.spec(job).failed_max}")
+    elif job.n_done + job.n_failed == job.events:
+        if job.outputs and job.n_done:
+            job.delivering, job.ready = 1, 0
+            done = str(work.sets(job).done)
+            work.order(job.place, DeliverOrder, job=job.id, done=done)
+            work.touch(job)
+        else:
+            finish(work, job)
+    else:
+        open_again(work, job)
+
+
+def open_again(work: Work, job: Job) -> None:
+    """WAITING or RUNNING, and ready to be leased if it has free events."""
+    work.enter(job, RUNNING if job.n_done or job.n_failed or job.n_leased else WAITING)
+    free = job.events - job.n_done - job.n_failed - job.n_leased
+    job.ready = 1 if free and not job.blocked else 0
+    work.touch(job)
+
+
+def finish(work: Work, job: Job) -> None:
+    """Every event is kept or failed, and outputs are delivered."""
+    job.reason = _failed_text(job) if job.n_failed else ""
+    end(work, job, PARTIAL if job.n_failed else COMPLETED)
+
+
+def fail(
+    work: Work, job: Job, reason: str, *, evidence: Evidence | None = None, keep_files: bool = False
+) -> None:
+    """End a job that cannot go on. `keep_files`: its outputs stay at the site, so that delivery can be tried again."""
+    job.reason = clean(reason)
+    if evidence is not None:
+        record(work, job, evidence, where=Where(job.site), final=True)
+    if not keep_files:
+        _stop(work, job)
+    end(work, job, FAILED, forget=not keep_files)
+
+
+def cancel(work: Work, job: Job, reason: str) -> None:
+    """End a job because its owner wants so."""
+    job.reason = clean(reason)
+    _stop(work, job)
+    end(work, job, CANCELED)
+
+
+def end(work: Work, job: Job, state: int, *, forget: bool = True) -> None:
+    """Put a job into a final state; tell the sites that had it; remember it for the jobs that come after it."""
+    work.enter(job, state)
+    job.ended_us = work.now_us
+    job.ready = job.delivering = job.told = 0
+    if forget:
+        _forget(work, job)
+    work.touch(job)
+    work.ended.append(job.id)
+
+
+def complete(work: Work, job: Job, lease: Lease) -> None:
+    """The only event of a job is done, and it keeps no outputs: by far the most frequent end. The long way, by `settle`
+    and `finish`, comes to the same."""
+    job.n_done, job.done, job.n_leased, job.leased, job.refusals = 1, "0", 0, "", 0
+    work.enter(job, COMPLETED)
+    job.ended_us, job.reason = work.now_us, ""
+    job.ready = job.told = 0
+    _forget(work, job)
+    work.completed(job, lease)
+    work.ended.append(job.id)
+
+
+def _forget(work: Work, job: Job) -> None:
+    if job.attempts == 1:
+        work.order(job.site, ForgetOrder, job=job.id)
+    elif job.attempts:
+        for site in sorted({lease.site for lease in work.leases_of(job.id)}):
+            work.order(site, ForgetOrder, job=job.id)
+
+
+def _stop(work: Work, job: Job) -> None:
+    """Cancel a job at every site that may still run it or keep outputs of it."""
+    if not job.attempts:
+        return
+    sites = {job.place} if job.home else set()
+    for lease in work.leases_of(job.id):
+        if lease.state in (ACTIVE, LOST):
+            sites.add(lease.site)
+        if lease.state == ACTIVE:
+            give_back(work, job, lease, "the job has ended")
+    for site in sorted(sites):
+        work.order(site, CancelOrder, job=job.id, reason=job.reason)
+    kept = work.sets(job)
+    kept.leased = IntervalSet()
+    work.keep_sets(job)
+
+
+def rest_of(work: Work, job: Job, lease: Lease) -> list[tuple[int, int]]:
+    """The events that an active lease still holds. Active leases of a job hold no event together."""
+    pieces = work.sets(job).leased.within(lease.first, lease.end)
+    if not lease.part:
+        return pieces
+    returned = IntervalSet.parse(lease.part)
+    return [own for piece in pieces for own in returned.missing(*piece)]
+
+
+def take(
+    work: Work,
+    job: Job,
+    lease: Lease,
+    events: Iterable[tuple[int, int]],
+    *,
+    emptied: tuple[int, str] = (SETTLED, ""),
+) -> list[tuple[int, int]]:
+    """Take events away from an active lease; which of them it held. The campaign is no longer charged for them.
+    `emptied`: state and reason of a lease that holds nothing any more."""
+    rest = IntervalSet(rest_of(work, job, lease))
+    held = [piece for span in events for piece in rest.within(*span)]
+    leased = work.sets(job).leased
+    count = sum(leased.remove(*piece) for piece in held)
+    work.sums[work.campaign_of(job)].core_s -= count * lease.event_s * lease.cores
+    if count == len(rest):
+        work.end_lease(lease, *emptied)
+    return held
+
+
+def give_back(work: Work, job: Job, lease: Lease, reason: str, *, state: int = RELEASED) -> None:
+    """End a lease: what it held is free again."""
+    take(work, job, lease, [(lease.first, lease.end)], emptied=(state, clean(reason)))
+    work.keep_sets(job)
+
+
+class Where(NamedTuple):
+    """What failed where: events (0 of them: the job as a whole) and the number of the site."""
+
+    site: int
+    first: int = 0
+    events: int = 0
+
+
+def _failed_text(job: Job) -> str:
+    return f"{job.n_failed} event{'' if job.n_failed == 1 else 's'} failed"
+
+
+def record(work: Work, job: Job, evidence: Evidence, *, where: Where, final: bool) -> None:
+    """Keep evidence of a failure within the limit per job; count it always."""
+    campaign = work.campaign_of(job)
+    work.failures[(campaign, str(evidence.failure))] += 1
+    if job.evidences < EVIDENCE_JOB_MAX:
+        job.evidences += 1
+        event = where.first if where.events == 1 else None
+        text = msgspec.json.encode(evidence)
+        work.change_rows["insert_failures"].append(
+            (job.id, campaign, where.first, where.events, event, where.site, int(final), text)
+        )
+    work.touch(job)
+
+
+# ---- jobs that come after others -------------------------------------------------------------------------------
+
+
+def pass_on(work: Work) -> None:
+    """Free or fail the jobs that come after those that have ended; goes on until nothing more ends."""
+    if work.memory.waited_for is None:
+        work.memory.waited_for = bool(work.session.rows("deps_any"))
+    if not work.memory.waited_for:
+        return
+    seen: set[int] = set()
+    while fresh := [each for each in work.ended if each not in seen]:
+        seen.update(fresh)
+        rows = work.session.rows("deps_on_jobs", ids=fresh)
+        work.load(row[0] for row in rows)
+        for waiting, on_job, _, _ in rows:
+            on = work.jobs[on_job]
+            bad = on.state in (FAILED, CANCELED)
+            _over(work, work.jobs[waiting], (on_job, 0), _why(on_job, on) if bad else "")
+        _pass_on_campaigns(work, fresh)
+
+
+def _pass_on_campaigns(work: Work, ended: list[int]) -> None:
+    for campaign in sorted({work.campaign_of(work.jobs[each]) for each in ended}):
+        rows = work.session.rows("deps_on_campaign", campaign=campaign)
+        if not rows:
+            continue
+        work.load(row[0] for row in rows)
+        oldest_open = oldest(work, campaign, (WAITING, RUNNING))
+        oldest_bad = oldest(work, campaign, (FAILED, CANCELED))
+        for waiting, _, _, upto in rows:
+            if oldest_open is None or oldest_open > upto:
+                bad = oldest_bad is not None and oldest_bad <= upto
+                why = f"job {oldest_bad}, which it comes after, has failed or was canceled" if bad else ""
+                _over(work, work.jobs[waiting], (0, campaign), why)
+
+
+def oldest(work: Work, campaign: int, states: Iterable[int]) -> int | None:
+    """The lowest id of a campaign's jobs in these states, as they will be after this transaction."""
+    wanted = set(states)
+    kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
+    best = min(
+        (job.id for job in work.jobs.values() if job.kind in kinds and job.state in wanted), default=None
+    )
+    for kind, state, site, _ in work.session.rows("counts"):
+        if kind in kinds and state in wanted:
+            at = 0
+            while at >= 0:
+                at = _first_stored(work, (kind, state, site), wanted, at)
+                if at > 0:
+                    best = at if best is None else min(best, at)
+                    break
+    return best
+
+
+def _first_stored(work: Work, leg: tuple[int, int, int], wanted: set[int], after: int) -> int:
+    """The first stored job of a leg after an id whose state is not changed by this transaction; -1 if there is none."""
+    kind, state, site = leg
+    while rows := work.session.rows(
+        "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=1000
+    ):
+        for (number,) in rows:
+            job = work.jobs.get(number)
+            if job is None or job.state in wanted:
+                return int(number)
+        after = rows[-1][0]
+    return -1
+
+
+def _over(work: Work, job: Job, on: tuple[int, int], why: str) -> None:
+    work.change_rows["delete_deps"].append((job.id, *on))
+    if job.state != WAITING:
+        return
+    job.blocked = max(0, job.blocked - 1)
+    if why and not work.spec(job).after_any:
+        fail(work, job, why)
+    else:
+        open_again(work, job)
+
+
+def _why(number: int, job: Job) -> str:
+    text = "was canceled" if job.state == CANCELED else "failed"
+    return f"job {number}, which it comes after, {text}" + (f": {job.reason}" if job.reason else "")
+
+
+def stage_in_evidence(message: str, now_us: int) -> Evidence:
+    """Evidence for an input that the server cannot resolve."""
+    return Evidence(failure=FailureClass.STAGE_IN, message=message, at_us=now_us)

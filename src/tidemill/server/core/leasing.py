@@ -1,0 +1,281 @@
+"""From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, ranges out.
+
+A tick reads at most a few windows of jobs per campaign, so that it costs the same at a million jobs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+import msgspec
+
+from tidemill.model.job import Input, JobSpec
+from tidemill.server.core import ending, matching
+from tidemill.server.core.matching import Candidate, Claim, Range
+from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, Job, Kind, Lease, Site, free_of
+from tidemill.server.database.work import Work
+
+WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
+_JOB_INPUT = "job:"
+_ONE = [(0, 1)]
+
+
+class _Queue(msgspec.Struct):
+    """What one campaign has for the site."""
+
+    campaign: int
+    shares: float
+    used_core_s: float
+    kinds: list[Kind]
+    after: tuple[int, int] | None = (
+        -(2**62),
+        0,
+    )  #: rank and id up to which its jobs were looked at; None = all were
+
+
+def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
+    """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it. Payloads that span nodes
+    wait long for nodes, so that they have a budget of their own."""
+    capacity = site.capacity
+    if capacity is None:
+        return False
+    ranges_max = min(ranges_max, capacity.want_ranges_max)
+    left, more = _lease(work, site, ranges_max, half_life_s, wide=False)
+    _, more_wide = _lease(work, site, left, half_life_s, wide=True)
+    return more or more_wide
+
+
+def _lease(work: Work, site: Site, wanted: int, half_life_s: float, *, wide: bool) -> tuple[int, bool]:
+    """Ranges that may still be leased, and whether there was more."""
+    want_core_s, more = matching.wanted_core_s(site, wide=wide), False
+    if want_core_s <= 0:
+        return wanted, False
+    queues = _queues(work, site, half_life_s, wide=wide)
+    for window in WINDOWS:
+        if not queues or wanted <= 0 or want_core_s <= 0:
+            break
+        claims = []
+        for queue in queues:
+            claim = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
+            claims.append(claim)
+        match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
+        _write(work, site, match.ranges)
+        wanted -= len(match.ranges)
+        want_core_s -= match.core_s
+        used = {claim.campaign: 0.0 for claim in claims}
+        for each in match.ranges:
+            used[each.campaign] += each.core_s
+        queues = [queue for queue in queues if queue.after is not None]
+        for queue in queues:
+            queue.used_core_s += used[queue.campaign]
+        more = bool(queues) or len(match.dry) < len(claims)
+    return wanted, more and want_core_s > 0
+
+
+def _queues(work: Work, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
+    kinds = work.memory.kinds
+    by_campaign: dict[int, dict[int, Kind]] = defaultdict(dict)
+    for number, state, _, _ in work.session.rows("counts"):
+        if state not in (WAITING, RUNNING) or bool(kinds[number].nodes) is not wide:
+            continue
+        if matching.obstacle(site, kinds[number]) is None:
+            by_campaign[kinds[number].campaign][number] = kinds[number]
+    rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
+    return [
+        _Queue(
+            campaign, shares,
+            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s),
+            list(by_campaign[campaign].values()),
+        )
+        for campaign, _, shares, used, at_us in rows
+    ]  # fmt: skip
+
+
+def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
+    """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now."""
+    jobs = _next_jobs(work, site, queue, window)
+    specs = work.specs(job.spec for job in jobs)
+    candidates = []
+    cost: dict[tuple[int, int], float] = {}
+    me = str(site.id)
+    for job in jobs:
+        if job.refused and me in job.refused.split() and _elsewhere(work, job):
+            continue
+        key = (job.kind, job.spec)
+        event_core_s = cost.get(key)
+        if event_core_s is None:
+            kind = work.memory.kinds[job.kind]
+            estimate = specs[job.spec].resources.event_s
+            seconds = matching.event_s(site, kind, estimate)
+            event_core_s = cost[key] = seconds * matching.slot_cores(site, kind)
+        if job.events == 1 and not work.parsed(job):
+            free = _ONE  # it is ready
+        else:
+            free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
+        if free:
+            candidates.append(Candidate(job.id, job.rank, free, event_core_s))
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
+
+
+def _next_jobs(work: Work, site: Site, queue: _Queue, window: int) -> list[Job]:
+    """By rank and id, from several scans. Where one of them was cut short, the others may not be followed further."""
+    if queue.after is None:
+        return []
+    rank, number = queue.after
+    limit = max(16, -(-window // len(queue.kinds)))
+    jobs: list[Job] = []
+    ends: list[tuple[int, int]] = []
+    for kind in queue.kinds:
+        for place in (0, site.id):
+            rows = work.session.rows(
+                "jobs_ready", kind=kind.id, place=place, rank=rank, id=number, limit=limit
+            )
+            found = work.adopt(rows)
+            jobs += found
+            if len(rows) == limit:
+                ends.append((found[-1].rank, found[-1].id))
+    jobs.sort(key=lambda job: (job.rank, job.id))
+    queue.after = min(ends, default=None)
+    if queue.after is not None:
+        jobs = jobs[: bisect_right(jobs, queue.after, key=lambda job: (job.rank, job.id))]
+    return [job for job in jobs if job.ready]
+
+
+def _elsewhere(work: Work, job: Job) -> bool:
+    """Whether a site that has not refused the job could take it."""
+    if job.place:
+        return False
+    refused = set(job.refused.split())
+    kind = work.memory.kinds[job.kind]
+    return any(
+        str(site.id) not in refused and matching.obstacle(site, kind) is None
+        for site in work.memory.sites.values()
+    )
+
+
+def _write(work: Work, site: Site, ranges: list[Range]) -> None:
+    if not ranges:
+        return
+    specs = _resolved(work, [work.jobs[each.job] for each in ranges])
+    ranges = [each for each in ranges if each.job in specs]
+    if not ranges:
+        return
+    names: dict[int, tuple[str, str]] = dict(
+        (row[0], row[1:])
+        for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
+    )
+    outputs: dict[tuple[int, int], bool] = {}
+    slots = {kind: matching.slot_cores(site, each) for kind, each in work.memory.kinds.items()}
+    number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
+    ends: dict[int, None] = {}
+    for each in ranges:
+        job = work.jobs[each.job]
+        cores = slots[job.kind]
+        lease = Lease(
+            job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
+            each.core_s / each.count / cores, "",
+        )  # fmt: skip
+        work.lease(lease)
+        told = job.told == site.id
+        work.lease_order(site, lease, names[each.campaign], job, None if told else specs[job.id])
+        number += 1
+        job.told = site.id
+        job.attempts += 1
+        work.sums[each.campaign].core_s += each.core_s
+        if job.events == 1 and not work.parsed(job):
+            job.n_leased, job.leased = 1, "0"
+            if job.attempts == 1:
+                work.leased_first(job, lease)
+            else:
+                work.touch(job)
+        else:
+            work.sets(job).leased.add(each.first, each.first + each.count)
+            work.touch(job)
+        ends[job.id] = None
+    for job_id in ends:
+        job = work.jobs[job_id]
+        key = (job.kind, job.spec)
+        if key not in outputs:
+            outputs[key] = _has_outputs(site, specs[job_id])
+        _leased(work, site, job, outputs[key])
+
+
+def _leased(work: Work, site: Site, job: Job, has_outputs: bool) -> None:
+    if job.state != RUNNING:
+        work.enter(job, RUNNING)
+        job.started_us = job.started_us or work.now_us
+    job.site = site.id
+    if work.parsed(job):
+        work.keep_sets(job)
+    job.ready = 1 if job.events - job.n_done - job.n_failed - job.n_leased else 0
+    if has_outputs and not job.home:
+        job.home, job.place = 1, site.id
+
+
+def _has_outputs(site: Site, spec: JobSpec) -> bool:
+    if spec.keep_stdout or spec.outputs:
+        return True
+    offer = site.offers.get(spec.app or "")
+    return spec.outputs is None and offer is not None and bool(offer.outputs)
+
+
+# ---- inputs that are other jobs' outputs ------------------------------------------------------------------------
+
+
+def job_input(url: str) -> tuple[int, str] | None:
+    """Job and output of `job:ID/NAME`; None for any other URL. Raises ValueError for a wrong one."""
+    if not url.startswith(_JOB_INPUT):
+        return None
+    number, slash, name = url[len(_JOB_INPUT) :].partition("/")
+    if not number.isdecimal() or not slash or not name:
+        raise ValueError(f"`{url}` is not an input such as `job:17/events`")
+    return int(number), name
+
+
+def _resolved(work: Work, jobs: list[Job]) -> dict[int, JobSpec]:
+    """Specs as sites get them. A job whose input is not there fails, and is left out."""
+    found: dict[int, JobSpec] = {}
+    asking: dict[int, list[Job]] = defaultdict(list)
+    for job in jobs:
+        if job.id in found:
+            continue
+        spec = found[job.id] = work.spec(job)
+        for each in spec.inputs:
+            named = job_input(each.url)
+            if named is not None:
+                asking[named[0]].append(job)
+    if not asking:
+        return found
+    outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    for job_id, name, url, _, sha256 in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
+        outputs[job_id][name].append((url, sha256))
+    for job in {each.id: each for group in asking.values() for each in group}.values():
+        inputs: list[Input] = []
+        for each in found[job.id].inputs:
+            inputs += _files_of(each, outputs) or [each]
+        bad = [each.url for each in inputs if each.url.startswith(_JOB_INPUT)]
+        if bad:
+            del found[job.id]
+            text = f"input `{bad[0]}`: that job has delivered no such output"
+            job.site = job.site or job.pin
+            ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
+        else:
+            found[job.id] = msgspec.structs.replace(found[job.id], inputs=inputs)
+    return found
+
+
+def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> list[Input]:
+    """The delivered files behind an input, named as the input; several: `name-1.ext`, `name-2.ext`, ..."""
+    named = job_input(one.url)
+    if named is None:
+        return [one]
+    files = outputs[named[0]][named[1]]
+    stem, dot, ending_ = one.name.partition(".")
+    return [
+        msgspec.structs.replace(
+            one, url=url, sha256=one.sha256 or sha256 or None,
+            name=one.name if len(files) == 1 else f"{stem}-{number}{dot}{ending_}",
+        )
+        for number, (url, sha256) in enumerate(files, 1)
+    ]  # fmt: skip

@@ -1,0 +1,213 @@
+"""Which ranges a site gets: fair share between campaigns, then priority, then age. Pure: state in, ranges out.
+
+Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528, 1995) on core-seconds: the campaign that has had the least per
+share goes first. What it has had is what was leased to it, corrected at settlement by what was used, and halves every
+`half_life_s`. A campaign that starts anew starts where the others stand, so that it starves nobody.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import msgspec
+
+from tidemill.model.application import DEFAULT_CORES, DEFAULT_EVENT_S, DEFAULT_MEMORY_MB
+from tidemill.model.job import rate_key
+from tidemill.model.width import check_allowed, check_place
+from tidemill.server.database.rows import Kind, Site
+
+EVENT_S_MIN = 1e-6
+TURNS = 16  #: with several campaigns, one turn is at most this part of a fair slice of what the site wants
+SHARES_MIN = 1e-6
+
+
+class Candidate(msgspec.Struct, gc=False):
+    """A job that the site may have. `free`: its intervals to lease; `event_core_s`: estimated cost of one event."""
+
+    job: int
+    rank: int
+    free: list[tuple[int, int]]
+    event_core_s: float
+
+
+class Claim(msgspec.Struct):
+    """A campaign with work for the site. `used_core_s`: decayed to now. Candidates by (rank, job)."""
+
+    campaign: int
+    shares: float
+    used_core_s: float
+    candidates: Sequence[Candidate]
+
+
+class Range(msgspec.Struct, gc=False):
+    """Lease these events."""
+
+    job: int
+    campaign: int
+    first: int
+    count: int
+    core_s: float
+
+
+class Match(msgspec.Struct):
+    """`dry`: campaigns whose candidates were all used up, so that more of theirs may be looked at."""
+
+    ranges: list[Range]
+    core_s: float
+    dry: set[int]
+
+
+def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Match:
+    """Ranges worth `want_core_s` (the last event may reach beyond it), at most `ranges_max` of them.
+
+    Costs O(candidates log campaigns). Does not change its arguments.
+    """
+    turn_core_s = want_core_s / (TURNS * len(claims)) if len(claims) > 1 else want_core_s
+    heap = [
+        (claim.used_core_s / max(claim.shares, SHARES_MIN), claim.campaign, index)
+        for index, claim in enumerate(claims)
+        if claim.candidates
+    ]
+    heapq.heapify(heap)
+    hands = [_Hand(claim) for claim in claims]
+    ranges: list[Range] = []
+    given = 0.0
+    dry = {claim.campaign for claim in claims if not claim.candidates}
+    while heap and given < want_core_s and len(ranges) < ranges_max:
+        passed, campaign, index = heap[0]
+        hand = hands[index]
+        cost = hand.take(ranges, min(turn_core_s, want_core_s - given))
+        given += cost
+        if hand.empty:
+            heapq.heappop(heap)
+            dry.add(campaign)
+        else:
+            heapq.heapreplace(heap, (passed + cost / max(claims[index].shares, SHARES_MIN), campaign, index))
+    return Match(ranges, given, dry)
+
+
+class _Hand:
+    """How far a campaign's candidates are used up."""
+
+    __slots__ = ("_at", "_campaign", "_candidates", "_first", "_last", "_piece", "empty")
+
+    def __init__(self, claim: Claim) -> None:
+        self._campaign = claim.campaign
+        self._candidates = claim.candidates
+        self._at = 0
+        self._piece = 0
+        self._first = claim.candidates[0].free[0][0] if claim.candidates else 0
+        self._last: Range | None = None
+        self.empty = not claim.candidates
+
+    def take(self, ranges: list[Range], core_s: float) -> float:
+        """Lease one piece of the next job; what it costs. One that goes on where the last ended makes that longer."""
+        candidate = self._candidates[self._at]
+        _, end = candidate.free[self._piece]
+        first = self._first
+        count = max(1, min(end - first, int(core_s / candidate.event_core_s)))
+        cost = count * candidate.event_core_s
+        last = self._last
+        if last is not None and last.job == candidate.job and last.first + last.count == first:
+            last.count += count
+            last.core_s += cost
+        else:
+            self._last = Range(candidate.job, self._campaign, first, count, cost)
+            ranges.append(self._last)
+        self._first = first + count
+        if self._first == end:
+            self._next(candidate)
+        return cost
+
+    def _next(self, candidate: Candidate) -> None:
+        self._piece += 1
+        if self._piece == len(candidate.free):
+            self._at += 1
+            self._piece = 0
+        if self._at == len(self._candidates):
+            self.empty = True
+        else:
+            self._first = self._candidates[self._at].free[self._piece][0]
+
+
+def decayed(used_core_s: float, *, since_us: int, now_us: int, half_life_s: float) -> float:
+    """What is left of core-seconds had at `since_us`. A clock that went back decays nothing."""
+    age_s = max(0, now_us - since_us) / 1e6
+    return float(used_core_s * 0.5 ** (age_s / half_life_s))
+
+
+def event_s(site: Site, kind: Kind, estimate_s: float | None) -> float:
+    """Seconds of one event on one slot: measured at the site, else the job's estimate, the offer's, a default."""
+    measured = None
+    if site.capacity is not None:
+        measured = site.capacity.event_s.get(rate_key(kind.app, kind.width))
+    if measured is not None and measured > 0:
+        return max(measured, EVENT_S_MIN)
+    if estimate_s is not None and estimate_s > 0:
+        return max(estimate_s, EVENT_S_MIN)
+    offer = site.offers.get(kind.app)
+    return max(offer.event_s, EVENT_S_MIN) if offer is not None and offer.event_s > 0 else DEFAULT_EVENT_S
+
+
+def slot_cores(site: Site, kind: Kind) -> int:
+    """Cores that a payload of the kind takes at the site: of its slot, or of all its nodes."""
+    if kind.nodes and site.capacity is not None:
+        return kind.nodes * max(1, site.capacity.slot_cores_max)
+    return _cores(site, kind)
+
+
+def _cores(site: Site, kind: Kind) -> int:
+    offer = site.offers.get(kind.app)
+    return kind.cores or (offer.cores if offer is not None else DEFAULT_CORES)
+
+
+def obstacle(site: Site, kind: Kind) -> str | None:
+    """Why a site cannot run a kind of jobs: a cause of the closed list, or None if it can."""
+    capacity = site.capacity
+    if capacity is None:
+        return "no_site"
+    if site.lost:
+        return "site_silent"
+    offer = site.offers.get(kind.app)
+    if kind.app and offer is None:
+        return "app_not_offered"
+    if not kind.app and not capacity.adhoc:
+        return "adhoc_not_allowed"
+    memory_mb = kind.memory_mb or (offer.memory_mb if offer is not None else DEFAULT_MEMORY_MB)
+    if _cores(site, kind) > capacity.slot_cores_max or memory_mb > capacity.slot_memory_mb_max:
+        return "resources_too_large"
+    if any(capacity.devices.get(name, 0) < number for name, number in kind.devices.items()):
+        return "resources_too_large"
+    too_wide = width_obstacle(site, kind)
+    if too_wide is not None:
+        return too_wide[0]
+    return "site_drained" if site.drained else None
+
+
+def width_obstacle(site: Site, kind: Kind) -> tuple[str, str] | None:
+    """Why a site cannot run a payload that spans nodes: the cause, and what is asked for next to what there is."""
+    width, capacity, offer = kind.width, site.capacity, site.offers.get(kind.app)
+    if width is None or capacity is None:
+        return None
+    if offer is not None:
+        why = check_allowed(width, app=kind.app, nodes_max=offer.nodes_max, ranks_max=offer.ranks_max)
+        if why is not None:
+            return "width_not_allowed", why
+    if not capacity.launcher:
+        return "no_launcher", ""
+    why = check_place(
+        width,
+        cores=_cores(site, kind),
+        nodes=capacity.wide_nodes_max,
+        cores_per_node=capacity.slot_cores_max,
+        launcher=capacity.launcher,
+    )
+    return None if why is None else ("too_few_nodes", why)
+
+
+def wanted_core_s(site: Site, *, wide: bool) -> float:
+    """Core-seconds of payloads that span nodes, or of others, that the site wants more of."""
+    if site.capacity is None:
+        return 0.0
+    return site.capacity.wide_core_s if wide else site.capacity.want_core_s

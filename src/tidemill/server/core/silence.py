@@ -1,0 +1,142 @@
+"""Sites that fall silent, and sites that come back.
+
+A site silent for `site_lost_s` loses its leases: undone events are free again, and so are the events whose outputs it
+keeps undelivered, since nobody else can deliver them. What was lost so is remembered: a site that comes back before
+anybody else has the job takes its results and leases up again. Works on a `Work`; writes nothing itself.
+"""
+
+from __future__ import annotations
+
+from tidemill import log
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.server.core import ending
+from tidemill.server.database.rows import ACTIVE, LOST, RUNNING, Job, Lease, Site
+from tidemill.server.database.work import Work
+from tidemill.wire.api import CancelOrder, DiscardOrder
+
+_LOG = log.Log("server")
+
+
+def lose(work: Work, site: Site, *, silent_s: float) -> int:
+    """The site's leases are lost; how many."""
+    site.lost = 1
+    reason = f"site `{site.name}` has been silent for {int(silent_s)} s"
+    leases = _leases(work, site, ACTIVE)
+    evidence = Evidence(failure=FailureClass.LOST, message=reason, at_us=work.now_us)
+    for lease in leases:
+        job = work.jobs[lease.job]
+        ending.give_back(work, job, lease, reason, state=LOST)
+        where = ending.Where(site.id, lease.first, lease.count)
+        ending.record(work, job, evidence, where=where, final=False)
+    touched = {lease.job for lease in leases}
+    for job in _homes(work, site):
+        touched.add(job.id)
+        kept = work.sets(job)
+        if job.outputs and kept.done:
+            work.change_rows["insert_lost_results"].append((site.id, job.id, str(kept.done)))
+            kept.done = IntervalSet()
+            work.keep_sets(job)
+        job.home = job.outputs = job.delivering = 0
+        job.place, job.told = job.pin, 0
+    for number in touched:
+        ending.open_again(work, work.jobs[number])
+    _LOG.warning("site.lost", site=site.name, silent_s=int(silent_s), leases=len(leases))
+    return len(leases)
+
+
+def take_back(work: Work, site: Site) -> None:
+    """A lost site is back: its results count where the job has no other home, its leases where nobody has events."""
+    rows = work.session.rows("lost_results", site=site.id)
+    work.load(row[0] for row in rows)
+    results = taken = 0
+    for number, done in rows:
+        job = work.jobs[number]
+        if job.state <= RUNNING and not job.home and not job.n_done and not job.delivering:
+            results += 1
+            _results_again(work, site, job, done)
+        elif job.state > RUNNING or job.place != site.id:
+            for first, end in IntervalSet.parse(done):
+                work.order(site.id, DiscardOrder, job=number, first=first, count=end - first)
+            if job.state > RUNNING:
+                work.order(site.id, CancelOrder, job=number, reason="the job has ended elsewhere")
+    work.session.run("delete_lost_results", site=site.id)
+    touched = {row[0] for row in rows}
+    for lease in _leases(work, site, LOST):
+        job = work.jobs[lease.job]
+        taken += _lease_again(work, site, job, lease)
+        touched.add(job.id)
+    for number in touched:
+        ending.settle(work, work.jobs[number])
+    _LOG.info("site.returned", site=site.name, leases=taken, results=results)
+
+
+def _results_again(work: Work, site: Site, job: Job, done: str) -> None:
+    kept = work.sets(job)
+    for first, end in IntervalSet.parse(done):
+        for piece in kept.undone(first, end):
+            kept.done.add(*piece)
+            kept.leased.remove(*piece)
+    for other in work.leases_of(job.id):
+        if other.state == ACTIVE and other.site != site.id:
+            ending.give_back(work, job, other, "the job's outputs are at another site")
+            work.order(other.site, DiscardOrder, job=job.id, first=other.first, count=other.count)
+    work.keep_sets(job)
+    job.home = job.outputs = 1
+    job.place = job.site = job.told = site.id
+
+
+def _lease_again(work: Work, site: Site, job: Job, lease: Lease) -> int:
+    """Take a lost lease up again if nobody else has any of its events; whether that was so."""
+    kept = work.sets(job)
+    rest = kept.undone(lease.first, lease.end)
+    elsewhere = job.place not in (0, site.id) or kept.leased.touches(lease.first, lease.end)
+    if not rest or elsewhere or lease.part or job.delivering:
+        return 0
+    for first, end in rest:
+        kept.leased.add(first, end)
+        work.sums[work.campaign_of(job)].core_s += (end - first) * lease.event_s * lease.cores
+    work.end_lease(lease, ACTIVE)
+    job.site = site.id
+    work.keep_sets(job)
+    return 1
+
+
+def live_leases(work: Work, site: Site) -> set[int]:
+    """Numbers of the site's active leases, as they will be after this transaction."""
+    _leases(work, site, ACTIVE)
+    return {
+        lease.lease
+        for of_job in work.leases.values()
+        for lease in of_job.values()
+        if lease.site == site.id and lease.state == ACTIVE
+    }
+
+
+def _leases(work: Work, site: Site, state: int) -> list[Lease]:
+    """The site's leases in a state whose jobs have not ended."""
+    found: set[int] = set()
+    for kind in _open_kinds(work):
+        found.update(
+            row[0] for row in work.session.rows("leases_of_site", kind=kind, site=site.id, state=state)
+        )
+    work.load(found)
+    work.load_leases(found)
+    return [
+        lease
+        for number in sorted(found)
+        for lease in work.leases_of(number)
+        if lease.site == site.id and lease.state == state and work.jobs[number].state <= RUNNING
+    ]
+
+
+def _homes(work: Work, site: Site) -> list[Job]:
+    found: set[int] = set()
+    for kind in _open_kinds(work):
+        found.update(row[0] for row in work.session.rows("homes_of_site", kind=kind, site=site.id))
+    work.load(found)
+    return [work.jobs[number] for number in sorted(found)]
+
+
+def _open_kinds(work: Work) -> list[int]:
+    return sorted({kind for kind, state, _, _ in work.session.rows("counts") if state <= RUNNING})

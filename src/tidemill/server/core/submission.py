@@ -1,0 +1,389 @@
+"""Bulk submit: decode, check, and insert jobs, all or none, once per key."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+
+import msgspec
+
+from tidemill.errors import UNDECODABLE, did_you_mean
+from tidemill.model import legal
+from tidemill.model.identity import Identity
+from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
+from tidemill.model.notification import Subscription
+from tidemill.model.parameter import parameters_fault
+from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
+from tidemill.server.core import ending, sync
+from tidemill.server.core.leasing import job_input
+from tidemill.server.core.matching import decayed
+from tidemill.server.core.sync import Bad, Conflict
+from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
+from tidemill.server.database.work import Work
+from tidemill.server.notify import book
+from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
+
+APPS_TOLD = 20
+KEY_MAX = 200
+SHARES_MAX = 1e6
+_DECODER = msgspec.json.Decoder(SubmitRequest)
+_ENCODER = msgspec.json.Encoder()
+_NAME = re.compile(NAME_PATTERN)
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?")
+_FIELDS = {
+    "notify": Subscription,
+    "jobs": JobSpec,
+    "inputs": Input,
+    "outputs": Output,
+    "resources": Resources,
+}
+
+
+def decode(body: bytes) -> SubmitRequest:
+    """The request. Raises Bad with the nearest legal key for an unknown one."""
+    if len(body) > REQUEST_BYTES_MAX:
+        raise Bad(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
+    try:
+        return _DECODER.decode(body)
+    except UNDECODABLE as error:
+        raise Bad(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
+
+
+def hint(message: str, top: type[msgspec.Struct]) -> str | None:
+    """For msgspec's complaint about an unknown field: the nearest field of the record that it stands in."""
+    found = re.search(r"unknown field `([^`]*)`", message)
+    if found is None:
+        return None
+    at = re.search(r"at `\$([^`]*)`", message)
+    names = re.findall(r"\.(\w+)", at[1]) if at else []
+    record = next((_FIELDS[name] for name in reversed(names) if name in _FIELDS), top)
+    return did_you_mean(found[1], record.__struct_fields__)
+
+
+def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
+    """Insert the jobs. Raises Bad, or Conflict when the key was used for other content."""
+    if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
+        raise Bad(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
+    digest = hashlib.sha256(_content(request)).digest()
+    known = work.session.rows("submit_by_key", key=request.key)
+    if known:
+        old, campaign, first, count = known[0]
+        if bytes(old) != digest:
+            raise Conflict(
+                f"key `{request.key}` was used for other content, in campaign `{campaign}`",
+                hint="a new submission needs a new key",
+            )
+        return SubmitReply(campaign=campaign, first_job=first, count=count, repeated=True)
+    repeat = _check(request)
+    count = sum(repeat)
+    plan = _Plan(work, request, _campaign(work, request, half_life_s))
+    first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
+    plan.insert(first, repeat)
+    work.session.run(
+        "insert_submit",
+        key=request.key,
+        digest=digest,
+        campaign=request.campaign,
+        first_job=first,
+        count=count,
+    )
+    book.subscribe(work, request.campaign, request.notify)
+    ending.pass_on(work)
+    work.flush()
+    sync.keep_sites(work)
+    return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
+
+
+def _content(request: SubmitRequest) -> bytes:
+    """What a key stands for. Without addressees it is the same as before there were any: old keys stay good."""
+    body = _ENCODER.encode(request)
+    return body if request.notify else body.replace(b',"notify":[]', b"", 1)
+
+
+def keep_submitter(work: Work, key: str, identity: Identity, remark: str) -> None:
+    """Remember whose credential a submission came with: its name and serial number."""
+    work.session.run(
+        "set_submitter",
+        key=key,
+        subject=clean(identity.subject),
+        credential=clean(identity.credential),
+        remark=remark,
+    )
+
+
+def events_of(request: SubmitRequest) -> int:
+    """How many events a submission has."""
+    repeat = request.repeat or [1] * len(request.jobs)
+    return sum(spec.events * times for spec, times in zip(request.jobs, repeat, strict=True))
+
+
+def apps_of(request: SubmitRequest) -> list[str]:
+    """The applications of a submission, by name; a command of the submitter's own is `command`."""
+    return sorted({spec.app or "command" for spec in request.jobs})[:APPS_TOLD]
+
+
+def _check(request: SubmitRequest) -> list[int]:
+    if not _NAME.fullmatch(request.campaign):
+        raise Bad(
+            f"`{request.campaign[:100]}` is no name for a campaign",
+            hint="letters, digits and `._+-`, at most 100",
+        )
+    repeat = [1] * len(request.jobs) if request.repeat is None else request.repeat
+    if len(repeat) != len(request.jobs):
+        raise Bad(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
+    if not request.jobs or min(repeat) < 1:
+        raise Bad(
+            "there is nothing to submit", hint="give at least one job, and a repeat of at least 1 for each"
+        )
+    if sum(repeat) > SUBMIT_JOBS_MAX:
+        raise Bad(
+            f"{sum(repeat)} jobs in one request, at most {SUBMIT_JOBS_MAX}", hint="send several requests"
+        )
+    if request.shares is not None and not 0 < request.shares <= SHARES_MAX:
+        raise Bad(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
+    if len(request.owner) > KEY_MAX or "\0" in request.owner:
+        raise Bad(f"`owner` is longer than {KEY_MAX}")
+    return repeat
+
+
+def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
+    """Number, events so far and shares. A campaign with nothing open starts where the others stand."""
+    rows = work.session.rows("campaign_by_name", name=request.campaign)
+    kinds = work.memory.kinds
+    opened = {kinds[kind].campaign for kind, state, _, _ in work.session.rows("counts") if state <= RUNNING}
+    number = int(rows[0][0]) if rows else 0
+    shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
+    used = 0.0
+    if number not in opened and opened:
+        used = shares * min(
+            decayed(had, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s) / each
+            for _, _, each, had, at_us in work.session.rows("campaign_shares", ids=sorted(opened))
+        )
+    if not rows:
+        found = work.session.rows(
+            "insert_campaign",
+            name=request.campaign,
+            owner=request.owner,
+            shares=shares,
+            now_us=work.now_us,
+            used=used,
+        )
+        return int(found[0][0]), 0, shares
+    if used:
+        _, _, _, had, at_us = work.session.rows("campaign_shares", ids=[number])[0]
+        own = decayed(had, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+        work.session.many("set_used", [(number, max(own, used), max(at_us, work.now_us))])
+    return number, int(rows[0][1]), shares
+
+
+class _Plan:
+    """Rows for one request; what jobs share is worked out once per distinct spec."""
+
+    def __init__(self, work: Work, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
+        self._work, self._request = work, request
+        self._campaign, self._events, self._shares = campaign
+        self._checked: dict[bytes, tuple[int, int, int]] = {}
+        self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
+        self._new_specs: list[tuple[int, bytes, bytes]] = []
+        self._next_spec: int | None = None
+
+    def insert(self, first: int, repeat: list[int]) -> None:
+        """Insert the jobs from number `first` on."""
+        work, request = self._work, self._request
+        offset = campaign_offset(request.campaign)
+        rows: list[tuple[object, ...]] = []
+        deps: list[tuple[int, int, int, int]] = []
+        dead: list[tuple[int, str]] = []
+        counts: dict[tuple[int, int, int], int] = defaultdict(int)
+        number, events, now_us = first, self._events, work.now_us
+        for index, (spec, times) in enumerate(zip(request.jobs, repeat, strict=True)):
+            kind, spec_id, pin = self._place(spec, index)
+            waits, why = self._waits(spec, index, first) if spec.after or spec.inputs else ([], "")
+            name = spec.name or ""
+            if not name and spec.command:
+                name = spec.command[0].rpartition("/")[2][:100].replace("\0", "")
+            for _ in range(times):
+                rows.append(
+                    (
+                        number, kind, spec_id, WAITING, pin, pin, pin, int(not waits), -spec.priority, spec.events,
+                        offset + events, now_us, None, "", name, len(waits),
+                    )
+                )  # fmt: skip
+                if waits:
+                    deps += [(number, *each) for each in waits]
+                if why:
+                    dead.append((number, why))
+                number += 1
+                events += spec.events
+            counts[(kind, WAITING, pin)] += times
+        if events > CAMPAIGN_EVENTS_MAX:
+            raise Bad(
+                f"campaign `{request.campaign}` would have {events} events, at most {CAMPAIGN_EVENTS_MAX}",
+                hint="seeds are unique within a campaign only up to that number: start another campaign",
+            )
+        self._write(rows, deps, counts, events)
+        work.load(each for each, _ in dead)
+        for each, why in dead:
+            ending.fail(work, work.jobs[each], why)
+
+    def _write(
+        self,
+        rows: list[tuple[object, ...]],
+        deps: list[tuple[int, int, int, int]],
+        counts: dict[tuple[int, int, int], int],
+        events: int,
+    ) -> None:
+        session = self._work.session
+        session.many("insert_specs", self._new_specs)
+        session.many("insert_jobs", rows)
+        if deps:
+            session.many("insert_deps", deps)
+            self._work.memory.waited_for = True
+        for key, number in counts.items():
+            self._work.count(*key, number)
+        session.run(
+            "grow_campaign",
+            id=self._campaign,
+            jobs=len(rows),
+            events=events - self._events,
+            shares=self._shares,
+        )
+
+    def _place(self, spec: JobSpec, index: int) -> tuple[int, int, int]:
+        """Kind, stored spec and pin of a job."""
+        shared = spec
+        if spec.name is not None or spec.priority != 0 or spec.events != 1:
+            check_row(spec, index)
+            shared = msgspec.structs.replace(spec, name=None, priority=0, events=1)
+        body = _ENCODER.encode(shared)
+        found = self._checked.get(body)
+        if found is None:
+            check_spec(spec, index)
+            _refuse(self._offered_fault(spec), index)
+            if len(body) > SPEC_BYTES_MAX:
+                raise Bad(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
+            pin = sync.site_id(self._work, spec.site) if spec.site is not None else 0
+            found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
+        return found
+
+    def _offered_fault(self, spec: JobSpec) -> legal.Fault | None:
+        """Why no site takes the parameters, of those that offer the application; None = one does, or none offers it."""
+        if spec.app is None:
+            return None
+        sites = self._work.memory.sites.values()
+        offers = [site.offers.get(spec.app) for site in sites if spec.site is None or site.name == spec.site]
+        faults = [parameters_fault(offer.parameters, spec.params) for offer in offers if offer is not None]
+        return faults[0] if faults and None not in faults else None
+
+    def _kind(self, spec: JobSpec) -> int:
+        need = spec.resources
+        devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
+        key = (
+            self._campaign,
+            spec.app or "",
+            need.cores or 0,
+            need.memory_mb or 0,
+            _ENCODER.encode(devices).decode(),
+            *(need.width or (0, 0)),
+        )
+        memory = self._work.memory
+        found = memory.kind_ids.get(key)
+        if found is None:
+            names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
+            found = int(self._work.session.rows("insert_kind", **dict(zip(names, key, strict=True)))[0][0])
+            memory.kind_ids[key] = found
+            memory.kinds[found] = Kind(found, *key[:4], devices, *key[5:])
+        return found
+
+    def _spec(self, body: bytes) -> int:
+        digest = hashlib.sha256(body).digest()[:16]
+        ids = self._work.memory.spec_ids
+        found = ids.get(digest)
+        if found is None:
+            rows = self._work.session.rows("specs_by_hash", hash=digest)
+            if rows:
+                found = int(rows[0][1])
+            else:
+                if self._next_spec is None:
+                    self._next_spec = int(self._work.session.rows("specs_top")[0][0]) + 1
+                found = self._next_spec
+                self._next_spec += 1
+                self._new_specs.append((found, digest, body))
+            if len(ids) >= 200_000:
+                ids.clear()
+            ids[digest] = found
+        return found
+
+    def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
+        """What the job waits for as (job, campaign, upto), and why it fails at once, if it does."""
+        key = (tuple(spec.after), spec.after_any, tuple(each.url for each in spec.inputs))
+        found = self._after.get(key)
+        if found is None:
+            found = self._after[key] = resolve_after(self._work, spec, index=index, upto=first - 1)
+        return found
+
+
+def resolve_after(
+    work: Work, spec: JobSpec, *, index: int, upto: int
+) -> tuple[list[tuple[int, int, int]], str]:
+    """What a job still waits for, and why it cannot run, if something that it comes after has failed. Raises Bad."""
+    where = f"job {index} of the request"
+    jobs = {each for each in spec.after if isinstance(each, int)}
+    jobs |= {named[0] for named in map(job_input, (each.url for each in spec.inputs)) if named is not None}
+    waits, whys = _after_jobs(work, sorted(jobs), where)
+    for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
+        more, why = _after_campaign(work, name, where, upto)
+        waits += more
+        whys += why
+    return ([], whys[0]) if whys and not spec.after_any else (waits, "")
+
+
+def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int, int, int]], list[str]]:
+    rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
+    missing = set(jobs) - {row[0] for row in rows}
+    if missing:
+        raise Bad(f"{where} comes after job {min(missing)}, which does not exist")
+    waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
+    whys = [
+        f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
+        for number, state, reason in sorted(rows)
+        if state in (FAILED, CANCELED)
+    ]
+    return waits, whys
+
+
+def _after_campaign(
+    work: Work, name: str, where: str, upto: int
+) -> tuple[list[tuple[int, int, int]], list[str]]:
+    rows = work.session.rows("campaign_by_name", name=name)
+    if not rows:
+        raise Bad(f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first")
+    campaign = int(rows[0][0])
+    still = ending.oldest(work, campaign, (WAITING, RUNNING))
+    if still is not None and still <= upto:
+        return [(0, campaign, upto)], []
+    bad = ending.oldest(work, campaign, (FAILED, CANCELED))
+    if bad is not None and bad <= upto:
+        return [], [f"job {bad} of campaign `{name}`, which it comes after, has failed or was canceled"]
+    return [], []
+
+
+def check_row(spec: JobSpec, index: int) -> None:
+    """What differs between jobs that share a spec. Raises Bad."""
+    _refuse(legal.row_fault(spec), index)
+
+
+def check_spec(spec: JobSpec, index: int) -> None:
+    """What the server can check without knowing the application. Raises Bad."""
+    _refuse(legal.spec_fault(spec), index)
+    for each in spec.inputs:
+        try:
+            job_input(each.url)
+        except ValueError as error:
+            raise Bad(f"job {index} of the request: input `{each.name}`: {error}") from error
+
+
+def _refuse(fault: legal.Fault | None, index: int) -> None:
+    if fault is not None:
+        raise Bad(f"job {index} of the request: {fault.text}", hint=fault.hint)

@@ -1,0 +1,110 @@
+"""What sites tell for people only: kept bounded, read by pages. No decision looks here."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import msgspec
+
+from tidemill.server.database.rows import Site, clean
+from tidemill.server.database.store import Session
+from tidemill.server.database.work import Work
+from tidemill.wire.api import TIDE_POINTS_MAX, VIEW_ROWS_MAX, BadNode, SiteView, TidePoint, TransferView
+
+MINUTES_KEPT = 31 * 1_440
+AHEAD_MAX = 10  #: minutes that a site's clock may be ahead of ours
+TEXT_MAX = 500
+TEXTS_MAX = 5
+NODES_MAX = 1e9
+BINS = 240  #: steps that a drawing of the tide has
+_ENCODER = msgspec.json.Encoder()
+_VIEW = msgspec.json.Decoder(SiteView)
+
+
+def keep(work: Work, site: Site, view: SiteView) -> None:
+    """Store what a site shows. What is too much, too long or from another time is left out: it is for people only."""
+    now = work.now_us // 60_000_000
+    points = {
+        each.minute: (site.id, each.minute, each.regular, each.ours, each.idle, each.away)
+        for each in view.tide[-TIDE_POINTS_MAX:]
+        if now - MINUTES_KEPT < each.minute <= now + AHEAD_MAX and _legal(each)
+    }
+    work.session.many("upsert_tide", list(points.values()))
+    work.session.run("prune_tide", site=site.id, before=now - MINUTES_KEPT)
+    body = _ENCODER.encode(_bounded(view))
+    work.session.run("upsert_view", site=site.id, at_us=work.now_us, body=body)
+
+
+def _legal(point: TidePoint) -> bool:
+    return all(
+        math.isfinite(each) and 0 <= each <= NODES_MAX
+        for each in (point.regular, point.ours, point.idle, point.away)
+    )
+
+
+def _bounded(view: SiteView) -> SiteView:
+    return SiteView(
+        bad_nodes=[
+            BadNode(
+                node=_short(each.node), since_us=each.since_us, until_us=each.until_us, why=_short(each.why),
+                evidence=_shorts(each.evidence),
+            )
+            for each in view.bad_nodes[:VIEW_ROWS_MAX]
+        ],
+        bad_nodes_total=view.bad_nodes_total,
+        transfers=[
+            TransferView(
+                job=each.job, way=_short(each.way), names=_shorts(each.names), places=_shorts(each.places),
+                tries=each.tries, under_way=each.under_way,
+            )
+            for each in view.transfers[:VIEW_ROWS_MAX]
+        ],
+        transfers_total=view.transfers_total,
+        grants=[
+            msgspec.structs.replace(each, account=_short(each.account))
+            for each in view.grants[:VIEW_ROWS_MAX]
+            if all(map(math.isfinite, (each.granted, each.used, each.open, each.left)))
+        ],
+        mode=_short(view.mode), waits_for=_short(view.waits_for), stopped=_short(view.stopped),
+        denied=[_short(each) for each in view.denied[:VIEW_ROWS_MAX]],
+    )  # fmt: skip
+
+
+def _short(text: str) -> str:
+    return clean(text, TEXT_MAX)
+
+
+def _shorts(texts: list[str]) -> list[str]:
+    return [_short(each) for each in texts[:TEXTS_MAX]]
+
+
+def told(session: Session) -> dict[int, tuple[int, SiteView]]:
+    """What each site showed last and when, by the site's number."""
+    return {site: (at_us, _VIEW.decode(bytes(body))) for site, at_us, body in session.rows("views")}
+
+
+class Tide(msgspec.Struct, frozen=True):
+    """A machine over time: equal steps of `step` minutes from minute `start` on; None = nothing was heard then."""
+
+    start: int
+    step: int
+    points: list[tuple[float, float, float, float] | None]  #: regular, ours, idle, away
+
+
+def tides(
+    session: Session, sites: list[int], *, now_us: int, minutes: int, steps: int = BINS
+) -> dict[int, Tide]:
+    """The last minutes of each site's machine, in so many steps at most."""
+    step = max(1, minutes // steps)
+    bins = min(steps, max(1, minutes // step))
+    start = (now_us // 60_000_000 // step + 1) * step - bins * step
+    found: dict[int, dict[int, tuple[float, float, float, float]]] = defaultdict(dict)
+    if sites:
+        until = start + bins * step
+        for site, at, *means in session.rows("tides", sites=sites, start=start, step=step, until=until):
+            regular, ours, idle, away = (float(each) for each in means)
+            found[site][int(at)] = (regular, ours, idle, away)
+    return {
+        site: Tide(start, step, [found[site].get(k) for k in range(bins)]) for site in sites if found[site]
+    }

@@ -1,0 +1,406 @@
+"""One transaction's work on jobs: loads rows once, collects what changes, and writes all of it at the end in bulk.
+
+`flush` keeps what belongs together: rows, counters per kind and state, sums of campaigns, orders to sites and the feed
+of state changes are written in the same transaction. Knows how to store, not what to decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.model.job import JobSpec
+from tidemill.server.database.rows import (
+    ACTIVE,
+    COMPLETED,
+    JOB_EDGES,
+    JOB_STATES,
+    LEASE_EDGES,
+    LEASE_STATES,
+    RUNNING,
+    SETTLED,
+    Job,
+    Kind,
+    KindKey,
+    Lease,
+    Sets,
+    Site,
+    sets_of,
+)
+from tidemill.server.database.store import Session
+from tidemill.wire.api import Change, LeaseOrder, Order, Usage
+
+FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
+SPECS_CACHED_MAX = 20_000
+_ENCODER = msgspec.json.Encoder()
+HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site has them; about 1 KB each
+_UPDATED = attrgetter(
+    "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
+    "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
+    "outputs", "told", "usage",
+)  # fmt: skip
+_LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
+_LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")
+_LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
+_COMPLETED = attrgetter("id", "ended_us", "usage")
+
+
+class Kept(NamedTuple):
+    """Changes that the feed holds: so many in any case, and at most so many for followers (130 bytes each)."""
+
+    always: int = 200_000
+    most: int = 2_000_000
+
+
+class Memory:
+    """What the writer remembers between transactions; thrown away whenever one is undone."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, Site] = {}
+        self.site_ids: dict[str, int] = {}
+        self.kinds: dict[int, Kind] = {}
+        self.kind_ids: dict[KindKey, int] = {}
+        self.specs: dict[int, JobSpec] = {}
+        self.spec_ids: dict[bytes, int] = {}
+        self.waited_for: bool | None = None  #: whether any job waits for another; None = look
+        #: jobs of one event and their only lease, exactly as they are stored; whoever uses one takes it out
+        self.held: dict[int, tuple[Job, Lease]] = {}
+        self.loaded = False
+
+
+class CampaignSums(msgspec.Struct):
+    """What a transaction adds to a campaign."""
+
+    done: int = 0
+    failed: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+    started_us: int | None = None
+    ended_us: int | None = None
+    core_s: float = 0.0
+
+
+class Work:
+    """See the module."""
+
+    def __init__(self, session: Session, memory: Memory, now_us: int, *, kept: Kept | None = None) -> None:
+        self.session, self.memory, self.now_us = session, memory, now_us
+        self._kept = kept or Kept()
+        self.jobs: dict[int, Job] = {}
+        self._before: dict[int, tuple[int, int, int, int]] = {}
+        self._sets: dict[int, Sets] = {}
+        self.leases: dict[int, dict[int, Lease]] = defaultdict(dict)
+        self._whole: set[int] = set()  #: jobs of which all leases are loaded
+        self._new_leases: list[Lease] = []
+        self._changed_leases: dict[tuple[int, int], Lease] = {}
+        self.touched: dict[int, None] = {}
+        self._first: list[tuple[Job, Lease]] = []
+        self._completed: list[Job] = []
+        self.ended: list[int] = []
+        self._orders: dict[int, list[Order]] = defaultdict(list)
+        self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
+        self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
+        self.failures: dict[tuple[int, str], int] = defaultdict(int)
+        self._changes: list[Job] = []
+        self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
+        self.changes: list[Change] = []  #: the state changes that were written
+        self.change_rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        #: the same for statements that may touch a row once only (PostgreSQL): by its key, so the last word counts
+        self.upserts: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = defaultdict(dict)
+
+    # ---- load ------------------------------------------------------------------------------------------------
+
+    def load(self, ids: Iterable[int]) -> None:
+        """Have these jobs at hand; unknown ids are left out."""
+        missing = []
+        for each in dict.fromkeys(ids):
+            if each not in self.jobs:
+                held = self.memory.held.pop(each, None)
+                if held is None:
+                    missing.append(each)
+                    continue
+                job, lease = held
+                self.jobs[each] = job
+                self._before[each] = (job.state, job.site, job.n_done, job.n_failed)
+                self.leases[each] = {lease.lease: lease}
+                self._whole.add(each)
+        if missing:
+            self.adopt(self.session.rows("jobs_by_id", ids=missing))
+
+    def adopt(self, rows: Iterable[tuple[Any, ...]]) -> list[Job]:
+        """Rows as jobs; one that is at hand already stays as it is here."""
+        found = []
+        for row in rows:
+            job = self.jobs.get(row[0])
+            if job is None:
+                job = self.jobs[row[0]] = Job(*row)
+                self.memory.held.pop(job.id, None)
+                self._before[job.id] = (job.state, job.site, job.n_done, job.n_failed)
+            found.append(job)
+        return found
+
+    def load_leases(self, ids: Iterable[int]) -> None:
+        """Have all leases of these jobs at hand."""
+        missing = [each for each in dict.fromkeys(ids) if each not in self._whole]
+        if missing:
+            self._whole.update(missing)
+            for row in self.session.rows("leases_of_jobs", ids=missing):
+                self.leases[row[0]].setdefault(row[1], Lease(*row))
+
+    def leases_of(self, job: int) -> list[Lease]:
+        """All leases of a job, oldest first."""
+        self.load_leases([job])
+        return [self.leases[job][number] for number in sorted(self.leases[job])]
+
+    def sets(self, job: Job) -> Sets:
+        """A job's interval sets; change them, and call `keep_sets`."""
+        found = self._sets.get(job.id)
+        if found is None:
+            found = self._sets[job.id] = sets_of(job)
+        return found
+
+    def spec(self, job: Job) -> JobSpec:
+        """What the submitter wrote."""
+        body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
+        if job.events == 1 and job.rank == 0 and not job.name:
+            return body
+        return msgspec.structs.replace(body, events=job.events, priority=-job.rank, name=job.name or None)
+
+    def specs(self, ids: Iterable[int]) -> dict[int, JobSpec]:
+        """Specs without name, priority and events."""
+        return specs(self.session, self.memory.specs, ids)
+
+    def campaign_of(self, job: Job) -> int:
+        """The campaign's number."""
+        return self.memory.kinds[job.kind].campaign
+
+    # ---- collect ---------------------------------------------------------------------------------------------
+
+    def touch(self, job: Job) -> None:
+        """The job has changed."""
+        self.touched[job.id] = None
+
+    def parsed(self, job: Job) -> bool:
+        """Whether the job's sets are in use, so that its texts must not be written directly."""
+        return job.id in self._sets
+
+    def keep_sets(self, job: Job) -> None:
+        """The job's sets have changed: count them, and write them at the end."""
+        kept = self.sets(job)
+        job.n_done, job.n_failed, job.n_leased = len(kept.done), len(kept.failed), len(kept.leased)
+        self.touched[job.id] = None
+
+    def enter(self, job: Job, state: int) -> None:
+        """The only place where a job changes its state: an edge that is in no table is a bug."""
+        if state != job.state:
+            if (job.state, state) not in JOB_EDGES:
+                raise WrongEdgeError(f"job {job.id}: {JOB_STATES[job.state]} -> {JOB_STATES[state]}")
+            job.state = state
+
+    def leased_first(self, job: Job, lease: Lease) -> None:
+        """A job of one event has got its first lease; nothing else of it has changed."""
+        self._first.append((job, lease))
+
+    def completed(self, job: Job, lease: Lease) -> None:
+        """The event of a job of one event is done, and with it the job. The lease's row stays as it is: an ACTIVE
+        lease of a COMPLETED job is settled (`leases_of_jobs`)."""
+        _enter_lease(lease, SETTLED)
+        lease.ended_us = self.now_us
+        self._completed.append(job)
+
+    def lease(self, lease: Lease) -> None:
+        """A new lease."""
+        self.leases[lease.job][lease.lease] = lease
+        self._new_leases.append(lease)
+
+    def end_lease(self, lease: Lease, state: int, reason: str = "") -> None:
+        """A lease has another state."""
+        _enter_lease(lease, state)
+        lease.reason = reason
+        lease.ended_us = None if state == ACTIVE else self.now_us
+        self._changed_leases[(lease.job, lease.lease)] = lease
+
+    def change_lease(self, lease: Lease) -> None:
+        """A lease has changed otherwise."""
+        self._changed_leases[(lease.job, lease.lease)] = lease
+
+    def order(self, site: int, make: Callable[..., Order], **fields: Any) -> None:
+        """An order to a site, with the site's next number."""
+        to = self.memory.sites[site]
+        to.ordered += 1
+        self._orders[site].append(make(n=to.ordered, **fields))
+
+    def lease_order(
+        self, site: Site, lease: Lease, campaign: tuple[str, str], job: Job, spec: JobSpec | None
+    ) -> None:
+        """The order of a new lease; `campaign`: its name and owner."""
+        site.ordered += 1
+        self._orders[site.id].append(
+            LeaseOrder(
+                n=site.ordered, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count,
+                campaign=campaign[0], owner=campaign[1], seed_base=job.seed_base, spec=spec,
+            )
+        )  # fmt: skip
+
+    def new_orders(self, site: int) -> list[Order]:
+        """The orders that this transaction has made for a site."""
+        return self._orders.get(site, [])
+
+    def all_orders(self) -> Iterable[tuple[int, list[Order]]]:
+        """The orders that this transaction has made, by number of the site."""
+        return self._orders.items()
+
+    def count(self, kind: int, state: int, site: int, jobs: int) -> None:
+        """Change the counter of jobs."""
+        self._counts[(kind, state, site)] += jobs
+
+    # ---- flush -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write all of it."""
+        many = self.session.many
+        touched = [self.jobs[each] for each in self.touched]
+        for job in touched:
+            kept = self._sets.get(job.id)
+            if kept is not None:
+                job.done, job.failed, job.leased = str(kept.done), str(kept.failed), str(kept.leased)
+            self._account(job)
+        self._flush_completed()
+        many("update_jobs", [_UPDATED(job) for job in touched])
+        self._flush_first()
+        many("insert_leases", [_LEASED(lease) for lease in self._new_leases])
+        many("update_leases", [_LEASE_UPDATED(lease) for lease in self._changed_leases.values()])
+        many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
+        many("add_failure_counts", [(*key, number) for key, number in sorted(self.failures.items())])
+        self._flush_campaigns()
+        for name, latest in self.upserts.items():
+            many(name, list(latest.values()))
+        for name, rows in self.change_rows.items():
+            many(name, rows)
+        for site, orders in self._orders.items():
+            body = _ENCODER.encode(orders)
+            self.session.run("insert_orders", site=site, first=orders[0].n, last=orders[-1].n, body=body)
+        self._flush_changes()
+
+    def _flush_completed(self) -> None:
+        """Of jobs that `completed` tells, and nothing else has touched, write what that changes."""
+        jobs = [job for job in self._completed if job.id not in self.touched]
+        self._moved(jobs, COMPLETED)
+        for kind, number in Counter(job.kind for job in jobs).items():
+            sums = self.sums[self.memory.kinds[kind].campaign]
+            sums.done += number
+            sums.ended_us = self.now_us
+        self.session.many("complete_jobs", [_COMPLETED(job) for job in jobs])
+
+    def _flush_first(self) -> None:
+        """The same for `leased_first`; these jobs are remembered, their results come soon."""
+        first = [pair for pair in self._first if pair[0].id not in self.touched]
+        jobs = [job for job, _ in first]
+        self._moved(jobs, RUNNING)
+        for kind in {job.kind for job in jobs}:
+            self.sums[self.memory.kinds[kind].campaign].started_us = self.now_us
+        self.session.many("lease_jobs", [_LEASED_FIRST(job) for job in jobs])
+        held = self.memory.held
+        for job, lease in first[: HELD_MAX - len(held)]:
+            held[job.id] = (job, lease)
+
+    def _moved(self, jobs: list[Job], state: int) -> None:
+        counts, before = self._counts, self._before
+        for job in jobs:
+            was, site, _, _ = before[job.id]
+            counts[(job.kind, was, site)] -= 1
+            counts[(job.kind, state, job.site)] += 1
+        self._changes += jobs
+
+    def _account(self, job: Job) -> None:
+        state, site, done, failed = self._before[job.id]
+        if state != job.state or site != job.site:
+            self._counts[(job.kind, state, site)] -= 1
+            self._counts[(job.kind, job.state, job.site)] += 1
+            if state != job.state:
+                self._changes.append(job)
+                if job.state == RUNNING:
+                    self.sums[self.memory.kinds[job.kind].campaign].started_us = self.now_us
+                elif job.state > RUNNING:
+                    self.sums[self.memory.kinds[job.kind].campaign].ended_us = self.now_us
+        if done != job.n_done or failed != job.n_failed:
+            sums = self.sums[self.memory.kinds[job.kind].campaign]
+            sums.done += job.n_done - done
+            sums.failed += job.n_failed - failed
+            if state == job.state:
+                self._changes.append(job)
+                self._progressed.add(job.id)
+
+    def _flush_campaigns(self) -> None:
+        rows = [
+            (
+                campaign,
+                sums.done,
+                sums.failed,
+                *msgspec.structs.astuple(sums.usage),
+                sums.started_us,
+                sums.ended_us,
+            )
+            for campaign, sums in sorted(self.sums.items())
+        ]
+        self.session.many("add_campaigns", rows)
+
+    def _flush_changes(self) -> None:
+        if not self._changes:
+            return
+        of_kind = {kind: self.memory.kinds[kind].campaign for kind in {job.kind for job in self._changes}}
+        names: dict[int, str] = dict(self.session.rows("campaign_names", ids=sorted(set(of_kind.values()))))
+        after = int(self.session.rows("take_numbers", name="next_change", count=len(self._changes))[0][0])
+        first = after - len(self._changes)
+        self.changes = [
+            Change(
+                number=number, at_us=self.now_us, campaign=names[of_kind[job.kind]], job=job.id,
+                state=JOB_STATES[job.state], events_done=job.n_done, events_failed=job.n_failed,
+                progress=job.id in self._progressed,
+            )
+            for number, job in enumerate(self._changes, first)
+        ]  # fmt: skip
+        self.session.run("insert_changes", first=first, last=after - 1, body=_ENCODER.encode(self.changes))
+        slowest = self.session.rows("slowest_follower")[0][0]
+        told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
+        self.session.run("prune_changes", before=min(after - self._kept.always, told))
+
+
+class WrongEdgeError(AssertionError):
+    """A change of state that stands in no table of `model/state.py`: a bug, which undoes its request."""
+
+
+def _enter_lease(lease: Lease, state: int) -> None:
+    if state != lease.state and (lease.state, state) not in LEASE_EDGES:
+        raise WrongEdgeError(
+            f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"
+        )
+    lease.state = state
+
+
+def specs(session: Session, cache: dict[int, JobSpec], ids: Iterable[int]) -> dict[int, JobSpec]:
+    """Specs by number, remembered in `cache` within limits."""
+    wanted = set(ids)
+    missing = [each for each in wanted if each not in cache]
+    if len(cache) + len(missing) > SPECS_CACHED_MAX:
+        cache.clear()
+        missing = list(wanted)
+    if missing:
+        for number, body in session.rows("specs_by_id", ids=missing):
+            cache[number] = msgspec.json.decode(body, type=JobSpec)
+    return {each: cache[each] for each in wanted}
+
+
+def add(total: Usage, one: Usage) -> None:
+    """Add one report to sums."""
+    total.payloads += one.payloads
+    total.wall_us += one.wall_us
+    total.setup_us += one.setup_us
+    total.user_us += one.user_us
+    total.system_us += one.system_us
+    total.rss_kb = max(total.rss_kb, one.rss_kb)
+    total.read_bytes += one.read_bytes
+    total.write_bytes += one.write_bytes

@@ -1,0 +1,161 @@
+"""Bearer tokens by the WLCG Common JWT Profile 1.0 (doi:10.5281/zenodo.3460258): who stands behind one.
+
+Checked: signature by a key of a configured issuer, `iss`, `aud`, `exp`, `nbf`, `iat`, `wlcg.ver`, the lifetime. Needs
+the package `pyjwt`. A token is never logged and never stored; a digest of it is kept in memory for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from tidemill import clock
+from tidemill.config.tls import Issuer, Member
+from tidemill.config.tls import Tokens as Section
+from tidemill.errors import ConfigError
+from tidemill.model.identity import Identity, Role, Via
+from tidemill.server.identity.certificates import Stranger
+from tidemill.server.identity.issuers import ALGORITHMS, Keys
+
+TOKEN_BYTES_MAX = 16 * 1024
+KNOWN_MAX = 10_000  #: tokens whose verification is remembered
+KNOWN_S = 300.0  #: for so long, so that a key that its issuer withdraws is not believed much longer
+SUBJECT_MAX = 150
+_ALGORITHMS = frozenset(each for several in ALGORITHMS.values() for each in several)
+
+
+class _Unasked(Stranger):
+    """The token's key is not known, or has had its time: its issuer is to be asked first."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        super().__init__(f"issuer `{issuer.name}` has no key that this token names")
+        self.issuer = issuer
+
+
+class Tokens:
+    """Verifies tokens; shared by threads."""
+
+    def __init__(self, section: Section, members: Sequence[Member]) -> None:
+        """Raises ConfigError for issuers or members that contradict each other."""
+        try:
+            import jwt
+        except ImportError as error:
+            raise ConfigError(
+                f"tokens need the package `pyjwt`: {error}", hint="`pip install 'tidemill[tokens]'`"
+            ) from error
+        self._jwt = jwt
+        self._section = section
+        self._issuers = {each.issuer: each for each in section.issuers}
+        if len(self._issuers) != len(section.issuers) or len({e.name for e in section.issuers}) != len(
+            section.issuers
+        ):
+            raise ConfigError("two of `tokens.issuers` have the same `issuer` or `name`")
+        self._keys = {each.issuer: Keys(each, kept_s=section.keys_kept_s) for each in section.issuers}
+        self._askers = {
+            each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
+        }  #: who waits for an issuer waits in its own thread, and takes none that others need
+        self._members = [each for each in members if each.token or each.group]
+        self._lock = threading.Lock()
+        self._known: dict[bytes, tuple[float, Identity]] = {}
+
+    def known(self, text: bytes) -> Identity | None:
+        """Who it is, if this very token was verified a short while ago and has not expired. Never blocks."""
+        found = self._known.get(hashlib.sha256(text).digest())
+        if found is None or clock.monotonic_s() > found[0]:
+            return None
+        return found[1]
+
+    async def wait_for(self, text: bytes) -> Identity:
+        """As `identity`, for the event loop: an issuer that is slow delays those only who need a key of it."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, partial(self.identity, text, ask=False))
+        except _Unasked as unasked:
+            asker = self._askers[unasked.issuer.issuer]
+        return await loop.run_in_executor(asker, self.identity, text)
+
+    def identity(self, text: bytes, *, ask: bool = True) -> Identity:
+        """Who stands behind a token. Raises Stranger with the reason. May `ask` the issuer for its keys: blocks."""
+        if len(text) > TOKEN_BYTES_MAX:
+            raise Stranger(f"a token of {len(text)} bytes is too long, at most {TOKEN_BYTES_MAX}")
+        claims, issuer = self._verified(text, ask)
+        identity = self._identity(claims, issuer)
+        with self._lock:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[hashlib.sha256(text).digest()] = (clock.monotonic_s() + KNOWN_S, identity)
+        return identity
+
+    def _verified(self, text: bytes, ask: bool) -> tuple[dict[str, Any], Issuer]:
+        jwt = self._jwt
+        try:
+            head = jwt.get_unverified_header(text)
+            told = jwt.decode(text, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            raise Stranger("what was sent as a token is none") from error
+        algorithm, kid = head.get("alg"), head.get("kid")
+        if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS or "crit" in head:
+            raise Stranger(f"tokens signed by `{str(algorithm)[:20]}` are not believed")
+        issuer = self._issuers.get(told.get("iss")) if isinstance(told.get("iss"), str) else None
+        if issuer is None:
+            raise Stranger(f"tokens of issuer `{str(told.get('iss'))[:200]}` are not believed here")
+        keys = self._keys[issuer.issuer]
+        key = (keys.find if ask else keys.known)(kid if isinstance(kid, str) else None, algorithm)
+        if key is None:
+            raise _Unasked(issuer)
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                jwt.PyJWK(key, algorithm=algorithm).key,
+                algorithms=[algorithm],
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                leeway=self._section.leeway_s,
+                options={"require": ["iss", "sub", "aud", "exp", "iat"]},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
+            raise Stranger(f"the token of issuer `{issuer.name}` is refused: {error}") from error
+        self._check(claims, issuer)
+        return claims, issuer
+
+    def _check(self, claims: Mapping[str, Any], issuer: Issuer) -> None:
+        subject = claims["sub"]
+        if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX or not subject.isprintable():
+            raise Stranger(f"the token of issuer `{issuer.name}` has no usable `sub`")
+        lifetime_s = float(claims["exp"]) - float(claims["iat"])
+        if lifetime_s > self._section.lifetime_s_max:
+            raise Stranger(
+                f"the token of `{subject}` lives {lifetime_s:.0f} s, at most {self._section.lifetime_s_max:.0f}"
+            )
+        version = claims.get("wlcg.ver")
+        if issuer.profile == "wlcg" and not (isinstance(version, str) and version.split(".")[0] == "1"):
+            raise Stranger(f"the token of `{subject}` is none of the WLCG profile 1: no `wlcg.ver`")
+
+    def _identity(self, claims: Mapping[str, Any], issuer: Issuer) -> Identity:
+        scope = claims.get("scope", "")
+        scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset()
+        groups = claims.get("wlcg.groups", [])
+        member = self._member(issuer, claims["sub"], groups if isinstance(groups, list) else [])
+        ends_s = float(claims["exp"]) + self._section.leeway_s  # until then it is believed
+        known: dict[str, Any] = {
+            "via": Via.TOKEN, "expires_us": int(ends_s * 1e6), "scopes": scopes,
+            "subject": f"{issuer.issuer} {claims['sub']}", "credential": str(claims.get("jti", ""))[:200],
+        }  # fmt: skip
+        if member is not None:
+            return Identity(role=Role(member.role), name=member.name, **known)
+        if issuer.submitters and any(each.startswith("compute.") for each in scopes):
+            return Identity(role=Role.SUBMITTER, name=f"{claims['sub']}@{issuer.name}", **known)
+        raise Stranger(
+            f"the token of `{claims['sub']}` of issuer `{issuer.name}` is valid, but has no role here"
+        )
+
+    def _member(self, issuer: Issuer, subject: str, groups: list[Any]) -> Member | None:
+        of_issuer = [each for each in self._members if each.issuer == issuer.name]
+        by_subject = [each for each in of_issuer if each.token == subject]
+        by_group = [each for each in of_issuer if each.group and each.group in groups]
+        return next(iter(by_subject + by_group), None)

@@ -1,0 +1,1 @@
+"""Reads for the API and the pages, in bounded work. Never writes."""

@@ -1,0 +1,241 @@
+"""What the pages for people read besides `pages.py`: sorted, searched, by owner. Bounded; never writes."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.server.core import views
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.rows import JOB_STATES
+from tidemill.server.database.store import Session
+from tidemill.server.read import listing, pages
+from tidemill.server.read.listing import TOP
+from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
+
+CAMPAIGN_SORTS = ("newest", "name", "jobs", "open", "failed", "time", "ended")
+OFFSET_MAX = 100_000
+LOGS_SHOWN = 10
+CHOICES_MAX = 1_000
+FAILURES_MAX = 100
+CAMPAIGNS_MAX = 100  #: of an owner, in which failures are looked for
+
+
+class JobsPage(NamedTuple):
+    """Rows of a page of jobs, and how they were found."""
+
+    rows: list[JobRow]
+    found: listing.Found
+
+
+def jobs(
+    session: Session, filters: listing.Filter, sort: listing.Sort, *, after: str | None, size: int
+) -> JobsPage:
+    """A page of jobs in one of several orders."""
+    found = listing.find(session, filters, sort, after=after, size=size)
+    return JobsPage(pages.rows_of(session, found.ids, pages.kinds(session)), found)
+
+
+class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which campaigns, in which order. `text`: part of the name, whatever the case."""
+
+    text: str = ""
+    owner: str | None = None
+    unfinished: bool = False
+    sort: str = "newest"
+    offset: int = 0
+    size: int = 50
+
+
+def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow], bool]:
+    """A page of campaigns, and whether there are more."""
+    if query.offset > OFFSET_MAX:
+        raise Bad(f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name")
+    held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    rows = session.rows(
+        "campaigns_sorted", pattern=f"%{held}%", owner=query.owner or "", open=int(query.unfinished), sort=query.sort,
+        limit=query.size + 1, offset=query.offset,
+    )  # fmt: skip
+    return pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
+
+
+def counts(session: Session, owner: str | None) -> Counts:
+    """Jobs by state and sums, of all or of one owner."""
+    if owner is None:
+        return pages.counts(session)
+    states = {str(state): 0 for state in JOB_STATES}
+    for state, jobs in session.rows("owner_counts", owner=owner):
+        states[JOB_STATES[state]] = int(jobs)
+    number, total, events, done, failed = (int(each) for each in session.rows("owner_sums", owner=owner)[0])
+    return Counts(
+        jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
+    )
+
+
+def campaign_names(session: Session, owner: str | None) -> list[str]:
+    """Names of campaigns to choose from, the newest thousand."""
+    if owner is not None:
+        return sorted(owned(session, owner))[:CHOICES_MAX]
+    return sorted(row[0] for row in session.rows("campaign_known"))
+
+
+def failing(session: Session, owner: str | None) -> list[str]:
+    """Names of campaigns in which something failed, the newest thousand."""
+    return sorted(row[0] for row in session.rows("campaigns_failing", owner=owner or "", limit=CHOICES_MAX))
+
+
+def owned(session: Session, owner: str) -> set[str]:
+    """Names of somebody's campaigns."""
+    return {row[0] for row in session.rows("campaigns_owned", owner=owner)}
+
+
+def owners(session: Session, jobs: list[int]) -> dict[int, str]:
+    """Whose each of these jobs is; those that there are not are left out."""
+    return dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+
+
+def failures(
+    session: Session,
+    *,
+    campaign: str | None,
+    owner: str | None,
+    before: int | None,
+    limit: int = FAILURES_MAX,
+) -> FailurePage:
+    """Failures, newest first; only those in an owner's newest campaigns if an owner is named."""
+    if campaign is not None or owner is None:
+        return pages.failures(session, campaign=campaign, before=before, limit=limit)
+    numbers = sorted((row[0] for row in session.rows("campaigns_of_owner", owner=owner)), reverse=True)
+    top = TOP if before is None else before
+    found: list[int] = []
+    for number in numbers[:CAMPAIGNS_MAX]:
+        rows = session.rows("failure_ids_of_campaign", campaign=number, before=top, limit=limit)
+        found += [row[0] for row in rows]
+    ids = heapq.nlargest(limit, found)
+    return pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
+
+
+class Running(NamedTuple):
+    """Jobs of a site by state, and what it last showed."""
+
+    jobs: dict[str, int]
+    seen_us: int
+    view: SiteView
+
+
+def running(session: Session) -> dict[str, Running]:
+    """Of each site by name."""
+    names: dict[int, str] = dict(session.rows("site_names"))
+    states: dict[int, dict[str, int]] = defaultdict(dict)
+    for site, state, jobs in session.rows("counts_by_site"):
+        states[site][JOB_STATES[state]] = int(jobs)
+    told = views.told(session)
+    return {name: Running(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()}
+
+
+class AllocationsPage(NamedTuple):
+    """Rows, and where the next page starts."""
+
+    rows: list[AllocationRow]
+    after: str | None
+
+
+def allocations(
+    session: Session, *, site: str | None, state: str, after: str | None, size: int
+) -> AllocationsPage:
+    """Allocations of a site or of all, newest first. `after`: `TIME.NAME` of the last one seen."""
+    names: dict[int, str] = dict(session.rows("site_names"))
+    time, _, name = (after or "").partition(".")
+    if after is not None and not (time.isdecimal() and time.isascii() and len(time) < 19):
+        raise Bad(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+    before = int(time) if after else TOP
+    only = {"state": state} if state else {}
+    query = "allocations_newest_in" if state else "allocations_newest"
+    legs = [
+        session.rows(query, site=number, before=before, name=name, limit=size + 1, **only)
+        for number, each in names.items()
+        if site is None or each == site
+    ]
+    rows = list(heapq.merge(*legs, key=lambda row: (-row[6], row[1])))
+    shown = [
+        AllocationRow(**dict(zip(AllocationRow.__struct_fields__, (names[row[0]], *row[1:]), strict=True)))
+        for row in rows[:size]
+    ]
+    return AllocationsPage(shown, f"{shown[-1].at_us}.{shown[-1].name}" if len(rows) > size else None)
+
+
+def allocation_states(session: Session) -> dict[str, dict[str, tuple[int, int]]]:
+    """By site and state: number of allocations, and of nodes."""
+    names: dict[int, str] = dict(session.rows("site_names"))
+    found: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for site, state, number, nodes in session.rows("allocations_states"):
+        found[names[site]][state] = (int(number), int(nodes))
+    return found
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """A delivered file."""
+
+    job: int
+    number: int
+    campaign: str
+    name: str
+    url: str
+    size_bytes: int
+
+
+def delivered(
+    session: Session, *, campaign: str | None, after: str | None, size: int
+) -> tuple[list[Delivered], str | None]:
+    """Delivered files, those of the newest jobs first, and where the next page starts."""
+    job, number = (int(each) for each in after.split(".")) if after and _is_place(after) else (TOP, TOP)
+    if campaign is None:
+        rows = session.rows("outputs_newest", job=job, number=number, limit=size + 1)
+    else:
+        found = session.rows("campaign_by_name", name=campaign)
+        of = found[0][0] if found else -1
+        rows = session.rows("outputs_newest_of", campaign=of, job=job, number=number, limit=size + 1)
+    names: dict[int, str] = dict(session.rows("campaign_names", ids=sorted({row[2] for row in rows})))
+    shown = [Delivered(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
+    return shown, f"{shown[-1].job}.{shown[-1].number}" if len(rows) > size else None
+
+
+def _is_place(text: str) -> bool:
+    pieces = text.split(".")
+    return len(pieces) == 2 and all(each.isdecimal() and each.isascii() and len(each) < 19 for each in pieces)
+
+
+class LogText(NamedTuple):
+    """What came of a request for a payload's output."""
+
+    event: int | None
+    answered: bool
+    found: bool
+    stdout: str
+    stderr: str
+
+
+def log(session: Session, job: int, request: int) -> LogText | None:
+    """A request of this job; None if there is no such, or not any more."""
+    rows = session.rows("log_of_job", id=request, job=job)
+    if not rows:
+        return None
+    event, answered, found, stdout, stderr = rows[0]
+    texts = (bytes(each or b"").decode(errors="replace") for each in (stdout, stderr))
+    return LogText(event, bool(answered), bool(found), *texts)
+
+
+def logs(session: Session, job: int) -> list[tuple[int, int | None, bool, bool]]:
+    """The latest requests of a job: number, event, whether answered, whether found."""
+    return [
+        (number, event, bool(answered), bool(found))
+        for number, event, answered, found in session.rows("logs_of_job", job=job, limit=LOGS_SHOWN)
+    ]
+
+
+def reached(session: Session) -> int:
+    """The number of the last change."""
+    return int(session.rows("changes_reached")[0][0])

@@ -1,0 +1,378 @@
+"""Everything that is read: pages, details, sums. Bounded, by keyset, through the indexes; never writes.
+
+A filtered page visits only the (kind, state, site) ranges that the counters say are not empty, whatever is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+
+from tidemill.errors import did_you_mean
+from tidemill.model.failure import Evidence
+from tidemill.model.job import JobSpec
+from tidemill.model.seed import seed
+from tidemill.server.core.dispatcher import Missing
+from tidemill.server.core.sync import Bad
+from tidemill.server.database.rows import (
+    JOB_STATES,
+    LEASE_STATES,
+    RUNNING,
+    Job,
+    Kind,
+    Lease,
+    Site,
+    kind_of,
+    site_of,
+    usage_of,
+)
+from tidemill.server.database.store import Session
+from tidemill.server.database.work import specs
+from tidemill.server.read import listing
+from tidemill.server.read.listing import TOP, Filter, Leg
+from tidemill.server.read.waiting import after_texts, waits_for
+from tidemill.wire.api import (
+    PAGE_MAX,
+    AllocationRow,
+    Attempt,
+    CampaignRow,
+    Change,
+    Counts,
+    FailurePage,
+    FailureRow,
+    JobDetail,
+    JobOutput,
+    JobPage,
+    JobRow,
+    OutputPage,
+    OutputRow,
+    SiteApplication,
+    SiteRow,
+    Usage,
+)
+
+ATTEMPTS_SHOWN = 100
+FAILURES_SHOWN = 100
+CHANGE_BATCHES = 20
+
+
+def limit_of(limit: int | None, default: int = 100) -> int:
+    """A page's size within limits. Raises Bad."""
+    if limit is None:
+        return default
+    if not 1 <= limit <= PAGE_MAX:
+        raise Bad(f"`limit` is {limit}, legal is 1 to {PAGE_MAX}")
+    return limit
+
+
+def kinds(session: Session) -> dict[int, Kind]:
+    """All kinds."""
+    return {row[0]: kind_of(row) for row in session.rows("kinds")}
+
+
+def sites(session: Session) -> list[Site]:
+    """All sites, those included that are only named by jobs."""
+    return [site_of(row) for row in session.rows("sites")]
+
+
+def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
+    """A page of jobs, newest first."""
+    size, top = limit_of(limit), TOP if before is None else before
+    legs = None
+    if filters.by_legs:
+        if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
+            raise _no_campaign(session, filters.campaign, filters.owner)
+        legs = set(listing.legs_of(session, filters))
+    if filters.name is not None:
+        ids = _named(session, filters.name, legs, top, size)
+    else:
+        ids = listing.by_id(session, legs, top, size=size, newest=True)
+    return JobPage(jobs=rows_of(session, ids, kinds(session)), next=ids[-1] if len(ids) == size else None)
+
+
+def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: int) -> list[int]:
+    ids: list[int] = []
+    while len(ids) < size:
+        rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
+        ids += [row[0] for row in rows if legs is None or tuple(row[1:]) in legs]
+        if len(rows) < PAGE_MAX:
+            break
+        top = rows[-1][0]
+    return ids[:size]
+
+
+def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[JobRow]:
+    """Jobs as rows of a listing, in the order of `ids`."""
+    found = {row[0]: Job(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+    campaigns = {known[job.kind].campaign for job in found.values()}
+    found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
+    names: dict[int, str] = dict(found_names)
+    of_site: dict[int, str] = dict(session.rows("site_names"))
+    return [_row(found[each], known, names, of_site) for each in ids if each in found]
+
+
+def _row(job: Job, known: dict[int, Kind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
+    kind = known[job.kind]
+    return JobRow(
+        id=job.id, campaign=names[kind.campaign], name=job.name, app=kind.app, state=JOB_STATES[job.state],
+        site=of_site.get(job.site), events=job.events, events_done=job.n_done, events_failed=job.n_failed,
+        events_leased=job.n_leased, priority=-job.rank, created_us=job.created_us, started_us=job.started_us,
+        ended_us=job.ended_us, reason=job.reason,
+    )  # fmt: skip
+
+
+def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set[str]) -> JobDetail:
+    """Everything about one job. Raises Missing."""
+    rows = session.rows("jobs_by_id", ids=[number])
+    if not rows:
+        raise Missing(f"there is no job {number}")
+    found, known, all_sites = Job(*rows[0]), kinds(session), sites(session)
+    kind = known[found.kind]
+    of_site = {site.id: site.name for site in all_sites}
+    spec = msgspec.structs.replace(
+        specs(session, cache, [found.spec])[found.spec], events=found.events, priority=-found.rank,
+        name=found.name or None,
+    )  # fmt: skip
+    deps = session.rows("deps_of", job=number)
+    names: dict[int, str] = dict(
+        session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
+    )
+    cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
+    leases = [Lease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    return JobDetail(
+        row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
+        failed=found.failed, usage=usage_of(found.usage),
+        attempts=[_attempt(each, of_site) for each in reversed(leases)],
+        failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
+        outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
+        waits_hint=hint, remark=_remark(session, number),
+    )  # fmt: skip
+
+
+def _remark(session: Session, number: int) -> str:
+    rows = session.rows("submitter_of", job=number)
+    return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
+
+
+def _attempt(lease: Lease, of_site: dict[int, str]) -> Attempt:
+    return Attempt(
+        lease=lease.lease, site=of_site.get(lease.site, ""), state=LEASE_STATES[lease.state], first=lease.first,
+        count=lease.count, leased_us=lease.leased_us, ended_us=lease.ended_us, reason=lease.reason,
+    )  # fmt: skip
+
+
+def _output(row: tuple[Any, ...]) -> OutputRow:
+    return OutputRow(name=row[1], url=row[2], size_bytes=row[3], sha256=row[4])
+
+
+# ---- campaigns --------------------------------------------------------------------------------------------------
+
+
+def campaigns(
+    session: Session, *, owner: str | None = None, before: int | None = None, limit: int | None = None
+) -> list[CampaignRow]:
+    """Campaigns of somebody or of all, newest first."""
+    place = {"before": TOP if before is None else before, "limit": limit_of(limit, PAGE_MAX)}
+    rows = (
+        session.rows("campaigns", **place)
+        if owner is None
+        else session.rows("campaigns_of", owner=owner, **place)
+    )
+    return campaigns_of(session, rows)
+
+
+def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
+    """One campaign. Raises Missing, which hints at campaigns of `owner` only, None = of anybody."""
+    rows = session.rows("campaign_whole", name=name)
+    if not rows:
+        raise _no_campaign(session, name, owner)
+    return campaigns_of(session, rows)[0]
+
+
+def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[CampaignRow]:
+    """Rows of `campaigns` with their jobs by state and failures by class."""
+    ids = [row[0] for row in rows]
+    states: dict[int, dict[str, int]] = defaultdict(dict)
+    for number, state, jobs in session.rows("counts_of_campaigns", ids=ids):
+        states[number][JOB_STATES[state]] = int(jobs)
+    classes: dict[int, dict[str, int]] = defaultdict(dict)
+    for number, failure, count in session.rows("failure_counts", ids=ids):
+        classes[number][failure] = count
+    return [
+        CampaignRow(
+            name=row[1], owner=row[2], shares=row[3], created_us=row[4], jobs=row[5],
+            states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
+            usage=Usage(**dict(zip(Usage.__struct_fields__, row[9:17], strict=True))),
+            failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _no_campaign(session: Session, name: str, owner: str | None = None) -> Missing:
+    of_owner = [row[0] for row in session.rows("campaigns_owned", owner=owner)] if owner is not None else None
+    known = of_owner if of_owner is not None else [row[0] for row in session.rows("campaign_known")]
+    return Missing(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
+
+
+def counts(session: Session) -> Counts:
+    """Jobs by state, and sums."""
+    states: dict[str, int] = {str(state): 0 for state in JOB_STATES}
+    for state, jobs in session.rows("counts_by_state"):
+        states[JOB_STATES[state]] = int(jobs)
+    number, total, events, done, failed = (int(each) for each in session.rows("campaign_sums")[0])
+    return Counts(
+        jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
+    )
+
+
+# ---- failures and outputs ----------------------------------------------------------------------------------------
+
+
+def failures(
+    session: Session,
+    *,
+    campaign: str | None = None,
+    job: int | None = None,
+    before: int | None = None,
+    limit: int | None = None,
+) -> FailurePage:
+    """Failures of a job, a campaign or all, newest first."""
+    size, top = limit_of(limit), TOP if before is None else before
+    if job is not None:
+        rows = session.rows("failures_of_job", job=job, before=top, limit=size)
+    elif campaign is not None:
+        found = session.rows("campaign_by_name", name=campaign)
+        if not found:
+            raise _no_campaign(session, campaign)
+        rows = session.rows("failures_of_campaign", campaign=found[0][0], before=top, limit=size)
+    else:
+        rows = session.rows("failures_newest", before=top, limit=size)
+    return failure_page(session, rows, size)
+
+
+def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> FailurePage:
+    """Rows of `failures` as a page; full ones have a next."""
+    of_site: dict[int, str] = dict(session.rows("site_names"))
+    bases: dict[int, int] = (
+        dict(session.rows("seed_bases", ids=sorted({row[1] for row in rows}))) if rows else {}
+    )
+    page = [
+        FailureRow(
+            job=number, event=event, seed=None if event is None else seed(bases[number], event),
+            site=of_site.get(site, ""), final=bool(final), evidence=msgspec.json.decode(evidence, type=Evidence),
+        )
+        for _, number, event, site, final, evidence in rows
+    ]  # fmt: skip
+    return FailurePage(failures=page, next=rows[-1][0] if len(rows) == size else None)
+
+
+def outputs(
+    session: Session,
+    *,
+    campaign: str | None = None,
+    job: int | None = None,
+    before: int | None = None,
+    limit: int | None = None,
+) -> OutputPage:
+    """Delivered files of a job, or of a campaign by whole jobs, newest first."""
+    size = limit_of(limit)
+    if job is not None:
+        rows = session.rows("outputs_of_jobs", ids=[job])
+        return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)
+    if campaign is None:
+        raise Bad("name a job or a campaign whose outputs are to be listed")
+    found = session.rows("campaign_by_name", name=campaign)
+    if not found:
+        raise _no_campaign(session, campaign)
+    rows = session.rows(
+        "outputs_of_campaign", campaign=found[0][0], before=TOP if before is None else before, limit=size + 1
+    )
+    more = len(rows) > size
+    if more and rows[0][0] != rows[-1][0]:  # end the page between two jobs
+        rows = [row for row in rows if row[0] != rows[-1][0]]
+    elif more:  # one job has more files than a page: all of them
+        rows = session.rows("outputs_of_jobs", ids=[rows[0][0]])
+    return OutputPage(
+        outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows],
+        next=rows[-1][0] if more else None,
+    )
+
+
+# ---- sites ------------------------------------------------------------------------------------------------------
+
+
+def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True) -> list[SiteRow]:
+    """Sites that have joined. `silent`: those that have not been heard for a while. Leased events are counted over all
+    running jobs: without `counts_leased` they are 0."""
+    leased: dict[int, int] = defaultdict(int)
+    running: set[int] = set()
+    if counts_leased:
+        running = {row[0] for row in session.rows("counts_in", every=1, kinds=[], state=RUNNING, site=-1)}
+    for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
+        leased[site] += int(events)
+    return [
+        SiteRow(
+            name=site.name, state=_state(site, silent), epoch=site.epoch,
+            host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
+            allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
+        )
+        for site in sites(session)
+        if site.capacity is not None
+    ]  # fmt: skip
+
+
+def _state(site: Site, silent: set[str]) -> str:
+    if site.lost:
+        return "LOST"
+    if site.name in silent:
+        return "SILENT"
+    return "DRAINED" if site.drained else "UP"
+
+
+def applications(session: Session) -> list[SiteApplication]:
+    """Every application of every site."""
+    return [
+        SiteApplication(site=site.name, app=offer)
+        for site in sites(session)
+        for offer in site.offers.values()
+    ]
+
+
+def allocations(session: Session, *, site: str | None, limit: int | None) -> list[AllocationRow]:
+    """Allocations of a site, or of all, newest first."""
+    size = limit_of(limit)
+    found = [each for each in sites(session) if site is None or each.name == site]
+    if site is not None and not found:
+        raise Missing(
+            f"there is no site `{site}`", hint=did_you_mean(site, [each.name for each in sites(session)])
+        )
+    rows = [
+        AllocationRow(**dict(zip(AllocationRow.__struct_fields__, (each.name, *row[1:]), strict=True)))
+        for each in found
+        for row in session.rows("allocations_of", site=each.id, limit=size)
+    ]
+    return sorted(rows, key=lambda row: -row.at_us)[:size]
+
+
+def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Change], int]:
+    """The next state changes after a number, and the number that is reached; nothing more when that is `after`."""
+    found: list[Change] = []
+    reached = after
+    for _, last, body in session.rows("changes_after", after=after, limit=CHANGE_BATCHES):
+        reached = last
+        found += [
+            change
+            for change in msgspec.json.decode(body, type=list[Change])
+            if change.number > after and (campaign is None or change.campaign == campaign)
+        ]
+    return found, reached
+
+
+def changes_owned(session: Session, found: list[Change], owner: str, known: dict[str, bool]) -> list[Change]:
+    """Those of the changes that are of somebody's campaigns. `known` remembers by campaign: owners never change."""
+    for name in {each.campaign for each in found} - known.keys():
+        known[name] = session.rows("campaign_owner", name=name) == [(owner,)]
+    return [each for each in found if known[each.campaign]]

@@ -1,0 +1,81 @@
+"""What is wrong with the server: a closed list of problems, each with what to do; also while the database is away."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill import __version__, clock
+from tidemill.errors import SiteError
+from tidemill.server.core.dispatcher import QUEUE_MAX, SILENT_S, Dispatcher
+from tidemill.server.database.store import Session
+from tidemill.server.notify import book
+from tidemill.server.read import pages
+from tidemill.wire.api import Health, Problem
+
+BUSY = QUEUE_MAX // 2  #: requests that wait for the writer
+OLD_S = 900.0  #: a message that nobody takes for so long
+
+
+class Found(NamedTuple):
+    """A problem, and whether the server does its work in spite of it."""
+
+    works: bool
+    text: str
+    hint: str
+
+
+PROBLEMS: dict[str, Found] = {
+    "database_away": Found(
+        False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
+    ),
+    "database_full": Found(False, "the database cannot grow or write", "free space on its file system"),
+    "busy": Found(
+        True, "many requests wait for the one writer", "look at `tidemill_server_transaction_seconds`"
+    ),
+    "no_site": Found(True, "none of the sites can be heard", "`tidemill site run` at a site"),
+    "sites_silent": Found(
+        True, "a site has not been heard for a while", "`tidemill site status` there; `/v1/sites`"
+    ),
+    "broker_away": Found(
+        True, "the message broker is not connected", "is RabbitMQ running? the log has `broker.away` and why"
+    ),
+    "notifications": Found(True, "messages wait for longer than they should", "the log: `message.delayed`"),
+}
+
+
+def problems(session: Session, dispatcher: Dispatcher) -> list[str]:
+    """What is wrong now, the worst first. Raises SiteError if the database is away."""
+    found = []
+    if dispatcher.full:
+        found.append("database_full")
+    if dispatcher.waiting > BUSY:
+        found.append("busy")
+    joined = [site for site in pages.sites(session) if site.epoch]
+    silent = [site for site in joined if site.lost or dispatcher.silent_s(site.name) > SILENT_S]
+    if silent and len(silent) == len(joined):
+        found.append("no_site")
+    elif silent:
+        found.append("sites_silent")
+    if dispatcher.broker_up is not None and not dispatcher.broker_up():
+        found.append("broker_away")
+    oldest = [each.oldest_us for each in book.standing(session).values() if each.oldest_us is not None]
+    if oldest and clock.now_us() - min(oldest) > OLD_S * 1e6:
+        found.append("notifications")
+    return found
+
+
+def health(session: Session | None, dispatcher: Dispatcher) -> Health:
+    """The whole answer. It names nobody and no place: whoever reaches the server may read it."""
+    try:
+        found = ["database_away"] if session is None else problems(session, dispatcher)
+    except SiteError:
+        found = ["database_away"]
+    failing = [each for each in found if not PROBLEMS[each].works]
+    status = "full" if "database_full" in found else "failing" if failing else "degraded" if found else "ok"
+    return Health(
+        status=status,
+        version=__version__,
+        database=dispatcher.dialect,
+        now_us=clock.now_us(),
+        problems=[Problem(name=each, text=PROBLEMS[each].text, hint=PROBLEMS[each].hint) for each in found],
+    )

@@ -1,0 +1,104 @@
+"""What watches the server: `/health` for probes, `/v1/health` for clients, `/metrics` for Prometheus; and counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from litestar import Request, Response, route
+
+from tidemill import clock
+from tidemill.errors import SiteError
+from tidemill.model.identity import Act
+from tidemill.server.core import rights
+from tidemill.server.core.meters import Meters
+from tidemill.server.database.store import Session
+from tidemill.server.watch.health import health
+from tidemill.server.watch.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from tidemill.server.api.app import Api
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+STREAMED = (
+    "/v1/changes",
+    "/v1/jobs/{job:int}/log",
+    "/live",
+)  #: they wait for something to happen: no measure of speed
+WORKS = frozenset({"ok", "degraded"})
+T = TypeVar("T")
+
+
+def handlers(api: Api) -> list[Any]:
+    """The routes."""
+    metrics = ServerMetrics(api.dispatcher, api.dispatcher.meters)
+
+    async def read(act: Callable[[Session | None], T]) -> T:
+        """With a reader's connection, or with none if there is none to be had."""
+
+        def run() -> T:
+            try:
+                session: Session | None = api.session()
+            except SiteError:
+                session = None
+            return act(session)
+
+        return await asyncio.get_running_loop().run_in_executor(api.readers, run)
+
+    async def tell() -> Response[bytes]:
+        found = await read(lambda session: health(session, api.dispatcher))
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    async def probe() -> Response[bytes]:
+        found = await read(lambda session: health(session, api.dispatcher))
+        status = 200 if found.status in WORKS else 503
+        return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
+
+    async def scrape(request: Request[Any, Any, Any]) -> Response[bytes]:
+        rights.who(request, Act.METRICS)
+        text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
+        return Response(text.encode(), media_type=TYPE)
+
+    return [
+        route("/v1/health", http_method=["GET"], name="get_v1_health", status_code=200)(tell),
+        route("/health", http_method=["GET"], name="health")(probe),
+        route("/metrics", http_method=["GET"], name="metrics", status_code=200)(scrape),
+    ]
+
+
+def measuring(meters: Meters) -> Callable[[Any], Any]:
+    """ASGI middleware that counts requests by route and status, and measures those that wait for nothing outside."""
+
+    def around(app: Any) -> Any:
+        async def measured(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            began_s, status = clock.monotonic_s(), 500
+
+            async def noting(message: Any) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = int(message["status"])
+                await send(message)
+
+            try:
+                await app(scope, receive, noting)
+            finally:
+                path = str(scope.get("path_template") or "other")
+                meters.add(
+                    "tidemill_server_requests_total",
+                    route=path,
+                    method=scope["method"],
+                    status=f"{status // 100}xx",
+                )
+                if path not in STREAMED:
+                    meters.observe(
+                        "tidemill_server_request_seconds", clock.monotonic_s() - began_s, route=path
+                    )
+
+        return measured
+
+    return around

@@ -1,0 +1,377 @@
+"""The site's approved applications: read from `SITE/apps/*.toml`, checked, offered, and applied to jobs.
+
+Parameters become whole arguments after validation; nothing of a user ever reaches a shell. Knows no fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from tidemill.config import load
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean, is_transient
+from tidemill.log import Log
+from tidemill.model.application import (
+    DEFAULT_CORES,
+    DEFAULT_EVENT_S,
+    DEFAULT_MEMORY_MB,
+    Application,
+    Container,
+    Mode,
+    Parameter,
+    ParameterType,
+)
+from tidemill.model.job import NAME_PATTERN, OutputKind
+from tidemill.model.parameter import check_value
+from tidemill.model.width import NODES_MAX, RANKS_MAX
+from tidemill.site.applications.approval import check_contained, container_files
+from tidemill.site.applications.checksums import Digests, PendingError, check_digest
+from tidemill.site.applications.images import FOLDER, ApprovedImage, resolve_images, why_changed
+from tidemill.site.applications.templates import Template, check_templates
+from tidemill.wire.api import AppOffer
+from tidemill.wire.node import ApprovedFile
+
+APPLICATIONS_MAX = 1000
+_log = Log("applications")
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """An application, its argument templates and the digests of its files as they were when it was read."""
+
+    app: Application
+    templates: list[Template]
+    files: dict[str, str]  #: path -> `sha256:...` that it must have
+    images: list[ApprovedImage] = []
+    store: Path = Path()  #: where its images are
+    digest: str = ""  #: `sha256:...` of the executable, or of the container that it is in
+
+
+def load_application(
+    path: Path,
+    digests: Digests | None = None,
+    *,
+    store: Path | None = None,
+    site: SiteConfig | None = None,
+) -> Approved:
+    """An application file, checked whole. `store`: where its images are, if not beside the directory of the file;
+    `site`: its site, if not the one in whose `apps` it lies. Raises ConfigError naming file, key and the nearest legal
+    word, SiteError where its files cannot be read just now (PendingError: are being read)."""
+    app = load(path, Application)
+    _check_names(path, app)
+    _check_width(path, app)
+    known = [*app.parameters]
+    templates = check_templates(app.arguments, known, source=path, merge=True)
+    for output in app.outputs:
+        check_templates([output.path], [], source=path, merge=False)
+        if output.path.startswith("/") or ".." in Path(output.path).parts:
+            raise ConfigError(
+                f"{path}: path `{output.path}` of output `{output.name}` leaves the work directory"
+            )
+        if (output.kind is OutputKind.MERGE) != (output.merge is not None):
+            raise ConfigError(
+                f"{path}: output `{output.name}` has kind `{output.kind.value}`"
+                f"{' but names no' if output.merge is None else ' and names a'} `merge` application",
+                hint="`kind` merge and `merge` belong together",
+            )
+    for name, parameter in app.parameters.items():
+        _check_parameter(path, name, parameter)
+    _check_place(path, app)
+    digests = digests or Digests()
+    store = store or path.absolute().parent.parent / FOLDER
+    images = _images(path, app, digests, store)
+    check_contained(path, app, [area for image in images for area in image.use.areas], site=site)
+    if app.container is None:
+        files = _files(path, app, digests)
+        digest = files[app.executable]
+    else:
+        files, digest = container_files(path, app, digests.of)
+    return Approved(app=app, templates=templates, files=files, images=images, store=store, digest=digest)
+
+
+def _check_names(path: Path, app: Application) -> None:
+    for what, name in [("name", app.name), *(("output", output.name) for output in app.outputs)]:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise ConfigError(
+                f"{path}: {what} `{name}` is not a name", hint="letters, digits and `._+-`, at most 100"
+            )
+    for name in app.parameters:
+        if not name.isidentifier():
+            raise ConfigError(f"{path}: parameter `{name}` is not a name", hint="letters, digits and `_`")
+
+
+def _check_width(path: Path, app: Application) -> None:
+    if app.resources.width is not None:
+        raise ConfigError(
+            f"{path}: `resources` of an application has no `nodes` and `ranks`: jobs ask for them",
+            hint="`nodes_max` and `ranks_max` say how many they may ask for",
+        )
+    for key, number, least, most in (
+        ("nodes_max", app.nodes_max, 1, NODES_MAX),
+        ("ranks_max", app.ranks_max, 0, RANKS_MAX),
+    ):
+        if not least <= number <= most:
+            raise ConfigError(f"{path}: `{key}` is {number}, legal is {least} to {most}")
+    if app.nodes_max > 1 and app.ranks_max < app.nodes_max:
+        raise ConfigError(
+            f"{path}: `nodes_max` is {app.nodes_max} and `ranks_max` {app.ranks_max}: every node needs a rank"
+        )
+    if app.ranks_max and app.mode is Mode.RANGE:
+        raise ConfigError(
+            f'{path}: `ranks_max` and `mode = "range"` do not go together',
+            hint='a launcher starts ranks for one chunk of events at a time: take `mode = "command"`',
+        )
+
+
+def _check_place(path: Path, app: Application) -> None:
+    """A slot hides the site directory and shows only the executable of it again. Raises ConfigError."""
+    site = path.absolute().parent.parent
+    if app.script is None or app.container is not None or not (site / "site.toml").is_file():
+        return
+    for directory, script in ((site, Path(app.script)), (site.resolve(), Path(app.script).resolve())):
+        if script.is_relative_to(directory):
+            raise ConfigError(
+                f"{path}: `script` `{app.script}` is below the site directory, which payloads do not see",
+                hint=f"put it outside of `{directory}`, where staff keep the programs of this site",
+            )
+
+
+def _images(path: Path, app: Application, digests: Digests, store: Path) -> list[ApprovedImage]:
+    """The application's images. Raises ConfigError where one is missing, changed, or hides what it may not."""
+    site = path.absolute().parent.parent
+    try:
+        return resolve_images(
+            app.images, store, digests.of, site=site if (site / "site.toml").is_file() else None
+        )
+    except TidemillError as error:
+        if is_transient(error):
+            raise
+        raise ConfigError(f"{path}: `images`: {error.message}", hint=error.hint) from error
+
+
+def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
+    if parameter.type is ParameterType.CHOICE and not parameter.choices:
+        raise ConfigError(f"{path}: `parameters.{name}` has type choice, but no `choices`")
+    if parameter.pattern is not None:
+        try:
+            re.compile(parameter.pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"{path}: `parameters.{name}.pattern` is no regular expression: {error}"
+            ) from error
+    if parameter.default is not None:
+        try:
+            check_value(name, parameter, parameter.default)
+        except JobError as error:
+            raise ConfigError(f"{path}: `parameters.{name}.default`: {error}") from error
+
+
+def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
+    """The executable and script with their digests. Raises ConfigError where one is missing or another one."""
+    files: dict[str, str] = {}
+    for key, file, wanted in (
+        ("executable", app.executable, app.digest),
+        ("script", app.script, app.script_digest),
+    ):
+        if file is None:
+            continue
+        if not file.startswith("/"):
+            raise ConfigError(f"{path}: `{key}` is `{file}`, expected an absolute path")
+        check_digest(path, key, wanted)
+        try:
+            found = digests.of(file)
+        except SiteError as error:
+            if error.transient:
+                raise
+            raise ConfigError(f"{path}: `{key}`: {error}") from error
+        if wanted is not None and found != wanted:
+            raise ConfigError(
+                f"{path}: `{key}` `{file}` has digest {found}, approved is {wanted}",
+                hint="somebody changed it: approve it again, or put the old one back",
+            )
+        if key == "executable" and not os.access(file, os.X_OK):
+            raise ConfigError(f"{path}: `{key}` `{file}` is not executable")
+        files[file] = wanted or found
+    return files
+
+
+class Applications:
+    """The applications of a directory; files that change are read again. `beside`: nobody may wait for large files to
+    be read: what needs their digests is pending until then. `site`: as for `load_application`."""
+
+    def __init__(self, directory: Path, *, site: SiteConfig | None = None, beside: bool = False) -> None:
+        self._directory = directory
+        self._site = site
+        self.site_dir = directory.parent
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._by_file: dict[str, Approved] = {}
+        self.digests = Digests(beside=beside)
+        self.pending: set[str] = set()  #: files of applications that are read again with the next `refresh`
+        self.by_name: dict[str, Approved] = {}
+        self.problems: dict[str, str] = {}
+
+    def refresh(self) -> bool:
+        """Read what is new or changed; whether the offers changed. A wrong file is logged and not offered."""
+        listed = self._list()
+        found = self._marked(listed)
+        if found == self._seen:
+            return False
+        before = self.by_name, dict(self.problems)
+        for name in [*self._by_file, *self.problems]:
+            if found.get(name) != self._seen.get(name):
+                self._by_file.pop(name, None)
+                self.problems.pop(name, None)
+        self.pending.clear()
+        for name, mark in found.items():
+            if self._seen.get(name) != mark:
+                self._read(name)
+        marked = self._marked(listed)
+        self._seen = {name: mark for name, mark in marked.items() if name not in self.pending}
+        self.by_name = {}
+        for name, approved in sorted(self._by_file.items()):
+            if approved.app.name in self.by_name:
+                self.problems[name] = f"a second file names application `{approved.app.name}`"
+                _log.error("application.refused", file=name, reason=self.problems[name])
+            else:
+                self.by_name[approved.app.name] = approved
+        return (self.by_name, self.problems) != before
+
+    def _read(self, name: str) -> None:
+        try:
+            self._by_file[name] = load_application(self._directory / name, self.digests, site=self._site)
+        except PendingError as error:
+            self.pending.add(name)
+            _log.info("application.pending", file=name, reason=error.message)
+        except TidemillError as error:
+            if is_transient(error):
+                self.pending.add(name)
+                _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
+                return
+            self.problems[name] = error.message
+            _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
+
+    def _list(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".toml") and not entry.name.startswith("."):
+                        status = entry.stat()
+                        found[entry.name] = (status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise SiteError(f"failed to list `{self._directory}`: {error.strerror}") from error
+        if len(found) > APPLICATIONS_MAX:
+            raise ConfigError(f"`{self._directory}` holds more than {APPLICATIONS_MAX} applications")
+        return found
+
+    def _marked(self, listed: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """A file that is refused is read again when the images change, too: one that lacked may be there now."""
+        if not self.problems:
+            return listed
+        try:
+            changed_ns = (self._directory.absolute().parent / FOLDER).stat().st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        return {name: (*mark, changed_ns) if name in self.problems else mark for name, mark in listed.items()}
+
+    def known(self, name: str) -> Approved:
+        """The application; its files are not looked at. Raises JobError (class `dispatch`), and PendingError while
+        it is read."""
+        approved = self.by_name.get(name)
+        if approved is None and self.pending:
+            raise PendingError(f"files of applications are being read: {', '.join(sorted(self.pending))}")
+        if approved is None:
+            raise JobError(
+                f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)
+            )
+        return approved
+
+    def get(self, name: str) -> Approved:
+        """The application, whose files still have their digests. Raises JobError (class `dispatch`), and SiteError
+        where that cannot be told just now (PendingError: they are being read)."""
+        approved = self.known(name)
+        for path, wanted in approved.files.items():
+            try:
+                found = self.digests.of(path)
+            except SiteError as error:
+                if error.transient:
+                    raise
+                raise JobError(f"application `{name}`: {error}") from error
+            if found != wanted:
+                raise JobError(
+                    f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
+                    hint="the site's staff has to approve it again: `tidemill app check`",
+                )
+        for image in approved.images:
+            why = why_changed(image, approved.store, self.digests)
+            if why is not None:
+                raise JobError(
+                    f"application `{name}`: {why}",
+                    hint="the site's staff has to approve it again: `tidemill app check`",
+                )
+        return approved
+
+    def approved_files(self, approved: Approved) -> list[ApprovedFile]:
+        """What a slot compares before every start, as the files were when `get` looked at them last."""
+        found = []
+        for path, digest in approved.files.items():
+            size, mtime_ns, *_ = self.digests.mark(path)
+            sha256 = digest.removeprefix("sha256:")
+            found.append(ApprovedFile(path=path, sha256=sha256, bytes=size, mtime_ns=mtime_ns))
+        return found
+
+    def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
+        """What the server is told."""
+        return [
+            AppOffer(
+                name=name,
+                version=each.app.version,
+                digest=each.digest,
+                mode=each.app.mode.value,
+                parameters=each.app.parameters,
+                outputs=[output.name for output in each.app.outputs],
+                cores=each.app.resources.cores or DEFAULT_CORES,
+                memory_mb=each.app.resources.memory_mb or DEFAULT_MEMORY_MB,
+                event_s=event_s.get(name) or each.app.resources.event_s or DEFAULT_EVENT_S,
+                help=each.app.help,
+                nodes_max=each.app.nodes_max,
+                ranks_max=each.app.ranks_max,
+                images=[f"{image.use.name}@sha256:{image.use.file.sha256}" for image in each.images],
+                container="" if each.app.container is None else _told(each.app.container),
+                setup=each.app.setup,
+            )
+            for name, each in self.by_name.items()
+        ]
+
+
+def _told(container: Container) -> str:
+    return f"{container.runtime.value}: {container.image}"
+
+
+def adhoc(command: list[str], *, path: str | None) -> Approved:
+    """An ad-hoc command as an application of its own. Raises JobError where its program is not found."""
+    if not command or "\0" in "".join(command):
+        raise JobError("the command is empty" if not command else "the command holds a NUL character")
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        raise JobError(f"there is no program `{command[0]}`", hint="name it by its absolute path")
+    app = Application(
+        name="command",
+        executable=str(Path(program).absolute()),
+        arguments=command[1:],
+        nodes_max=NODES_MAX,
+        ranks_max=RANKS_MAX,
+    )
+    templates = [Template.literal_but_known(argument) for argument in command[1:]]
+    return Approved(app=app, templates=templates, files={})
+
+
+def is_range_mode(app: Application) -> bool:
+    """Whether the payload asks for its events."""
+    return app.mode is Mode.RANGE

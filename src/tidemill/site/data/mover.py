@@ -1,0 +1,201 @@
+"""Moves by a process on a data-transfer node: `tidemill site run --only transfer`, which shares the site directory.
+
+    SITE/transfer/orders/ID.json   what the agent wants, `Order`; gone = nobody wants it any more
+    SITE/transfer/done/ID.json     what came of it, `Outcome`; the agent deletes both when it has read it
+    SITE/transfer/moving.json      how far the moves are that run now; `tidemill site status` shows it
+    SITE/transfer/epoch/           who moves: one process, as in `identity`
+
+No lock files: every file is written whole and renamed, by one writer. A mover that is killed leaves orders, and parts
+of files that its successor goes on with. An agent starts with no orders, and a mover ends what has no order any more.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.errors import UNDECODABLE, SiteError, TidemillError
+from tidemill.log import Log
+from tidemill.node.files import names_in, read_bounded, write_durable
+from tidemill.site.data.moves import Counts, Here, Moving, Order, Outcome, UnderWay
+from tidemill.site.state.identity import Identity, SupersededError, claim
+from tidemill.transfer.contract import Direction
+
+LOOK_S = 0.5
+"""Either side lists the other's directory so often."""
+
+FILE_BYTES_MAX = 1 << 20
+PROGRESS = "moving.json"
+_log = Log("mover")
+
+
+def open_moving(site_dir: Path, config: SiteConfig) -> Moving:
+    """Who moves remote files for a site's agent, as its configuration says."""
+    if config.transfer.where == "apart":
+        return Apart(site_dir / "transfer", config)
+    if config.endpoints:
+        (site_dir / "transfer").mkdir(mode=0o700, exist_ok=True)
+    return Here(config, site_dir / "transfer" / PROGRESS if config.endpoints else None)
+
+
+def under_way(site_dir: Path) -> list[UnderWay]:
+    """The moves that run at a site now, as whoever makes them wrote it down last; none where that cannot be read."""
+    content = read_bounded(site_dir / "transfer" / PROGRESS, FILE_BYTES_MAX)
+    try:
+        return msgspec.json.decode(content or b"[]", type=list[UnderWay])
+    except msgspec.DecodeError:
+        return []
+
+
+class Apart:
+    """The agent's side: orders out, outcomes in. Thread-safe."""
+
+    def __init__(self, directory: Path, config: SiteConfig) -> None:
+        Here(config).close()  # endpoints that cannot be meant are told at the start
+        self._orders, self._done = directory / "orders", directory / "done"
+        for folder in (self._orders, self._done):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in names_in(folder) or []:
+                (folder / name).unlink(missing_ok=True)
+        self._wanted: dict[str, Order] = {}
+        self._seen: set[str] = set()
+        self._next_look_s = 0.0
+        self._lock = threading.Lock()
+        self.counts = {direction: Counts() for direction in Direction}
+
+    def want(self, order: Order) -> None:
+        """See `Moving`."""
+        with self._lock:
+            if order.id in self._wanted:
+                return
+            self._wanted[order.id] = order
+        write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
+
+    def take(self, order_id: str) -> Outcome | None:
+        """See `Moving`."""
+        path = self._done / f"{order_id}.json"
+        content = read_bounded(path, FILE_BYTES_MAX)
+        if content is None:
+            return None
+        try:
+            outcome = msgspec.json.decode(content, type=Outcome)
+        except UNDECODABLE as error:
+            raise SiteError(f"failed to read `{path}`: {error}", transient=False) from error
+        (self._orders / path.name).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        with self._lock:
+            order = self._wanted.pop(order_id, None)
+            self._seen.discard(order_id)
+            if order is not None:
+                counts = self.counts[order.direction]
+                counts.failed += bool(outcome.error)
+                counts.done += not outcome.error
+                counts.bytes += outcome.moved.size_bytes if outcome.moved is not None else 0
+        return outcome
+
+    def is_done(self, order_ids: Iterable[str]) -> bool:
+        """See `Moving`. Lists a directory, twice a second at most."""
+        with self._lock:
+            now_s = clock.monotonic_s()
+            if now_s >= self._next_look_s:
+                self._next_look_s = now_s + LOOK_S
+                self._seen = {name.removesuffix(".json") for name in names_in(self._done) or []}
+            return all(each in self._seen or each not in self._wanted for each in order_ids)
+
+    @property
+    def is_busy(self) -> bool:
+        """See `Moving`."""
+        return bool(self._wanted)
+
+    def close(self) -> None:
+        """See `Moving`. Orders stay: a mover may be at work for the next agent's sake; that one deletes them."""
+
+
+def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_over: bool = False) -> int:
+    """Move what the site's agent orders until TERM, or (`once`) until nothing is ordered; the exit code.
+
+    Raises TidemillError when it cannot start, or another process took over.
+    """
+    directory = site_dir.absolute() / "transfer"
+    for folder in (directory, directory / "orders", directory / "done"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    identity = claim(
+        directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
+    )
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    here = Here(config, directory / PROGRESS)
+    _log.info("mover.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
+    try:
+        while not asked.is_set():
+            identity.beat()
+            try:
+                busy = _step(directory, site_dir.absolute() / "stage", here, identity)
+            except SupersededError:
+                raise
+            except TidemillError as error:
+                _log.error("step.failed", reason=error.message, hint=error.hint)
+                busy = True
+            if once and not busy:
+                break
+            clock.sleep_s(LOOK_S / 5 if busy else LOOK_S)
+    finally:
+        here.close()
+    identity.leave()
+    _log.info("mover.ended", site=config.name, epoch=identity.epoch)
+    return 0
+
+
+def _step(directory: Path, stage: Path, here: Here, identity: Identity) -> bool:
+    """Take new orders, tell outcomes, drop what nobody wants any more; whether anything is on its way."""
+    identity.check()
+    orders = {name.removesuffix(".json") for name in names_in(directory / "orders") or [] if name[0] != "."}
+    told = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
+    known = here.known()
+    for order_id in known - orders:
+        here.cancel(order_id)
+    for order_id in orders - known - told:
+        try:
+            order = _read(directory / "orders" / f"{order_id}.json", stage)
+        except SiteError as error:
+            if error.transient:
+                raise
+            _log.error("order.refused", order=order_id, reason=error.message)
+            _tell(directory, Outcome(id=order_id, error=error.message, hint=error.hint), identity)
+            continue
+        if order is not None:
+            here.want(order)
+    for order_id in known & orders:
+        outcome = here.take(order_id)
+        if outcome is not None:
+            _tell(directory, outcome, identity)
+    return bool(orders - told)
+
+
+def _tell(directory: Path, outcome: Outcome, identity: Identity) -> None:
+    identity.check()
+    write_durable(directory / "done" / f"{outcome.id}.json", msgspec.json.encode(outcome))
+
+
+def _read(path: Path, stage: Path) -> Order | None:
+    """The order in a file, None if it is gone. Raises SiteError for one that leaves the stage: no agent writes that."""
+    content = read_bounded(path, FILE_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        order = msgspec.json.decode(content, type=Order)
+    except UNDECODABLE as error:
+        raise SiteError(f"failed to read `{path}`: {error}", transient=False) from error
+    is_path = "\0" not in order.path
+    if not (is_path and Path(order.path).resolve().is_relative_to(stage.resolve())) or order.id != path.stem:
+        raise SiteError(
+            f"`{path}` names `{ascii(order.path)[1:-1]}`, which is not in the stage", transient=False
+        )
+    return order

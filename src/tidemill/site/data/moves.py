@@ -1,0 +1,340 @@
+"""Moves of remote files: what is wanted, what may start now, what came of it. Nothing here waits.
+
+Whoever wants a file asks again until there is an outcome. Moves run in threads of this process (`Here`), or in one on
+a data-transfer node (`apart`). How many of them run is bounded in all and for each endpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError, TidemillError
+from tidemill.log import Log
+from tidemill.model.failure import FailureClass
+from tidemill.node.files import write_whole
+from tidemill.site.applications.checksums import PendingError
+from tidemill.transfer.allowed import check_endpoint, permit
+from tidemill.transfer.contract import Direction, TransferError, Watch
+from tidemill.transfer.mover import Moved, Mover
+
+KEEP_S = 3600.0
+"""An outcome that nobody has taken for so long is dropped."""
+
+TELL_S = 1.0
+"""How far moves are is written down so often."""
+
+_log = Log("moving")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A move to make. `path`: of the site's file, in the site directory's stage. `expect`: algorithm -> checksum.
+    `version`: of the copy that the site has; the same at the source = nothing is moved. `before`: SHA-256 that a file
+    there may have. `known`: checksums that were made with the site's file."""
+
+    id: str
+    direction: Direction
+    url: str
+    path: str
+    expect: dict[str, str] = {}
+    version: str | None = None
+    before: str | None = None
+    known: dict[str, str] = {}
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an order. `moved` None = nothing was: the copy is still good, or an error says why not."""
+
+    id: str
+    version: str = ""
+    moved: Moved | None = None
+    error: str = ""
+    hint: str | None = None
+    transient: bool = False
+    failure: FailureClass | None = None
+
+    def check(self) -> None:
+        """Raise TransferError if it failed."""
+        if self.error:
+            raise TransferError(self.error, hint=self.hint, transient=self.transient, failure=self.failure)
+
+
+class UnderWay(msgspec.Struct, frozen=True, kw_only=True):
+    """A move that runs: `bytes` of `size_bytes` (0 = not known yet) are moved."""
+
+    url: str
+    direction: Direction
+    bytes: int
+    size_bytes: int
+
+
+class Counts(msgspec.Struct):
+    """Of moves that ended, since the start of the process."""
+
+    done: int = 0
+    failed: int = 0
+    bytes: int = 0
+
+
+class MovesPendingError(PendingError):
+    """Files are on their way: ask again when all of `awaits` have an outcome."""
+
+    def __init__(self, awaits: list[str]) -> None:
+        super().__init__(f"{len(awaits)} files are on their way")
+        self.awaits = tuple(awaits)
+
+
+class Moving(Protocol):
+    """Where moves are made."""
+
+    def want(self, order: Order) -> None:
+        """Have this made; an order with the same id that is known already counts as this one."""
+
+    def take(self, order_id: str) -> Outcome | None:
+        """The outcome, once; None while there is none."""
+
+    def is_done(self, order_ids: Iterable[str]) -> bool:
+        """Whether none of these is still on its way."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is on its way."""
+
+    @property
+    def counts(self) -> dict[Direction, Counts]:
+        """What was made so far."""
+
+    def close(self) -> None:
+        """Start nothing more, break off what runs."""
+
+
+def due(
+    waiting: Sequence[tuple[str, str]],
+    running: Mapping[str, int],
+    *,
+    limits: Mapping[str, int],
+    total_max: int,
+) -> list[str]:
+    """Which of `waiting` (id, endpoint), in this order, may start now beside `running` (endpoint -> number). Pure."""
+    busy = Counter(dict(running))
+    room = total_max - sum(busy.values())
+    starts: list[str] = []
+    for order_id, endpoint in waiting:
+        if room <= 0:
+            break
+        if busy[endpoint] < limits.get(endpoint, 1):
+            busy[endpoint] += 1
+            room -= 1
+            starts.append(order_id)
+    return starts
+
+
+def order_id(direction: Direction, url: str, *more: object) -> str:
+    """The name of an order: the same for the same wish."""
+    return f"{direction}-" + hashlib.sha256(repr((url, *more)).encode()).hexdigest()[:24]
+
+
+class Here:
+    """Moves in threads of this process."""
+
+    def __init__(self, config: SiteConfig, progress: Path | None = None) -> None:
+        for endpoint in config.endpoints:
+            check_endpoint(endpoint)
+        self._config = config
+        self._mover = Mover(config.endpoints, config.transfer, size_max=config.stage_file_bytes_max)
+        self._limits = {endpoint.url: endpoint.transfers_max for endpoint in config.endpoints}
+        self._threads = ThreadPoolExecutor(2 * config.transfer.transfers_max, thread_name_prefix="moves")
+        self._lock = threading.Lock()
+        self._orders: dict[str, tuple[Order, str]] = {}  #: waiting or running, with their endpoints
+        self._running: dict[str, Watch] = {}
+        self._here: set[str] = set()  #: running ones whose bytes have come: only their digest is made
+        self._outcomes: dict[str, Outcome] = {}
+        self._ended_s: dict[str, float] = {}
+        self._is_closed = False
+        self._progress = progress  #: where moves under way are told
+        self._next_told_s = 0.0
+        self.counts = {direction: Counts() for direction in Direction}
+
+    def want(self, order: Order) -> None:
+        """See `Moving`."""
+        try:
+            place = permit(order.url, self._config.endpoints, order.direction)
+        except TransferError as error:
+            with self._lock:
+                self._outcomes[order.id] = _failed(order, error)
+            return
+        with self._lock:
+            if order.id not in self._orders and order.id not in self._outcomes and not self._is_closed:
+                self._orders[order.id] = (order, place.endpoint.url)
+                self._start()
+
+    def take(self, order_id: str) -> Outcome | None:
+        """See `Moving`."""
+        with self._lock:
+            return self._outcomes.pop(order_id, None)
+
+    def is_done(self, order_ids: Iterable[str]) -> bool:
+        """See `Moving`."""
+        return not any(each in self._orders for each in order_ids)
+
+    @property
+    def is_busy(self) -> bool:
+        """See `Moving`."""
+        return bool(self._orders)
+
+    def known(self) -> set[str]:
+        """Orders that wait, run, or have an outcome that nobody took."""
+        with self._lock:
+            return {*self._orders, *self._outcomes}
+
+    def cancel(self, order_id: str) -> None:
+        """Nobody wants it any more."""
+        with self._lock:
+            if order_id in self._running:
+                self._running[order_id].canceled.set()
+            else:
+                self._orders.pop(order_id, None)
+                self._outcomes.pop(order_id, None)
+
+    def close(self) -> None:
+        """See `Moving`."""
+        with self._lock:
+            self._is_closed = True
+            for order_id in [each for each in self._orders if each not in self._running]:
+                del self._orders[order_id]
+            for watch in self._running.values():
+                watch.canceled.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._mover.close()
+        if self._progress is not None:
+            self._progress.unlink(missing_ok=True)
+
+    def under_way(self) -> list[UnderWay]:
+        """The moves that run."""
+        with self._lock:
+            return [self._told(name, watch) for name, watch in self._running.items()]
+
+    def _told(self, name: str, watch: Watch) -> UnderWay:
+        order = self._orders[name][0]
+        return UnderWay(
+            url=order.url.partition("?")[0],
+            direction=order.direction,
+            bytes=watch.bytes,
+            size_bytes=watch.size_bytes,
+        )
+
+    def _tell(self, *, at_once: bool = False) -> None:
+        """Write down how far the moves are, now and then; for those who look on only."""
+        now_s = clock.monotonic_s()
+        if self._progress is None or self._is_closed or (now_s < self._next_told_s and not at_once):
+            return
+        self._next_told_s = now_s + TELL_S
+        try:
+            write_whole(self._progress, msgspec.json.encode(self.under_way()))
+        except (OSError, SiteError) as error:
+            _log.debug("progress.unwritten", reason=str(error))
+
+    def _start(self) -> None:
+        """Start what may start; the lock is held."""
+        waiting = [(name, place) for name, (_, place) in self._orders.items() if name not in self._running]
+        running = Counter(self._orders[name][1] for name in self._running.keys() - self._here)
+        for name in due(waiting, running, limits=self._limits, total_max=self._config.transfer.transfers_max):
+            watch = self._running[name] = self._mover.watch()
+            self._threads.submit(self._run, self._orders[name][0], watch)
+
+    def _run(self, order: Order, watch: Watch) -> None:
+        outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
+        watch.told = lambda _: self._tell()
+        try:
+            outcome = make(self._mover, order, watch, lambda: self._has_come(order))
+        except Exception as error:  # noqa: BLE001 - top of a thread: whoever waits for the move is told in any case
+            _log.error("move.bug", move=order.id, error=repr(error))
+        finally:
+            self._end(order, outcome)
+            self._tell(at_once=not self.is_busy)
+
+    def _has_come(self, order: Order) -> None:
+        """The bytes are here: the next move from there may start."""
+        with self._lock:
+            self._here.add(order.id)
+            if not self._is_closed:
+                self._start()
+
+    def _end(self, order: Order, outcome: Outcome) -> None:
+        counts = self.counts[order.direction]
+        with self._lock:
+            counts.failed += bool(outcome.error)
+            counts.done += not outcome.error
+            counts.bytes += outcome.moved.size_bytes if outcome.moved is not None else 0
+            self._orders.pop(order.id, None)
+            was_canceled = self._running.pop(order.id).canceled.is_set()
+            self._here.discard(order.id)
+            if self._is_closed:
+                return
+            if not was_canceled:  # else whoever wants it again by now has it made again
+                self._outcomes[order.id] = outcome
+                self._ended_s[order.id] = clock.monotonic_s()
+            self._forget()
+            self._start()
+
+    def _forget(self) -> None:
+        """Drop outcomes that nobody took: their jobs are gone. What came is deleted by the data cache."""
+        now_s = clock.monotonic_s()
+        while self._ended_s:
+            oldest, ended_s = next(iter(self._ended_s.items()))
+            if oldest in self._outcomes and now_s - ended_s < KEEP_S:
+                return
+            self._outcomes.pop(oldest, None)
+            del self._ended_s[oldest]
+
+
+def make(mover: Mover, order: Order, watch: Watch, has_come: Callable[[], None] = lambda: None) -> Outcome:
+    """Do what an order says; errors of the world become outcomes. `has_come` is called when nothing is left to be done
+    but the digest of a file that came."""
+    shown = order.url.partition("?")[0]
+    path = Path(order.path)
+    version = ""
+    try:
+        if order.direction is Direction.OUT:
+            moved = mover.put(path, order.url, watch, before=order.before, known=order.known)
+        else:
+            version = mover.look(order.url, watch).version
+            if version == order.version:
+                return Outcome(id=order.id, version=version)
+            path.unlink(missing_ok=True)  # of an agent that died before it took it over
+            moved = mover.get(order.url, path, watch, expect=order.expect)
+            has_come()
+            moved = mover.sum_up(path, moved, watch)
+    except TidemillError as error:
+        _log.warning("move.failed", url=shown, direction=order.direction, reason=error.message)
+        return _failed(order, error)
+    except OSError as error:
+        return _failed(order, SiteError(f"failed to move `{shown}`: {error.strerror or error}"))
+    _log.debug(
+        "move.done",
+        url=shown,
+        direction=order.direction,
+        bytes=moved.size_bytes,
+        tries=moved.tries,
+        checked=moved.checked,
+    )
+    return Outcome(id=order.id, version=version, moved=moved)
+
+
+def _failed(order: Order, error: TidemillError) -> Outcome:
+    return Outcome(
+        id=order.id,
+        error=error.message,
+        hint=error.hint,
+        transient=isinstance(error, SiteError) and error.transient,
+        failure=getattr(error, "failure", None) or order.direction.failure,
+    )

@@ -1,0 +1,420 @@
+"""Kept parts become the files a job owes: joined, verified, durable, and only then visible under their names.
+
+    each     one part: the file itself; more: a plain tar, members in event order
+    concat   the parts' bytes in event order
+    merge    the file that the merge step made
+
+An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moving`), bundles as one file.
+Beside local ones stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums,
+seeds and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper
+threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is called again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.model.seed import seed
+from tidemill.node.bundle import TarWriter, read_chunks
+from tidemill.node.files import read_bounded, sync_directory, write_durable
+from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.state.state import Part
+from tidemill.transfer.allowed import LITERAL, is_remote
+from tidemill.transfer.file import Roots, local_path
+from tidemill.wire.api import OutputRow
+from tidemill.wire.node import OutputRef
+
+MANIFESTS = ".tidemill"
+MANIFEST_BYTES_MAX = 1 << 30
+LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What a thread needs to deliver a job. `parts`: by event; `merged`: output -> the part its merge step made."""
+
+    job: int
+    campaign: str
+    seed_base: int
+    spec: JobSpec
+    app_digest: str
+    outputs: list[Output]
+    parts: list[Part]
+    merged: dict[str, tuple[str, OutputRef]]
+    done: str
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Events `first..first+count-1` in a delivered file; `seed` is the first one's."""
+
+    first: int
+    count: int
+    seed: int
+    name: str
+    sha256: str
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivered file; `members` in its order."""
+
+    output: str
+    kind: str
+    file: str
+    size_bytes: int
+    sha256: str
+    members: list[Member]
+
+
+class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`.tidemill/JOB.json`."""
+
+    job: int
+    campaign: str
+    name: str
+    app: str
+    app_digest: str
+    events: int
+    done: str
+    failed: str
+    files: list[File]
+
+
+class DamagedError(SiteError):
+    """Kept outputs of some events are gone or damaged: those events have to run again."""
+
+    def __init__(self, message: str, first: int, count: int) -> None:
+        super().__init__(message, transient=False)
+        self.first = first
+        self.count = count
+
+
+class Deliverer:
+    """Delivers below `base` (jobs that name no place) and elsewhere in `roots`."""
+
+    def __init__(
+        self,
+        fleets: Path,
+        base: Path,
+        *,
+        roots: Roots,
+        template: str,
+        departures: Departures | None = None,
+    ) -> None:
+        self._departures = departures
+        self._fleets = fleets
+        self._base = base
+        self._roots = roots
+        self._template = template
+        try:
+            template.format(campaign="c", job=1, name="n", output="o")
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"`output_name` is `{template}`, in which {error} is wrong",
+                hint="it may hold `{campaign}`, `{job}`, `{name}` and `{output}`",
+            ) from error
+
+    def deliver(self, delivery: Delivery) -> list[OutputRow]:
+        """Put all outputs of a job in place; repeating it changes nothing.
+
+        Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written.
+        """
+        check_complete(delivery)
+        rows = self._send(delivery)
+        made: list[tuple[Path, Path, File]] = []
+        try:
+            for output in delivery.outputs:
+                if output.name in rows:
+                    continue
+                built = self._build(delivery, output)
+                if built is not None:
+                    made.append(built)
+            known = self._claim(delivery, made)
+            for temporary, target, _ in made:
+                _publish(temporary, target, known[target])
+            for directory in {target.parent for _, target, _ in made}:
+                sync_directory(directory)
+        except OSError as error:
+            raise SiteError(f"failed to deliver outputs of job {delivery.job}: {error.strerror}") from error
+        finally:
+            for temporary, _, _ in made:
+                temporary.unlink(missing_ok=True)
+        for _, target, file in made:
+            rows[file.output] = OutputRow(
+                name=file.output, url=target.as_uri(), size_bytes=file.size_bytes, sha256=file.sha256
+            )
+        if self._departures is not None:
+            self._departures.clean(delivery.job)
+        return [rows[output.name] for output in delivery.outputs if output.name in rows]
+
+    def is_done(self, awaits: tuple[str, ...]) -> bool:
+        """Whether all of these moves have an outcome."""
+        return self._departures is None or self._departures.is_done(awaits)
+
+    def _send(self, delivery: Delivery) -> dict[str, OutputRow]:
+        """Have all outputs that go to remote places there. Raises MovesPendingError while they are on their way."""
+        rows: dict[str, OutputRow] = {}
+        awaits: list[str] = []
+        for output in delivery.outputs:
+            place = output.url or delivery.spec.output_dir or ""
+            refs = list(_refs(delivery, output.name))
+            merged = delivery.merged.get(output.name)
+            if not is_remote(place) or (not refs and merged is None):
+                continue
+            if self._departures is None:
+                raise JobError(f"output `{output.name}`: this site moves nothing to `{place}`")
+            is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
+            url = self._remote(delivery, output, place, is_tar=is_tar)
+            path = self._departures.prepare(
+                delivery.job,
+                output.name,
+                delivery.done,
+                lambda path, output=output, merged=merged, is_tar=is_tar: self._write(  # type: ignore[misc]
+                    path, delivery, output, merged=merged, is_tar=is_tar
+                ),
+            )
+            moved = self._departures.send(delivery.job, output.name, path, url, awaits)
+            if moved is not None:
+                rows[output.name] = OutputRow(
+                    name=output.name, url=url, size_bytes=moved.size_bytes, sha256=moved.sha256
+                )
+        if awaits:
+            raise MovesPendingError(awaits)
+        return rows
+
+    def _remote(self, delivery: Delivery, output: Output, place: str, *, is_tar: bool) -> str:
+        """The URL that an output gets. A place that ends with `/`, or is the job's `output_dir`, is a directory."""
+        if output.url is not None and not output.url.endswith("/"):
+            return output.url
+        name = self._named(delivery, output, is_tar=is_tar)
+        return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
+
+    def _build(self, delivery: Delivery, output: Output) -> tuple[Path, Path, File] | None:
+        """Write an output under a temporary name; None where no event left one."""
+        refs = list(_refs(delivery, output.name))
+        merged = delivery.merged.get(output.name)
+        if not refs and merged is None:
+            return None
+        is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
+        target = self._target(delivery, output, is_tar=is_tar)
+        self._make_directory(target.parent)
+        self._confine(target)  # no directory of it has become a link meanwhile
+        temporary = target.with_name(f".{target.name}.{delivery.job}.part")
+        try:
+            self._write(temporary, delivery, output, merged=merged, is_tar=is_tar)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        size, digest = _measure(temporary)
+        members = [
+            Member(
+                first=part.first,
+                count=part.count,
+                seed=seed(delivery.seed_base, part.first),
+                name=_member_name(output, part) if is_tar else "",
+                sha256=ref.sha256,
+            )
+            for part, ref in refs
+        ]
+        file = File(
+            output=output.name,
+            kind=output.kind.value,
+            file=target.name,
+            size_bytes=size,
+            sha256=digest,
+            members=members,
+        )
+        return temporary, target, file
+
+    def _write(
+        self,
+        path: Path,
+        delivery: Delivery,
+        output: Output,
+        *,
+        merged: tuple[str, OutputRef] | None,
+        is_tar: bool,
+    ) -> None:
+        refs = list(_refs(delivery, output.name))
+        if is_tar:
+            self._write_tar(path, output, refs)
+        elif merged is not None:
+            self._write_joined(path, [(delivery.parts[0], merged[1])], merged[0])
+        else:
+            self._write_joined(path, refs, None)
+
+    def _write_joined(self, path: Path, refs: list[tuple[Part, OutputRef]], fleet: str | None) -> None:
+        path.unlink(missing_ok=True)  # of an agent that died, or a link that somebody left
+        with path.open("xb") as file:  # never through a link
+            for part, ref in refs:
+                for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
+                    file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write_tar(self, path: Path, output: Output, refs: list[tuple[Part, OutputRef]]) -> None:
+        archive = TarWriter(path)
+        try:
+            for part, ref in refs:
+                try:
+                    archive.add_member(_member_name(output, part), self._fleets / part.fleet / "bundle", ref)
+                except (ProtocolError, SiteError) as error:
+                    raise DamagedError(error.message, part.first, part.count) from error
+        except BaseException:
+            archive.abandon()
+            raise
+        archive.close()
+
+    def _target(self, delivery: Delivery, output: Output, *, is_tar: bool) -> Path:
+        name = self._named(delivery, output, is_tar=is_tar)
+        if output.url is not None:
+            path = local_path(output.url)
+            return self._confine(path if not output.url.endswith("/") else path / name)
+        directory = delivery.spec.output_dir
+        return self._confine((self._base if directory is None else local_path(directory)) / name)
+
+    def _named(self, delivery: Delivery, output: Output, *, is_tar: bool) -> str:
+        """The name that an output has in a directory."""
+        ending = (
+            ".tar" if is_tar else "".join(Path(output.path.replace("{", "").replace("}", "")).suffixes[-2:])
+        )
+        if output.url is not None:
+            name = f"{delivery.job}-{output.name}"
+        else:
+            name = self._template.format(
+                campaign=delivery.campaign,
+                job=delivery.job,
+                name=delivery.spec.name or str(delivery.job),
+                output=output.name,
+            )
+        return name if name.endswith(ending) else name + ending
+
+    def _confine(self, path: Path) -> Path:
+        """Where a file gets its name, its directory without links. Raises JobError."""
+        real = Path(os.path.realpath(path.parent)) / path.name
+        fault = self._roots.fault(real, path) if path.name not in ("", ".", "..") else _no_name(path)
+        if fault is not None:
+            raise JobError(f"output {fault.message}", hint=fault.hint)
+        return real
+
+    def _make_directory(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
+
+    def _claim(self, delivery: Delivery, made: list[tuple[Path, Path, File]]) -> dict[Path, set[str | None]]:
+        """Write the manifests, after a look that nothing foreign stands where the files go.
+
+        Returns the checksums that each file may have now: its own, and that of our earlier delivery.
+        """
+        known: dict[Path, set[str | None]] = {}
+        folders: dict[Path, list[File]] = {}
+        for _, target, file in made:
+            folders.setdefault(target.parent, []).append(file)
+        for folder, files in folders.items():
+            path = folder / MANIFESTS / f"{delivery.job}.json"
+            before = _read_manifest(path)
+            ours = {each.file: each.sha256 for each in before.files} if before else {}
+            for file in files:
+                known[folder / file.file] = {file.sha256, ours.get(file.file)}
+                _check_ours(folder / file.file, known[folder / file.file])
+            self._make_directory(path.parent)
+            spec = delivery.spec
+            failed = IntervalSet([(0, spec.events)])
+            for first, end in IntervalSet.parse(delivery.done):
+                failed.remove(first, end)
+            manifest = JobManifest(
+                job=delivery.job,
+                campaign=delivery.campaign,
+                name=spec.name or "",
+                app=spec.app or "command",
+                app_digest=delivery.app_digest,
+                events=spec.events,
+                done=delivery.done,
+                failed=str(failed),
+                files=files,
+            )
+            write_durable(path, msgspec.json.encode(manifest), mode=0o644)
+        return known
+
+
+def _no_name(path: Path) -> SiteError:
+    return SiteError(f"`{path}` names no file", hint="name a file, or a directory with a `/` behind it")
+
+
+def check_complete(delivery: Delivery) -> None:
+    """Raise DamagedError for the first events of `done` that no kept part covers."""
+    kept = IntervalSet((part.first, part.first + part.count) for part in delivery.parts)
+    for first, end in IntervalSet.parse(delivery.done):
+        for at, until in kept.missing(first, end):
+            raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
+
+
+def _refs(delivery: Delivery, name: str) -> Iterator[tuple[Part, OutputRef]]:
+    for part in delivery.parts:
+        for ref in part.outputs:
+            if ref.name == name:
+                yield part, ref
+
+
+def _verified(bundle: Path, part: Part, ref: OutputRef) -> Iterator[bytes]:
+    try:
+        yield from read_chunks(bundle, ref)
+    except (ProtocolError, SiteError) as error:
+        raise DamagedError(error.message, part.first, part.count) from error
+
+
+def _member_name(output: Output, part: Part) -> str:
+    plain = Path(output.path.replace("{", "").replace("}", "")).name
+    stem, dot, suffix = plain.partition(".")
+    last = part.first + part.count - 1
+    events = f"{part.first:09}" if part.count == 1 else f"{part.first:09}-{last:09}"
+    return f"{stem}-{events}{dot}{suffix}"
+
+
+def _measure(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.seek(0, os.SEEK_END), digest
+
+
+def _check_ours(path: Path, known: set[str | None]) -> None:
+    if not path.exists():
+        return
+    _, digest = _measure(path)
+    if digest not in known:
+        raise JobError(
+            f"`{path}` exists already and is not this job's",
+            hint="move it away, or give the job another output directory or name, then `tidemill job retry`",
+        )
+
+
+def _publish(temporary: Path, target: Path, known: set[str | None]) -> None:
+    """Give the file its name, never over a foreign one that has appeared meanwhile."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        _check_ours(target, known)
+        temporary.rename(target)
+    except OSError:  # a file system without hard links
+        _check_ours(target, known)
+        temporary.rename(target)
+
+
+def _read_manifest(path: Path) -> JobManifest | None:
+    content = read_bounded(path, MANIFEST_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=JobManifest)
+    except UNDECODABLE:
+        return None  # not ours: the files it claims are then foreign, too

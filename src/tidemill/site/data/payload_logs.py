@@ -1,0 +1,58 @@
+"""Stdout and stderr of a payload, found in the bundles of the site's fleets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemill.errors import TidemillError
+from tidemill.log import Log
+from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
+from tidemill.site.state.state import Fetched
+from tidemill.wire.api import FetchLogOrder
+from tidemill.wire.node import IndexEntry
+
+LOG_BYTES_MAX = 1 << 20
+_log = Log("logs")
+
+
+def find_log(order: FetchLogOrder, fleets: list[Path]) -> Fetched:
+    """The newest log of the payload that ran the event (of the job, where no event is named). Reads whole indexes."""
+    found: dict[str, tuple[Path, IndexEntry]] = {}
+    for fleet in fleets:  # newest first
+        for bundle in bundles(fleet / "bundle"):
+            for entry in _entries(bundle):
+                if entry.kind == "log" and entry.job == order.job and _holds(entry, order.event):
+                    found[entry.name] = (bundle, entry)
+        if found:
+            break
+    texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
+    return Fetched(
+        request=order.request,
+        found=bool(texts),
+        stdout=texts.get("stdout", ""),
+        stderr=texts.get("stderr", ""),
+    )
+
+
+def _entries(bundle: Path) -> list[IndexEntry]:
+    tail = IndexTail(bundle)
+    entries: list[IndexEntry] = []
+    try:
+        while new := tail.read():
+            entries += new
+    except TidemillError as error:
+        _log.warning("index.unreadable", bundle=str(bundle), reason=error.message)
+    return entries
+
+
+def _holds(entry: IndexEntry, event: int | None) -> bool:
+    return event is None or entry.first <= event < entry.first + entry.count
+
+
+def _text(bundle: Path, entry: IndexEntry) -> str:
+    try:
+        content = read_member(bundle.parent, member_of(bundle.name, entry))
+    except TidemillError as error:
+        return f"[not readable: {error.message}]"
+    text = content[:LOG_BYTES_MAX].decode(errors="replace")
+    return text + ("\n[cut by the pilot: it keeps the first and the last part]\n" if entry.truncated else "")

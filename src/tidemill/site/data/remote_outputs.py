@@ -1,0 +1,130 @@
+"""Outputs that go to remote places: built once below SITE/stage/out, kept there until they are moved.
+
+    SITE/stage/out/JOB/NAME         the output as it is to be there
+    SITE/stage/out/JOB/.NAME.json   `Ready`: which events it holds; its SHA-256, and that of an earlier delivery
+
+An output that was made again (its job was retried) may replace the one that we put there before, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.node.files import read_bounded, write_durable
+from tidemill.site.data.moves import Moving, Order, order_id
+from tidemill.transfer.checksum import sums
+from tidemill.transfer.contract import Direction
+from tidemill.transfer.mover import Moved
+
+READY_BYTES_MAX = 65536
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """An output that may go. `before`: the digest of the one that went there before; empty = none did. `adler32`: what
+    most servers will tell of it."""
+
+    done: str
+    size_bytes: int
+    sha256: str
+    adler32: str = ""
+    before: str = ""
+    sent: bool = False
+
+
+class Departures:
+    """Outputs on their way to remote places. Works in the agent's helper threads."""
+
+    def __init__(self, directory: Path, moving: Moving) -> None:
+        self._directory = directory
+        self._moving = moving
+
+    def is_done(self, awaits: tuple[str, ...]) -> bool:
+        """Whether all of these moves have an outcome."""
+        return self._moving.is_done(awaits)
+
+    def prepare(self, job: int, output: str, done: str, build: Callable[[Path], None]) -> Path:
+        """The output's file with the events `done`, built by `build` unless it is there. Raises SiteError."""
+        path = self._directory / str(job) / output
+        ready = self._ready(path)
+        if ready is not None and ready.done == done and (ready.sent or _size(path) == ready.size_bytes):
+            return path
+        before = "" if ready is None else ready.sha256 if ready.sent else ready.before
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            build(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            found = sums(temporary, {"sha256", "adler32"})
+            size = temporary.stat().st_size
+            temporary.rename(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise SiteError(
+                f"failed to build output `{output}` of job {job} in `{path.parent}`: {error.strerror}",
+                hint="outputs for remote places wait in the site directory: check its free space and quota",
+            ) from error
+        ready = Ready(
+            done=done, size_bytes=size, sha256=found["sha256"], adler32=found["adler32"], before=before
+        )
+        self._note(path, ready)
+        return path
+
+    def send(self, job: int, output: str, path: Path, url: str, awaits: list[str]) -> Moved | None:
+        """What was moved; None while it is on its way, by the move that is added to `awaits`. Raises TransferError."""
+        ready = self._ready(path)
+        assert ready is not None, "it is prepared"
+        if ready.sent:
+            return Moved(size_bytes=ready.size_bytes, sha256=ready.sha256)
+        wanted = order_id(Direction.OUT, url, ready.sha256, job, output)
+        outcome = self._moving.take(wanted)
+        if outcome is not None:
+            outcome.check()
+            assert outcome.moved is not None
+            self._note(path, msgspec.structs.replace(ready, sent=True))
+            return outcome.moved
+        known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
+        before = ready.before or None
+        self._moving.want(
+            Order(id=wanted, direction=Direction.OUT, url=url, path=str(path), before=before, known=known)
+        )
+        awaits.append(wanted)
+        return None
+
+    def clean(self, job: int) -> None:
+        """Remove files of a job that is delivered; what went where is remembered until `forget`."""
+        folder = self._directory / str(job)
+        if folder.exists():
+            for path in folder.iterdir():
+                if not path.name.startswith("."):
+                    path.unlink(missing_ok=True)
+
+    def forget(self, job: int) -> None:
+        """Remove all of a job."""
+        shutil.rmtree(self._directory / str(job), ignore_errors=True)
+
+    def _ready(self, path: Path) -> Ready | None:
+        content = read_bounded(_about(path), READY_BYTES_MAX)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=Ready)
+        except UNDECODABLE:
+            return None
+
+    def _note(self, path: Path, ready: Ready) -> None:
+        write_durable(_about(path), msgspec.json.encode(ready))
+
+
+def _about(path: Path) -> Path:
+    return path.with_name(f".{path.name}.json")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1

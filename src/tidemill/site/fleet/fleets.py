@@ -1,0 +1,393 @@
+"""The fleets of a site: their directories, their leads, what comes out of their journals.
+
+Every agent epoch has one standing fleet for new work. Fleets of earlier epochs go on with what they were granted: their
+lead is kept alive and their journals are read until their allocations have ended; then what is left is taken back.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import Submission
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError, ProtocolError, SiteError
+from tidemill.log import Log
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
+from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
+from tidemill.site.data.masks import masked_paths
+from tidemill.site.fleet.handout import Seat
+from tidemill.site.fleet.io_budget import IoShares
+from tidemill.site.fleet.lead import Lead, NoLead, Serving
+from tidemill.site.fleet.mailbox import Mailbox, adopt
+from tidemill.site.state import state as s
+from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
+
+BATCH_COMMANDS = [
+    *("sbatch", "srun", "salloc", "scancel", "squeue", "scontrol", "sacct"),
+    *("qsub", "qdel", "qstat", "qalter", "qrsub", "qhold", "qrls"),
+    *("bsub", "bkill", "bjobs", "condor_submit", "flux"),
+]
+"""Programs of batch systems that payloads cannot start."""
+
+SCRATCH = "scratch"
+"""In the directory of a fleet for payloads that span nodes: their work directories, which all nodes see."""
+
+LOST_TOLD_US = 600_000_000
+"""A lead is told so late that a lost allocation has ended: once told, it gives that one's pilots nothing more."""
+
+END_TOLD_US = 1_500_000
+"""Batch systems tell ends to the second."""
+
+WIDE_QUEUE_S = 30.0
+"""Work that is queued at an allocation for payloads that span nodes: a chunk should hold an event for each rank."""
+
+WIDE_IDLE_S = 5.0
+"""Many nodes idle together: such an allocation leaves sooner than one of a single node."""
+
+OPERATIONS_PER_S_MAX = 20.0
+"""Without a lead: operations of the agent on the fleet's file system for reading journals; 100 pilots are read every
+10 s then. A metadata server does thousands a second, and others have a right to them."""
+
+READ_SHARE, READ_S_MIN = 1 / 12, 0.1
+"""... and as often as that part of a top-up interval, which is what a result then waits."""
+
+RETIRE_S = 60.0
+"""Journals of allocations that have ended are left alone so long afterwards: network file systems may show what was
+written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
+
+UNKNOWN_MEMORY_MB = 1 << 40
+"""Where a submission asks for no memory: what does not fit, the pilot returns."""
+
+RECORDS_PER_READ = 5000
+"""Records in one line of the site's log, at most."""
+
+_log = Log("fleets")
+
+
+class OpenFleet:
+    """A fleet directory with its journal, its lead's process and what its lead was told."""
+
+    def __init__(self, record: s.Fleet, fleet: Fleet, binary: Path) -> None:
+        self.record = record
+        self.fleet = fleet
+        self.programs: set[int] = set()
+        self.jobs: set[int] = set()
+        seen = {pilot: str(numbers) for pilot, numbers in record.seen.items()}
+        self.journal = FleetJournal(
+            fleet.journal, MergeState(offsets=dict(record.offsets), seen=seen, ended=dict(record.ended))
+        )
+        self.offsets = dict(record.offsets)
+        is_closed = fleet.manifest.lead == "none"
+        self.mailbox = Mailbox(fleet) if is_closed else None
+        self.lead: Serving = NoLead(fleet) if is_closed else Lead(fleet, binary)
+        self.next_read_s = 0.0
+        self.is_paced = False  #: it was told a program whose starts cost shared file systems
+        self.retiring: dict[
+            str, float
+        ] = {}  #: allocations that have ended -> when their journals are left alone
+
+    @property
+    def has_work(self) -> bool:
+        """Whether its pilots may still have something to do."""
+        if self.mailbox is not None:
+            return self.record.open > 0 and self.mailbox.has_work
+        return self.record.open > 0
+
+
+class Fleets:
+    """All fleets of the site that are not finished. `devices`: of a node."""
+
+    def __init__(
+        self, directory: Path, config: SiteConfig, *, binary: Path, devices: dict[str, int] | None = None
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._binary = binary
+        self.open: dict[str, OpenFleet] = {}
+        self._devices = devices or {}
+        self.io = IoShares(config)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def directory(self) -> Path:
+        """Where the fleets' directories are."""
+        return self._directory
+
+    def adopt(self, state: s.SiteState) -> None:
+        """Open the fleets of earlier epochs that are not finished; one that was never made is only noted."""
+        for record in state.fleets.values():
+            if record.finished_us is not None or record.name in self.open:
+                continue
+            try:
+                opened = OpenFleet(record, open_fleet(self._directory / record.name), self._binary)
+                if opened.mailbox is not None:
+                    adopt_mailbox(opened, state)
+                self.open[record.name] = opened
+                self.io.adopt(record.name)
+                opened.is_paced = bool(self._config.io)
+            except ConfigError as error:
+                _log.warning("fleet.absent", fleet=record.name, reason=error.message)
+
+    def create(self, record: s.Fleet) -> OpenFleet:
+        """Make the directory of a fleet that the log knows already. Raises SiteError."""
+        config = self._config
+        manifest = Manifest(
+            format=FORMAT,
+            fleet=record.name,
+            site=config.name,
+            epoch=record.epoch,
+            created_us=record.created_us,
+            lead=config.harvest.lead,
+            listen=config.lead_listen,
+            settings=Settings(
+                record_flush_ms=max(1, int(config.record_flush_s * 1000)),
+                output_flush_s=config.output_flush_s,
+                queue_s=max(config.queue_s, WIDE_QUEUE_S) if record.width else config.queue_s,
+                idle_s=min(config.idle_s, WIDE_IDLE_S) if record.width else config.idle_s,
+                dead_after_s=config.yielding.dead_after_s,
+                drain_s=config.yielding.drain_s,
+                top_up_s=config.yielding.top_up_s,
+                stop_files=[str(config.stop_file)] if config.stop_file else [],
+                pilot_grace_s=config.pilot_grace_s,
+                isolation=_isolation(config),
+                affinity="none" if record.width else config.affinity,
+                mask=[str(path) for path in masked_paths(self._directory.parent, config)],
+                batch_commands=BATCH_COMMANDS,
+                bundle_bytes_max=config.bundle_bytes_max,
+                store_mb=config.store_mb or 0,
+                images=config.images,
+                peers=config.harvest.node_to_node,
+                stage_readers=config.harvest.stage_readers,
+                fast_dir=config.cluster.fast_dir or None,
+                fast_bytes=config.cluster.fast_bytes_min,
+                spill=None if config.spill_dir is None else str(config.spill_dir),
+                io=self.io.first(record.name),
+                scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
+            ),
+        )
+        fleet = create_fleet(self._directory / record.name, manifest)
+        if record.width:
+            make_private(fleet.directory / SCRATCH)
+        opened = OpenFleet(record, fleet, self._binary)
+        self.open[record.name] = opened
+        _log.info("fleet.opened", fleet=record.name)
+        return opened
+
+    def read(self, opened: OpenFleet, *, hurry: bool = False) -> list[s.Read]:
+        """What is new in a fleet's journals, as entries for the log. Without a lead there are as many journals as
+        pilots: they are read in intervals, unless it is urgent. Raises SiteError, ProtocolError."""
+        records = opened.journal.read() if opened.mailbox is None else self._read_many(opened, hurry=hurry)
+        if not records:
+            return []
+        self.io.heard(records)
+        offsets = opened.journal.state().offsets
+        changed = {name: at for name, at in offsets.items() if opened.offsets.get(name) != at}
+        opened.offsets = offsets
+        pieces = [records[at : at + RECORDS_PER_READ] for at in range(0, len(records), RECORDS_PER_READ)]
+        return [
+            # offsets go with the last piece: a crash in between reads some records again, which are known by number
+            s.Read(fleet=opened.record.name, offsets=changed if n == len(pieces) else {}, records=piece)
+            for n, piece in enumerate(pieces, start=1)
+        ]
+
+    def _read_many(self, opened: OpenFleet, *, hurry: bool) -> list[Record]:
+        now = clock.monotonic_s()
+        records: list[Record] = []
+        if hurry or now >= opened.next_read_s:
+            records += opened.journal.read()
+            settings = opened.fleet.manifest.settings
+            pause_s = read_interval_s(
+                opened.journal.growing,
+                operations_per_s_max=OPERATIONS_PER_S_MAX,
+                interval_s=max(READ_S_MIN, settings.top_up_s * READ_SHARE),
+            )
+            opened.next_read_s = now + (0.0 if opened.journal.is_behind else pause_s)
+        try:
+            for name in [name for name, at in opened.retiring.items() if now >= at]:
+                records += opened.journal.retire(name)
+                del opened.retiring[name]
+        except (SiteError, ProtocolError):
+            if not records:  # else what was found comes first; it is tried again with the next call
+                raise
+        return records
+
+    def first_work(
+        self, state: s.SiteState, submissions: list[Submission], check: Callable[[], None]
+    ) -> list[Submission]:
+        """Submissions with the work file that their pilots start with, where they read files. One that cannot be
+        written is no reason to wait: those pilots get work once they are heard. `check` as for `hand_out`."""
+        told: list[Submission] = []
+        for submission in submissions:
+            members = [a for a in state.allocations.values() if a.submission == submission.name]
+            mailbox = self.open[members[0].fleet].mailbox if members else None
+            if mailbox is not None:
+                check()
+                seats = [_first_seat(a.name, submission, self._devices) for a in members]
+                try:
+                    number = mailbox.first_shares(seats)
+                except SiteError as error:
+                    _log.error("work.unwritten", reason=error.message, hint=error.hint)
+                else:
+                    command = [*submission.command, "--work-from", str(number)]
+                    submission = msgspec.structs.replace(submission, command=command)
+            told.append(submission)
+        return told
+
+    def hand_out(self, opened: OpenFleet, state: s.SiteState, check: Callable[[], None]) -> None:
+        """Write orders and shares where pilots read files. `check` refuses where a newer agent serves the site. Raises
+        SiteError: tried again with the next call."""
+        if opened.mailbox is not None:
+            seats = _seats(state, opened.record.name, self._devices)
+            opened.mailbox.step(seats, clock.monotonic_s(), check)
+
+    def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
+        """Tell leads what their fleets may do to shared file systems now: by the allocations of those that have work
+        whose starts cost something there. When it is due: all allocations are looked at."""
+        if not self.io.is_due:
+            return
+        living: dict[str, float] = {}
+        for a in state.allocations.values():
+            if a.state is AllocationState.ACTIVE:
+                living[a.fleet] = living.get(a.fleet, 0.0) + 1.0
+        served = {name: each for name, each in self.open.items() if each.record.finished_us is None}
+        demands = {
+            name: max(1.0, living.get(name, 0.0)) if each.is_paced and each.record.open else 0.0
+            for name, each in served.items()
+        }
+        self.io.step(demands, {name: each.fleet for name, each in served.items()}, check)
+
+    def give(
+        self,
+        opened: OpenFleet,
+        *,
+        grants: list[Grant],
+        programs: dict[int, Program],
+        jobs: dict[int, JobDef],
+        order: WorkOrder,
+    ) -> None:
+        """Write one work file, with the programs and jobs that this fleet has not been told; without a lead, leave that
+        to `hand_out`. Raises SiteError."""
+        if opened.mailbox is not None:
+            opened.mailbox.grant(grants, programs.values(), jobs.values())
+            opened.mailbox.order(order)
+            at_s = clock.monotonic_s() + RETIRE_S
+            opened.retiring.update(dict.fromkeys(order.ended, at_s))
+            return
+        new_jobs = [job for number, job in jobs.items() if number not in opened.jobs]
+        new_programs = [each for number, each in programs.items() if number not in opened.programs]
+        opened.fleet.write_work(programs=new_programs, jobs=new_jobs, grants=grants, order=order)
+        opened.is_paced |= any(each.start_ops or each.start_bytes for each in new_programs)
+        opened.jobs.update(job.job for job in new_jobs)
+        opened.jobs.difference_update(order.cancel_jobs)
+        opened.programs.update(each.program for each in new_programs)
+
+    def remove(self, name: str) -> None:
+        """Delete a finished fleet's directory. Raises SiteError."""
+        self.open.pop(name, None)
+        try:
+            shutil.rmtree(self._directory / name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SiteError(f"failed to remove fleet `{self._directory / name}`: {error.strerror}") from error
+        _log.info("fleet.removed", fleet=name)
+
+
+def adopt_mailbox(opened: OpenFleet, state: s.SiteState) -> None:
+    """What an earlier agent handed out in this fleet, from files; orders that wait for a pilot are given once more.
+    Raises SiteError, ProtocolError."""
+    name = opened.record.name
+    undone = [
+        (Grant(grant=number, job=job.id, first=0, count=0, chunk_max=None), held.open)
+        for job in state.jobs.values()
+        for number, held in job.grants.items()
+        if held.fleet == name
+    ]
+    opened.mailbox = adopt(opened.fleet, undone, opened.record.offsets)
+    mine = [a for a in state.allocations.values() if a.fleet == name]
+    living = [a for a in mine if not a.ended_us]
+    opened.mailbox.order(
+        WorkOrder(
+            ends=[End(allocation=a.name, at_us=a.told_end_us) for a in living if a.told_end_us],
+            leave=[a.name for a in living if a.told_leave],
+            ended=[a.name for a in mine if a.told_lead],
+            close=opened.record.closed,
+        )
+    )
+    known = {a.name for a in mine if not a.told_lead}
+    at_s = clock.monotonic_s() + RETIRE_S
+    left = {allocation_of(pilot) for pilot in opened.record.seen if pilot not in opened.record.ended}
+    opened.retiring.update(dict.fromkeys(left - known, at_s))
+
+
+def _first_seat(name: str, submission: Submission, devices: dict[str, int]) -> Seat:
+    """What an allocation that is about to be asked for can run: of payloads that span its nodes, one."""
+    return Seat(
+        allocation=name,
+        cores=submission.cores if submission.ranks else 1,
+        memory_mb=submission.memory_mb or UNKNOWN_MEMORY_MB,
+        devices=devices,
+        remaining_s=submission.walltime_s,
+    )
+
+
+def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[Seat]:
+    """The fleet's allocations that run; their pilots tell what they found there. Nothing is done before the first is
+    wanted: it takes 9 ms for 8,000."""
+    now_us = clock.now_us()
+    for a in state.allocations.values():
+        if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
+            ends = [at for at in (a.ends_us, a.shortened_us) if at]
+            remaining_s = max(0.0, (min(ends) - now_us) / 1e6) if ends else None
+            yield Seat(
+                allocation=a.name, cores=a.cores, memory_mb=0, devices=devices, remaining_s=remaining_s
+            )
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory (0700) that may exist. Raises SiteError."""
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SiteError(f"failed to make `{directory}`: {error.strerror}") from error
+
+
+def is_over(state: s.SiteState, fleet: str) -> bool:
+    """Whether every allocation of the fleet has ended."""
+    return all(a.state in ALLOCATION_FINAL for a in state.allocations.values() if a.fleet == fleet)
+
+
+def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str], list[End], list[str]]:
+    """What the fleet's lead must still be told of its allocations: those that ended, those that end earlier than they
+    were told, those that are to leave. One that was lost may come back: it is told of later."""
+    ended: list[str] = []
+    ends: list[End] = []
+    leave: list[str] = []
+    for a in state.allocations.values():
+        if a.fleet != fleet:
+            continue
+        if a.ended_us:
+            is_back_soon = a.state is AllocationState.LOST and now_us - a.ended_us < LOST_TOLD_US
+            if not a.told_lead and not is_back_soon:
+                ended.append(a.name)
+            continue
+        early = a.shortened_us or (
+            a.started_us and a.ends_us < a.started_us + a.walltime_s * 1e6 - END_TOLD_US
+        )
+        if a.ends_us and early and abs(a.ends_us - a.told_end_us) > END_TOLD_US:
+            ends.append(End(allocation=a.name, at_us=a.ends_us))
+        if a.leaves and not a.told_leave:
+            leave.append(a.name)
+    return ended, ends, leave
+
+
+def _isolation(config: SiteConfig) -> str:
+    if config.isolation == "off":
+        return "off"
+    return "required" if config.shared and not config.allow_unisolated else "preferred"

@@ -1,0 +1,292 @@
+"""From the pool's backlog to work files: prepares jobs, stages their inputs, grants what is ready."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from itertools import islice
+
+import msgspec
+
+from tidemill.errors import JobError, SiteError, TidemillError, is_transient
+from tidemill.log import Log
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import InputKind, rate_key
+from tidemill.node.fleet import WorkOrder
+from tidemill.site.applications.checksums import PendingError
+from tidemill.site.applications.programs import Preparer
+from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.staging import Stage
+from tidemill.site.fleet.capacity import event_s
+from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.state import state as s
+from tidemill.site.state.log import SiteLog
+from tidemill.transfer.contract import TransferError
+from tidemill.wire.node import End, Grant, InputDef, JobDef, Program
+
+JOBS_PER_TICK = 4000
+GRANTS_PER_FILE = 4000
+DEFINED_MAX = 20_000
+STAGED_EVENTS_PER_STEP = 500
+STAGE_TRIES_MAX = 3
+_log = Log("granting")
+
+
+class Work(msgspec.Struct):
+    """One work file to be written, after its entry in the log is durable."""
+
+    fleet: OpenFleet
+    entry: s.Granted
+    programs: dict[int, Program]
+    jobs: dict[int, JobDef]
+
+
+class _Staging(msgspec.Struct):
+    """Inputs of a job: what is there, what is under way."""
+
+    staged: IntervalSet
+    inputs: list[InputDef]
+    under_way: Future[list[InputDef]] | None = None
+    events: list[tuple[int, int]] = []
+    tries: int = 0
+    awaits: tuple[str, ...] = ()  #: remote files on their way
+
+
+class Granting:
+    """What was prepared for the jobs in the backlog. Everything here can be made anew after a restart."""
+
+    def __init__(
+        self, log: SiteLog, preparer: Preparer, stage: Stage, fleets: Fleets, hands: Executor
+    ) -> None:
+        self._log = log
+        self._preparer = preparer
+        self._stage = stage
+        self._fleets = fleets
+        self._hands = hands
+        self._staging: dict[int, _Staging] = {}
+        self._defined: dict[int, tuple[Program, JobDef]] = {}
+        self._hiccup = ""  #: that was told last
+        self.unwritten: list[Work] = []
+
+    def plan(self, fleet: OpenFleet) -> bool:
+        """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
+        payloads that span nodes gets those of its width, another one all others."""
+        pool, width = self._log.pool, fleet.record.width
+        backlog = pool.tally.wide.setdefault(width, {}) if width else pool.tally.backlog
+        self._preparer.begin()
+        grants: list[Grant] = []
+        programs: dict[int, Program] = {}
+        jobs: dict[int, JobDef] = {}
+        number = pool.state.next_grant
+        for job_id in list(islice(backlog, JOBS_PER_TICK)):
+            job = pool.state.jobs[job_id]
+            try:
+                defined = self._define(job)
+            except TidemillError as error:
+                known = error.failure if isinstance(error, TransferError) else None
+                self._refuse(job, known or FailureClass.DISPATCH, error)
+                continue
+            if defined is None:
+                if job_id in backlog:  # it is not refused: behind those that are ready
+                    backlog[job_id] = backlog.pop(job_id)
+                continue
+            for piece in job.ready:
+                count = self._covered(job, piece)
+                if count:
+                    grants.append(
+                        Grant(
+                            grant=number,
+                            job=job_id,
+                            first=piece.first,
+                            count=count,
+                            chunk_max=piece.chunk_max,
+                        )
+                    )
+                    number += 1
+                if count < piece.count:
+                    break
+            programs[defined[0].program] = defined[0]
+            jobs[job_id] = defined[1]
+            if len(grants) >= GRANTS_PER_FILE:
+                break
+        if not grants:
+            return False
+        entry = s.Granted(
+            fleet=fleet.record.name, grants=grants, cancels=fleet.record.cancels.copy(), ended=[], close=False
+        )
+        self._note(fleet, entry, programs, jobs)
+        return True
+
+    def orders(
+        self, fleet: OpenFleet, *, ended: list[str], ends: list[End], leave: list[str], close: bool
+    ) -> bool:
+        """Note orders without grants for a fleet's lead, if there are any."""
+        cancels = fleet.record.cancels.copy()
+        if not cancels and not ended and not ends and not leave and not (close and not fleet.record.closed):
+            return False
+        entry = s.Granted(
+            fleet=fleet.record.name,
+            grants=[],
+            cancels=cancels,
+            ended=ended,
+            ends=ends,
+            leave=leave,
+            close=close,
+        )
+        self._note(fleet, entry, {}, {})
+        return True
+
+    def drain(self, fleet: OpenFleet) -> None:
+        """Note that a fleet's lead is to hand out nothing more."""
+        entry = s.Granted(fleet=fleet.record.name, grants=[], cancels=[], ended=[], close=False, drain=True)
+        self._note(fleet, entry, {}, {})
+
+    def write(self) -> None:
+        """Write the work files whose entries are durable. Raises SiteError: they are written later then."""
+        while self.unwritten:
+            work = self.unwritten[0]
+            entry = work.entry
+            order = WorkOrder(
+                cancel_jobs=entry.cancels,
+                ended=entry.ended,
+                ends=entry.ends,
+                leave=entry.leave,
+                drain=entry.close or entry.drain,
+                close=entry.close,
+            )
+            self._fleets.give(
+                work.fleet, grants=entry.grants, programs=work.programs, jobs=work.jobs, order=order
+            )
+            del self.unwritten[0]
+
+    def forget(self, job: int) -> None:
+        """Drop what was prepared of a job."""
+        self._defined.pop(job, None)
+        self._staging.pop(job, None)
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether inputs are being copied, or come."""
+        return any(each.under_way is not None or each.awaits for each in self._staging.values())
+
+    def staging_now(self) -> list[tuple[int, int]]:
+        """Jobs whose inputs are being copied, and how often that has failed before."""
+        return [
+            (job, each.tries)
+            for job, each in self._staging.items()
+            if each.under_way is not None or each.awaits
+        ]
+
+    def _note(
+        self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
+    ) -> None:
+        self._log.apply(entry)
+        self.unwritten.append(Work(fleet, entry, programs, jobs))
+
+    def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
+        """The job's program and definition; None while inputs or digests are on their way, or a file system does not
+        tell. Raises JobError."""
+        try:
+            return self._prepare(job)
+        except SiteError as error:
+            if not error.transient:
+                raise
+            if not isinstance(error, PendingError) and error.message != self._hiccup:
+                self._hiccup = error.message
+                _log.warning("application.unread", job=job.id, reason=error.message, hint=error.hint)
+            return None
+
+    def _prepare(self, job: s.Job) -> tuple[Program, JobDef] | None:
+        self._preparer.check_owner(job)
+        rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
+        program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
+        has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+        if has_inputs and not self._have_inputs(job):
+            return None
+        known = self._defined.get(job.id)
+        if known is not None and known[0] is program:
+            return known
+        self._stage.check_places(job.spec)
+        inputs = self._staging[job.id].inputs if has_inputs else []
+        defined = (program, self._preparer.job(job, program, inputs))
+        if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
+            if len(self._defined) >= DEFINED_MAX:
+                self._defined = {
+                    n: each for n, each in self._defined.items() if n in self._log.pool.state.jobs
+                }
+            self._defined[job.id] = defined
+        return defined
+
+    def _have_inputs(self, job: s.Job) -> bool:
+        """Whether the first events that are ready are staged; has a thread stage them if not."""
+        staging = self._staging.get(job.id)
+        if staging is None:
+            staging = self._staging[job.id] = _Staging(IntervalSet(), [])
+        if staging.under_way is not None:
+            if not staging.under_way.done():
+                return False
+            self._take(job, staging)
+        if not job.ready:
+            return False
+        if staging.staged.touches(job.ready[0].first, job.ready[0].first + 1):
+            return True
+        if staging.awaits and not self._stage.is_done(staging.awaits):
+            return False
+        staging.awaits = ()
+        staging.events = self._next_events(job)
+        staging.under_way = self._start(job, staging.events)
+        return False
+
+    def _take(self, job: s.Job, staging: _Staging) -> None:
+        done, staging.under_way = staging.under_way, None
+        assert done is not None
+        try:
+            staging.inputs = done.result()
+        except MovesPendingError as error:
+            staging.awaits = error.awaits
+            return
+        except TidemillError as error:
+            staging.tries += 1
+            if not is_transient(error) or staging.tries >= STAGE_TRIES_MAX:
+                known = error.failure if isinstance(error, TransferError) else None
+                self._refuse(job, known or FailureClass.STAGE_IN, error)
+            return
+        for first, end in staging.events:
+            staging.staged.add(first, end)
+
+    def _next_events(self, job: s.Job) -> list[tuple[int, int]]:
+        if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
+            return [(0, max(1, job.spec.events))]
+        events: list[tuple[int, int]] = []
+        left = STAGED_EVENTS_PER_STEP
+        for piece in job.ready:
+            count = min(piece.count, left)
+            events.append((piece.first, piece.first + count))
+            left -= count
+            if left <= 0:
+                break
+        return events
+
+    def _start(self, job: s.Job, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
+        if job.id < s.STEP_BASE:
+            return self._hands.submit(self._stage.stage, job.id, job.spec, events)
+        source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
+        owner = self._log.pool.state.jobs[source]
+        output = self._preparer.outputs(owner.spec)[index]
+        parts = sorted(owner.parts, key=lambda part: part.first)
+        return self._hands.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
+
+    def _covered(self, job: s.Job, piece: s.Piece) -> int:
+        """How many events of the piece, from its first, have their inputs."""
+        staging = self._staging.get(job.id)
+        if staging is None:
+            return piece.count
+        inside = staging.staged.within(piece.first, piece.first + piece.count)
+        return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
+
+    def _refuse(self, job: s.Job, failure: FailureClass, error: TidemillError) -> None:
+        message = error.message + (f" ({error.hint})" if error.hint else "")
+        _log.warning("job.refused", job=job.id, failure=failure.value, reason=message)
+        kind = failure if not isinstance(error, JobError) else FailureClass.DISPATCH
+        self._log.apply(s.Refused(job=job.id, evidence=Evidence(failure=kind, message=message)))
+        self.forget(job.id)

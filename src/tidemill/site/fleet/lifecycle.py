@@ -1,0 +1,192 @@
+"""The fleets of a site from day to day: read, given orders, kept under a lead, finished and removed.
+
+The standing fleet takes new work of one node; fleets of earlier epochs are brought to their end. Chooses no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill import clock
+from tidemill.errors import SiteError
+from tidemill.log import Log
+from tidemill.site.fleet.fleets import Fleets, OpenFleet, is_over, orders_of
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.wide import Wide
+from tidemill.site.state import state as s
+from tidemill.site.state.identity import Identity, SupersededError
+from tidemill.site.state.log import SiteLog
+
+FLEET_RECORDS_MAX = 2_000_000
+"""New work gets a new fleet after so many records: about 700 MB of journal."""
+
+_log = Log("agent")
+
+
+Heard = Callable[[str, s.Read], None]
+
+
+class Tending:
+    """The fleets of one agent's epoch."""
+
+    def __init__(
+        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Identity
+    ) -> None:
+        self._log = log
+        self._fleets = fleets
+        self._granting = granting
+        self._wide = wide
+        self._identity = identity
+        self._drained: set[str] = set()
+        self._standing: OpenFleet | None = None
+
+    @property
+    def standing(self) -> str | None:
+        """Name of the fleet that takes new work; None before there was any."""
+        return self._standing.record.name if self._standing else None
+
+    def stand(self) -> OpenFleet:
+        """The fleet of this epoch for new work, made when it is first needed."""
+        if self._standing is not None and self._standing.record.records > FLEET_RECORDS_MAX:
+            self._standing = None  # it ends when its work is done; journals and bundles do not grow for ever
+        if self._standing is None:
+            state = self._log.pool.state
+            name = f"e{state.epoch}-{state.next_fleet}"
+            self._log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us()))
+            self._log.commit()
+            self._identity.check()
+            self._standing = self._fleets.create(state.fleets[name])
+        return self._standing
+
+    # ---- what pilots tell ----
+
+    def read(self, heard: Heard, *, hurry: bool = False) -> bool:
+        """Take what is new in all journals; whether there was anything. `heard` gets each with its fleet."""
+        return any([self._take(opened, heard, hurry=hurry) for opened in self._working()])
+
+    def _working(self) -> list[OpenFleet]:
+        return [opened for opened in self._fleets.open.values() if opened.record.finished_us is None]
+
+    def _take(self, opened: OpenFleet, heard: Heard, *, hurry: bool = False) -> bool | None:
+        """Take what is new in a fleet's journals; whether there was anything, None where they cannot be read now."""
+        try:
+            entries = self._fleets.read(opened, hurry=hurry)
+        except SiteError as error:
+            _log.warning("journal.unreadable", fleet=opened.record.name, reason=error.message)
+            return None
+        for entry in entries:
+            if opened.mailbox is not None:
+                opened.mailbox.take(entry.records)
+            self._log.apply(entry)
+            heard(opened.record.name, entry)
+        return bool(entries)
+
+    # ---- what they are told ----
+
+    def write(self) -> None:
+        """Write the work files that are noted."""
+        if self._granting.unwritten:
+            self._identity.check()
+            try:
+                self._granting.write()
+            except SiteError as error:
+                _log.error("work.unwritten", reason=error.message, hint=error.hint)
+
+    def drain(self) -> bool:
+        """The site is stopped: leads hand out nothing more, pilots leave; work to come gets another fleet. Whether
+        anything had to be told, or given back to the server."""
+        self._standing = None
+        self._wide.forget_fleets()
+        told = False
+        for opened in self._working():
+            if opened.record.name not in self._drained:
+                self._drained.add(opened.record.name)
+                self._granting.drain(opened)
+                told = True
+        return told or (not self._working() and self._give_back())
+
+    def _give_back(self) -> bool:
+        """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
+        tally, stop = self._log.pool.tally, self._log.pool.state.stop
+        backlogs = [tally.backlog, *tally.wide.values()]
+        jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
+        if jobs:
+            reason = f"the site is stopped: {stop.reason if stop else ''}"
+            self._log.apply(s.GaveBack(jobs=jobs, reason=reason))
+        return bool(jobs)
+
+    def resume(self) -> None:
+        """The site is not stopped: another stop drains anew."""
+        self._drained.clear()
+
+    # ---- their life ----
+
+    def tend(self, heard: Heard) -> bool:
+        """Keep leads alive, tell them what ended, finish fleets of earlier epochs. `heard` as for `read`."""
+        changed = False
+        for opened in self._working():
+            opened.fleet.beat(self._identity.epoch)
+            changed |= self._tend(opened, heard)
+        self._fleets.share_io(self._log.pool.state, self._identity.check)
+        return changed
+
+    def _tend(self, opened: OpenFleet, heard: Heard) -> bool:
+        state, name = self._log.pool.state, opened.record.name
+        is_standing = opened is self._standing or self._wide.owns(opened)
+        over = is_over(state, name)
+        close = not is_standing and (over or not opened.has_work)
+        ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
+        if ended and opened.mailbox is not None:  # what they did comes before what they did not do
+            self._take(opened, heard, hurry=True)
+        told = self._granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
+        if told:
+            self._log.commit()
+            self.write()
+        if is_standing or not over:
+            if not over or opened.record.open:
+                self._keep_lead(opened)
+            return told
+        return self._finish(opened, heard) or told
+
+    def _keep_lead(self, opened: OpenFleet) -> None:
+        try:
+            opened.lead.keep(self._identity)
+            self._fleets.hand_out(opened, self._log.pool.state, self._identity.check)
+        except SupersededError:
+            raise
+        except SiteError as error:
+            _log.error("lead.not_started", fleet=opened.record.name, reason=error.message)
+
+    def _finish(self, opened: OpenFleet, heard: Heard) -> bool:
+        """An old fleet is over: when its lead has ended and all is read, what is left is taken back."""
+        if not opened.lead.end():
+            return False
+        if self._take(opened, heard, hurry=True) is False:  # not where they cannot be read now
+            self._log.apply(s.FleetFinished(fleet=opened.record.name, at_us=clock.now_us()))
+            self._fleets.open.pop(opened.record.name, None)
+            _log.info("fleet.finished", fleet=opened.record.name)
+        return True
+
+    def remove(self, keep_s: float) -> None:
+        """Remove the directories of fleets that were finished so long ago, and of which no output is needed."""
+        state = self._log.pool.state
+        limit_us = clock.now_us() - int(keep_s * 1e6)
+        over = [
+            fleet.name
+            for fleet in state.fleets.values()
+            if fleet.finished_us is not None and fleet.finished_us <= limit_us
+        ]
+        if not over:
+            return
+        needed = {part.fleet for job in state.jobs.values() for part in job.parts}
+        for name in over:
+            if name not in needed:
+                self._log.apply(s.FleetRemoved(fleet=name))
+                self._log.commit()
+                self._identity.check()
+                self._fleets.remove(name)
+
+    def stop(self) -> None:
+        """End the leads with the agent."""
+        for opened in self._fleets.open.values():
+            opened.lead.stop()

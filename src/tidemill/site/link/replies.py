@@ -1,0 +1,109 @@
+"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screen`.
+
+Refusals are told in the log, by at most `TOLD` lines in `TOLD_S` seconds, with how many more there were.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.log import Log
+from tidemill.site.link.screening import Pace, Screen, Screened, room_of
+from tidemill.site.staff.denials import Denials
+from tidemill.site.state import state as s
+from tidemill.site.state.log import SiteLog
+from tidemill.wire.api import LeaseOrder, SyncReply
+
+TOLD = 20
+TOLD_S = 10.0
+_log = Log("intake")
+
+
+class Intake:
+    """Takes orders over into the site's log, as far as they are legal, allowed, and not too many."""
+
+    def __init__(self, log: SiteLog, config: SiteConfig, site_dir: Path) -> None:
+        self._log = log
+        self._limits = config.limits
+        self._leases_max = config.lease_ranges_max
+        self._pace = Pace(config.limits.leases_per_min_max)
+        self.denials = Denials(site_dir, config.name, config.deny_submitters)
+        self._is_first = True
+        self._told = 0
+        self._untold = 0
+        self._window_s = 0.0
+        self._full = ""
+
+    @property
+    def room(self) -> int:
+        """Ranges that would be taken now."""
+        jobs = self._limits.jobs_max - len(self._log.pool.state.jobs)
+        return max(0, min(jobs, self._pace.left(clock.monotonic_s())))
+
+    def take(self, reply: SyncReply) -> bool:
+        """Take a reply over; whether it changed anything."""
+        state = self._log.pool.state
+        now_s = clock.monotonic_s()
+        tally = self._log.pool.tally
+        room = room_of(tally, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
+        screened = Screen(state, self._limits, room, self.denials.why).look(reply.orders)
+        self._pace.spend(sum(isinstance(order, LeaseOrder) for order in screened.orders))
+        has_acked = bool(state.reports) and reply.acked >= state.reports[0].n
+        if has_acked or screened.passed > state.have:
+            self._log.apply(
+                s.Replied(
+                    acked=min(reply.acked, state.next_report),
+                    orders=screened.orders,
+                    at_us=clock.now_us(),
+                    refused=screened.refused,
+                    passed=screened.passed,
+                )
+            )
+        self._tell(screened, now_s)
+        return has_acked or bool(screened.orders)
+
+    def look(self) -> list[int]:
+        """See whom the staff deny now, and end their work; the jobs that it was."""
+        if not self.denials.look(clock.monotonic_s()) and not self._is_first:
+            return []
+        first, self._is_first = self._is_first, False
+        if not first:
+            _log.warning("denied.changed", submitters=self.denials.names(), problem=self.denials.problem)
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for job in self._log.pool.state.jobs.values():
+            why = self.denials.why(job.owner) if (job.open or job.grants) and job.id < s.STEP_BASE else None
+            if why is not None:
+                found[why].append(job.id)
+        for why, jobs in found.items():
+            self._log.apply(s.Denied(jobs=jobs, reason=why))
+            _log.warning("jobs.denied", jobs=len(jobs), first=jobs[0], reason=why)
+        return [job for jobs in found.values() for job in jobs]
+
+    def _tell(self, screened: Screened, now_s: float) -> None:
+        if now_s >= self._window_s:
+            if self._untold:
+                _log.warning("orders.untold", refused=self._untold)
+            self._window_s, self._told, self._untold = now_s + TOLD_S, 0, 0
+        for order in screened.orders if screened.refused else ():
+            if order.n not in screened.refused:
+                continue
+            if self._told >= TOLD:
+                self._untold += 1
+                continue
+            self._told += 1
+            why = screened.refused[order.n]
+            assert isinstance(order, LeaseOrder), "only leases are refused"
+            _log.warning("lease.refused", job=order.job, submitter=order.owner, reason=why)
+        if screened.dropped:
+            if self._told < TOLD:
+                self._told += 1
+                _log.error("orders.senseless", orders=screened.dropped, reason=screened.why)
+            else:
+                self._untold += screened.dropped
+        if screened.full != self._full:
+            self._full = screened.full
+            if screened.full:
+                _log.warning("orders.left", orders=screened.left, reason=f"too many: {screened.full}")

@@ -1,0 +1,280 @@
+"""What a site takes of its server's orders. Pure.
+
+The server is taken as hostile: it may be broken into, or somebody else's. A legal lease is taken; one that is not goes
+back with the reason; any other order that makes no sense is passed over; what is too much is left, and the server sends
+it again. So nothing that a server says makes the agent's memory, its log or the time of a tick grow without bound, and
+no text of it becomes a path, a number of a process or an argument before somebody has looked at it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.config.limits import Limits
+from tidemill.model import legal
+from tidemill.model.job import EVENTS_MAX, JobSpec
+from tidemill.site.state import state as s
+from tidemill.site.state.settlement import Tally
+from tidemill.wire import api
+
+NUMBER_MAX = 1 << 62
+OWNER_CHARACTERS_MAX = 200
+REASON_CHARACTERS_MAX = 500
+DONE_CHARACTERS_MAX = 4_000_000
+"""Of the lists of events in one reply: half a million gaps, which take a second."""
+
+LEASES_OF_JOB_MAX = 2_000
+"""Every event that is settled looks through the leases of its job."""
+
+REPORTS_KEPT_MAX = 5 * api.REPORTS_MAX
+"""With so many reports that the server has not acknowledged, nothing is taken that would make more of them."""
+
+FETCHES_MAX = 64
+"""Logs that may be asked for at the same time, those included that were answered and not acknowledged."""
+
+DROPPED_TOLD = 3
+_PIECE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
+_encode = msgspec.json.encode
+Deny = Callable[[str], str | None]
+
+
+class Screened(NamedTuple):
+    """`orders`: to be taken; `refused`: why not, by the number of a lease among them (whose specification is left
+    out); `passed`: highest number that was looked at; `dropped`: how many made no sense, `why`: the first of them;
+    `left`: not taken now, `full`: what there is too much of."""
+
+    orders: list[api.Order]
+    refused: dict[int, str]
+    passed: int
+    dropped: int = 0
+    why: str = ""
+    left: int = 0
+    full: str = ""
+
+
+class Room(NamedTuple):
+    """What may be added now. `paced`: leases, refused ones included; `spec_bytes`: of specifications; `characters`: of
+    lists of events."""
+
+    leases: int
+    paced: int
+    jobs: int
+    spec_bytes: int
+    reports: int
+    fetches: int
+    characters: int = DONE_CHARACTERS_MAX
+
+
+def room_of(tally: Tally, limits: Limits, *, leases_max: int, paced: int) -> Room:
+    """`leases_max`: ranges that may be open; `paced`: leases that the rate allows now."""
+    state = tally.state
+    answered = sum(type(report) is api.LogReport for report in state.reports)
+    return Room(
+        leases=leases_max - state.leases_open,
+        paced=paced,
+        jobs=limits.jobs_max - len(state.jobs),
+        spec_bytes=limits.specs_bytes_max - tally.spec_bytes,
+        reports=REPORTS_KEPT_MAX - len(state.reports),
+        fetches=FETCHES_MAX - len(state.fetches) - answered,
+    )
+
+
+class Screen:
+    """Looks at one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
+
+    def __init__(self, state: s.SiteState, limits: Limits, room: Room, deny: Deny) -> None:
+        self._jobs = state.jobs
+        self._have = state.have
+        self._limits = limits
+        self._room = dict(room._asdict())
+        self._deny = deny
+        self._specs: dict[int, JobSpec] = {}
+        self._spec_bytes = 0  #: of the one looked at last
+        self._leases: Counter[int] = Counter()
+        self._orders: list[api.Order] = []
+        self._refused: dict[int, str] = {}
+
+    def look(self, orders: Sequence[api.Order]) -> Screened:
+        """What to take of them."""
+        passed, dropped, why = self._have, 0, ""
+        end = min(api.ORDER_NUMBER_MAX, self._have + api.ORDER_JUMP_MAX)
+        for at, order in enumerate(orders):
+            if not passed < order.n < end:
+                if order.n >= end:
+                    number = legal.shown(order.n)
+                    dropped, why = dropped + 1, why or f"an order has number {number}, after {passed}"
+                continue
+            fault = _fault(order)
+            if fault is not None:
+                dropped, why = dropped + 1, why or f"order {order.n}: {fault}"
+                passed = order.n
+                continue
+            full = self._full(order)
+            if full:
+                left = len(orders) - at
+                return Screened(self._orders, self._refused, passed, dropped, why, left, full)
+            self._take(order)
+            passed = order.n
+        return Screened(self._orders, self._refused, passed, dropped, why)
+
+    def _take(self, order: api.Order) -> None:
+        room = self._room
+        if isinstance(order, api.LeaseOrder):
+            room["paced"] -= 1
+            refusal = self._refusal(order)
+            if refusal is not None:
+                self._refused[order.n] = refusal
+                order = _stripped(order)
+                room["reports"] -= 1
+            else:
+                room["leases"] -= 1
+                self._leases[order.job] += 1
+                if order.spec is not None:
+                    room["jobs"] -= order.job not in self._jobs and order.job not in self._specs
+                    room["spec_bytes"] -= self._spec_bytes
+                    self._specs[order.job] = order.spec
+        elif isinstance(order, api.FetchLogOrder):
+            room["fetches"] -= 1
+        elif isinstance(order, api.DeliverOrder):
+            room["reports"] -= 1
+            room["characters"] -= len(order.done)
+        elif isinstance(order, api.DrainOrder):
+            order = msgspec.structs.replace(order, reason=_line(order.reason))
+        elif isinstance(order, api.CancelOrder):
+            order = msgspec.structs.replace(order, reason="")
+        self._orders.append(order)
+
+    def _full(self, order: api.Order) -> str:
+        """What there is too much of to take this order now."""
+        room = self._room
+        if isinstance(order, api.LeaseOrder | api.DeliverOrder) and room["reports"] <= 0:
+            return f"{REPORTS_KEPT_MAX} reports wait for an answer"
+        if isinstance(order, api.FetchLogOrder) and room["fetches"] <= 0:
+            return f"{FETCHES_MAX} logs are asked for"
+        if isinstance(order, api.DeliverOrder) and len(order.done) > room["characters"]:
+            return "lists of events"
+        if not isinstance(order, api.LeaseOrder):
+            return ""
+        if room["leases"] <= 0 or room["paced"] <= 0:
+            return "leases: see `lease_ranges_max` and `limits.leases_per_min_max`"
+        job = self._jobs.get(order.job)
+        if self._leases[order.job] + (0 if job is None else len(job.leases)) >= LEASES_OF_JOB_MAX:
+            return f"{LEASES_OF_JOB_MAX} leases of one job"
+        if room["jobs"] <= 0 or room["spec_bytes"] <= 0:
+            return "jobs: see `limits.jobs_max` and `limits.specs_bytes_max`"
+        return ""
+
+    def _refusal(self, order: api.LeaseOrder) -> str | None:
+        """Why this site does not run these events."""
+        fault = _lease_fault(order)
+        if fault is not None:
+            return fault
+        job = self._jobs.get(order.job)
+        owners = {order.owner} if job is None else {order.owner, job.owner}
+        for owner in sorted(owners):
+            why = self._deny(owner)
+            if why is not None:
+                return why
+        spec, known = order.spec, self._specs.get(order.job) or (None if job is None else job.spec)
+        if spec is None:
+            spec = known
+        else:
+            if known is not None and known.events != spec.events:
+                return f"it had {known.events} events before, and has {legal.shown(spec.events)} now"
+            wrong = legal.row_fault(spec) or legal.spec_fault(spec)
+            if wrong is not None:
+                return f"the job is not legal: {wrong.text}"
+            self._spec_bytes = len(_encode(spec))
+            if self._spec_bytes > self._limits.spec_bytes_max:
+                return f"its specification has more than {self._limits.spec_bytes_max} bytes"
+        if spec is not None and order.first + order.count > spec.events:
+            return f"it has {spec.events} events, and event {order.first + order.count - 1} is leased"
+        if order.count > self._limits.events_max:
+            return f"{order.count} events are leased at a time, this site takes at most {self._limits.events_max}"
+        return None
+
+
+def _fault(order: api.Order) -> str | None:
+    """Why an order makes no sense, whatever the state."""
+    if isinstance(order, api.DrainOrder):
+        return None
+    if not 0 < order.job < s.STEP_BASE:
+        return f"there is no job {legal.shown(order.job)}"
+    if not all(0 <= number < NUMBER_MAX for number in _numbers(order)):
+        return "a number in it is out of range"
+    return _done_fault(order.done) if isinstance(order, api.DeliverOrder) else None
+
+
+def _numbers(order: api.Order) -> list[int]:
+    if isinstance(order, api.FetchLogOrder):
+        return [order.request, order.event or 0]
+    if isinstance(order, api.LeaseOrder):
+        return [order.lease, order.first, order.count - 1, order.seed_base]
+    return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
+
+
+def _lease_fault(order: api.LeaseOrder) -> str | None:
+    if not legal.is_name(order.campaign):
+        return f"`{legal.shown(order.campaign)}` is no name of a campaign"
+    if len(order.owner) > OWNER_CHARACTERS_MAX or not (order.owner == "" or order.owner.isprintable()):
+        return f"`{legal.shown(order.owner)}` is no name of a submitter"
+    if order.seed_base >= 2**31 or order.first + order.count > EVENTS_MAX:
+        return "its events or seeds are beyond what a campaign may have"
+    return None
+
+
+def _done_fault(done: str) -> str | None:
+    """In ascending order, as `IntervalSet` writes it: what comes in another takes it time that grows as the square."""
+    if len(done) > DONE_CHARACTERS_MAX:
+        return f"its list of events has more than {DONE_CHARACTERS_MAX} characters"
+    pieces = done.split(",") if done else []
+    firsts: list[int] = []
+    for piece in pieces:
+        match = _PIECE.fullmatch(piece)
+        if match is None:
+            return f"its list of events holds `{legal.shown(piece)}`"
+        firsts.append(int(match[1]))
+        if not firsts[-1] <= int(match[2] or match[1]) < EVENTS_MAX:
+            return f"its list of events holds `{legal.shown(piece)}`"
+    if any(a >= b for a, b in pairwise(firsts)):
+        return "its list of events is not in ascending order"
+    return None
+
+
+def _stripped(order: api.LeaseOrder) -> api.LeaseOrder:
+    """What the log needs of a lease that is refused."""
+    return msgspec.structs.replace(
+        order, spec=None, owner=_line(order.owner), campaign=legal.shown(order.campaign)
+    )
+
+
+def _line(text: str) -> str:
+    """A foreign text for people: short, without control characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:REASON_CHARACTERS_MAX])
+
+
+class Pace:
+    """How many leases the rate allows: what a minute allows at once, filled up as time goes by."""
+
+    def __init__(self, per_min: int) -> None:
+        self._per_min = per_min
+        self._left = float(per_min)
+        self._at_s: float | None = None
+
+    def left(self, now_s: float) -> int:
+        """Leases that may be taken now."""
+        if self._at_s is not None:
+            grown = self._left + (now_s - self._at_s) * self._per_min / 60
+            self._left = min(float(self._per_min), grown)
+        self._at_s = now_s
+        return int(self._left)
+
+    def spend(self, leases: int) -> None:
+        """They were taken."""
+        self._left -= leases

@@ -1,0 +1,136 @@
+"""The exchange with the server, in a thread of its own so that a slow server holds up nothing.
+
+One exchange at a time. Only reports that are durable in the site's log are sent; orders are durable there before the
+next request acknowledges them.
+
+A server that says a newer epoch serves this site may lie: the site's own epoch files tell whether the agent has to end
+(`identity`). Until the server takes this one for the site's again it is `contested`.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.errors import TidemillError, is_transient
+from tidemill.log import Log
+from tidemill.site.link.transport import open_transport
+from tidemill.wire.api import SyncReply, SyncRequest
+from tidemill.wire.http import ConflictError, TooLongError
+
+UNIX_INTERVAL_S = 0.2
+TCP_INTERVAL_S = 10.0
+AWAY_FIRST_S = 0.5
+PRESSED = 20
+"""When something presses, the pause is so many times shorter."""
+
+SAID_CHARACTERS_MAX = 1_000
+"""Of a server's words in the log: it may answer with many megabytes, other ones each time."""
+
+_log = Log("sync")
+
+
+class Sync:
+    """When to talk to the server, and the exchange that is under way."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        default_s = UNIX_INTERVAL_S if config.server.startswith("unix:") else TCP_INTERVAL_S
+        self.interval_s = config.sync_interval_s or default_s
+        self._longest_s = max(config.sync_interval_max_s, self.interval_s)
+        self._transport = open_transport(config)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._under_way: Future[SyncReply] | None = None
+        self._next_s = 0.0
+        self._pressed_s = 0.0
+        self.failures = self.failed = 0  #: in a row; since the start
+        self.last_s = self._began_s = 0.0
+        self.more = False
+        self.said: str | None = None
+        self.contested = ""  #: why the server takes another agent for this site's; empty = it does not
+
+    def is_due(self, *, presses: bool) -> bool:
+        """Whether to start an exchange now. `presses`: results wait, or cores are free and the server has more."""
+        if self._under_way is not None:
+            return False
+        now = clock.monotonic_s()
+        return now >= self._next_s or (presses and not self.failures and now >= self._pressed_s)
+
+    def start(self, request: SyncRequest) -> None:
+        """Send a request; `take` gives the answer when it is there."""
+        assert self._under_way is None
+        self._began_s = clock.monotonic_s()
+        self._under_way = self._thread.submit(self._send, request)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an answer is awaited."""
+        return self._under_way is not None
+
+    def take(self) -> SyncReply | None:
+        """The answer if it has come. A server that is away, or takes another agent for this site's, is asked again,
+        slower and slower."""
+        if self._under_way is None or not self._under_way.done():
+            return None
+        done, self._under_way = self._under_way, None
+        try:
+            reply = done.result()
+        except TidemillError as error:
+            self._away(error)
+            return None
+        if self.contested:
+            _log.warning("server.agrees", contested=self.contested)
+        self.contested = ""
+        if self.failures:
+            _log.info("server.answers", after_failures=self.failures)
+        self.failures = 0
+        self.said = None
+        self.more = reply.more
+        now = clock.monotonic_s()
+        self.last_s = now - self._began_s
+        self._next_s = now + self.interval_s
+        self._pressed_s = now + self.interval_s / PRESSED
+        return reply
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the exchange under way has its answer, at most so long."""
+        deadline = clock.monotonic_s() + timeout_s
+        while self._under_way is not None and not self._under_way.done() and clock.monotonic_s() < deadline:
+            clock.sleep_s(0.002)
+
+    def _send(self, request: SyncRequest) -> SyncReply:
+        """With as many of the reports as may pass: they have texts of failed programs, and what is too long once would
+        be so for ever. The rest goes with the next exchange."""
+        while True:
+            try:
+                return self._transport.sync(request)
+            except TooLongError:
+                if len(request.reports) < 2:
+                    raise
+                few = request.reports[: len(request.reports) // 2]
+                request = msgspec.structs.replace(request, reports=few)
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._transport.close()
+
+    def _away(self, error: TidemillError) -> None:
+        self.failures += 1
+        self.failed += 1
+        longest = min(self._longest_s, AWAY_FIRST_S * 2 ** min(self.failures - 1, 20))
+        pause_s = longest * random.uniform(0.5, 1.0)  # so that sites do not come back all at once
+        self._next_s = clock.monotonic_s() + pause_s
+        message, hint = error.message[:SAID_CHARACTERS_MAX], (error.hint or "")[:SAID_CHARACTERS_MAX] or None
+        if isinstance(error, ConflictError):
+            self.contested = message
+        if message != self.said:
+            self.said = message
+            if isinstance(error, ConflictError):
+                _log.error("server.contests", reason=message, hint=hint, next_try_s=round(pause_s, 1))
+                return
+            tell = _log.warning if is_transient(error) else _log.error
+            tell("server.away", reason=message, hint=hint, next_try_s=round(pause_s, 1))

@@ -1,0 +1,375 @@
+"""The book of allocations: what we asked for, what the batch system says of it, why it ended, what to fear.
+
+Every allocation is found by its name; each answer of the batch system ends in one named state with a reason. Acts are
+in `errands`, what to ask for in `planning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, Ending, Status, Submission
+from tidemill.config.site import SiteConfig
+from tidemill.errors import TidemillError, is_transient
+from tidemill.log import Log
+from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
+from tidemill.site.nodes.bad_nodes import Nodes
+from tidemill.site.nodes.batch_calls import Acted
+from tidemill.site.nodes.retention import Leftovers
+from tidemill.site.state import state as s
+from tidemill.site.state.log import SiteLog
+
+INTENT_LOST_S = 10.0
+"""An intent that the local batch system does not know so long after our submit call ended has come to nothing; with
+others the call of a killed agent may go on for `cluster.timeout_s`."""
+
+LOST_WATCHED_S = 3600.0
+"""A lost allocation is asked for so long: a controller that was restarted from an old state may know it again."""
+
+STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
+"""Endings that are failures of a start, where no pilot has worked. Preemption and walltime never are."""
+
+_log = Log("allocations")
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` allocations of `nodes` nodes to be asked for, alike."""
+
+    fleet: str
+    nodes: int
+    cores: int
+    memory_mb: int
+    walltime_s: float
+    count: int = 1
+    pool: str = ""
+    partition: str = ""
+    features: tuple[str, ...] = ()
+    account: str = ""
+    exclude: tuple[str, ...] = ()
+    wide: bool = False  #: for payloads that span its nodes: one pilot with one slot, which may wait long
+
+
+class Allocations:
+    """What we hold in the batch system."""
+
+    def __init__(self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path, nodes: Nodes) -> None:
+        self._log = log
+        self._config = config
+        self._binary = binary
+        self._fleets = fleets
+        self._gone_since: dict[str, float] = {}
+        self._is_local = config.batch == "local"
+        self.starts_failed = 0
+        self.last_failed_s = 0.0
+        self.why_failed = ""
+        self.held: list[tuple[str, str]] = []  #: (allocation, the batch system's word), at the last look
+        self.nodes = nodes
+        self.leftovers = Leftovers(log.pool.state.allocations.values())
+
+    @property
+    def living(self) -> list[s.Allocation]:
+        """Those that have not ended, oldest first."""
+        return [a for a in self._log.pool.state.allocations.values() if a.state not in ALLOCATION_FINAL]
+
+    def watched(self, now_us: int) -> list[s.Allocation]:
+        """Those to ask for: the living, and those that were lost not long ago."""
+        since_us = now_us - int(LOST_WATCHED_S * 1e6)
+        return [
+            a
+            for a in self._log.pool.state.allocations.values()
+            if a.state not in ALLOCATION_FINAL
+            or (a.state is AllocationState.LOST and a.ended_us >= since_us and not self._is_local)
+        ]
+
+    # ---- asking ----
+
+    def intend(self, ask: Ask) -> Submission:
+        """Note the intent, one entry whatever the count; the submission may be made once that is durable."""
+        state = self._log.pool.state
+        name = f"tm-{self._config.name}-e{state.epoch}-{state.next_allocation}"
+        now_us = clock.now_us()
+        self._log.apply(
+            s.Intended(
+                allocation=name,
+                fleet=ask.fleet,
+                nodes=ask.nodes,
+                cores=ask.cores,
+                at_us=now_us,
+                count=ask.count,
+                walltime_s=ask.walltime_s,
+                account=ask.account,
+                pool=ask.pool,
+            )
+        )
+        element = name if ask.count == 1 else ELEMENT
+        command = [
+            str(self._binary),
+            "run",
+            "--fleet",
+            str(self._fleets / ask.fleet),
+            "--allocation",
+            element,
+        ]
+        command += ["--cores", "1" if ask.wide else str(ask.cores), "--wall-s", str(int(ask.walltime_s))]
+        if ask.memory_mb:
+            command += ["--memory-mb", str(ask.memory_mb)]
+        start_by_s = None
+        if not self._is_local and not ask.wide:
+            start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
+            command += ["--start-by", str(int(start_by_s))]
+        contact = self._config.contact
+        return Submission(
+            name=name,
+            command=command,
+            nodes=ask.nodes,
+            cores=ask.cores,
+            memory_mb=ask.memory_mb,
+            walltime_s=ask.walltime_s,
+            count=ask.count,
+            start_by_s=start_by_s,
+            comment=self._config.name + (f" contact={contact}" if contact else ""),
+            exclude=ask.exclude,
+            features=ask.features,
+            partition=ask.partition,
+            account=ask.account,
+            polite=not ask.wide,
+            ranks=not ask.wide,
+        )
+
+    def note(self, acted: Acted) -> None:
+        """Note what came of acts. What was refused for good has failed; what may have been taken all the same is
+        looked for by its name."""
+        allocations = self._log.pool.state.allocations
+        for submission in acted.acts.submissions:
+            elements = [a for a in allocations.values() if a.submission == submission.name]
+            batch_id = acted.submitted.get(submission.name)
+            if batch_id is not None:
+                self._submitted(submission, elements, batch_id)
+            elif submission.name in acted.refused:
+                self._refused(submission, elements, acted.refused[submission.name])
+        for name, end_s in acted.ends_s.items():
+            if name in allocations:
+                self._shortened(allocations[name], end_s)
+        if acted.canceled:
+            _log.info("allocation.canceled", allocations=acted.acts.cancel)
+        for error in acted.errors:
+            _log.warning("batch.refused", reason=error.message, hint=error.hint)
+
+    def _submitted(self, submission: Submission, elements: list[s.Allocation], batch_id: str) -> None:
+        for allocation in elements:
+            if allocation.state is AllocationState.INTENDED:
+                self._note(allocation, AllocationState.QUEUED, batch_id, "")
+        count, walltime_s = submission.count, submission.walltime_s
+        _log.info(
+            "allocation.submitted",
+            allocation=submission.name,
+            batch_id=batch_id,
+            count=count,
+            walltime_s=walltime_s,
+        )
+
+    def _refused(self, submission: Submission, elements: list[s.Allocation], error: TidemillError) -> None:
+        if not is_transient(error):
+            for allocation in elements:
+                self._note(allocation, AllocationState.FAILED, "", error.message)
+        self._failed_start(submission.name, error.message)
+
+    def _shortened(self, allocation: s.Allocation, end_s: float) -> None:
+        """Note the end that the batch system has set; its fleet is told from that."""
+        if allocation.state is AllocationState.ACTIVE:
+            self._log.apply(
+                s.Observed(
+                    allocation=allocation.name,
+                    state=allocation.state,
+                    batch_id=allocation.batch_id,
+                    reason=allocation.reason,
+                    at_us=clock.now_us(),
+                    ends_us=_us(end_s),
+                )
+            )
+
+    # ---- answers ----
+
+    def take(self, statuses: dict[str, Status]) -> bool:
+        """Note what the batch system told of those that were asked for. Whether anything changed."""
+        allocations = self._log.pool.state.allocations
+        changed = False
+        held: list[tuple[str, str]] = []
+        for name, status in statuses.items():
+            allocation = allocations.get(name)
+            if allocation is not None:
+                changed |= self._observe(allocation, status)
+                if status.answer is Answer.FOUND and status.held and status.state is AllocationState.QUEUED:
+                    held.append((name, status.held))
+        self.held = held
+        return changed
+
+    def silent(self, name: str, why: str) -> None:
+        """No pilot of it was ever heard, and we end it: a failed start, of its nodes where there is a quarantine."""
+        allocation = self._log.pool.state.allocations[name]
+        if allocation.hosts and not self._is_local:
+            _log.warning("allocation.silent", allocation=name, nodes=allocation.hosts, reason=why)
+            self.nodes.silent(allocation, why, clock.now_us())
+        else:
+            self._failed_start(name, why)
+
+    def worked(self) -> None:
+        """A pilot has worked: allocations start."""
+        self.starts_failed = 0
+
+    def _observe(self, allocation: s.Allocation, status: Status) -> bool:
+        if status.answer is Answer.UNCLEAR:
+            self._gone_since.setdefault(allocation.name, clock.monotonic_s())
+            return False
+        if status.answer is Answer.GONE:
+            return self._gone(allocation)
+        self._gone_since.pop(allocation.name, None)
+        if not _is_news(allocation, status):
+            return False
+        if (
+            allocation.state,
+            status.state,
+        ) not in ALLOCATION_TRANSITIONS and status.state is not allocation.state:
+            _log.warning(
+                "allocation.odd",
+                allocation=allocation.name,
+                was=allocation.state.value,
+                told=status.state.value,
+            )
+            return False
+        before = allocation.state
+        reason = status.reason + (f": {status.output_tail}" if status.output_tail else "")
+        requeued = status.requeued > allocation.requeued
+        self._log.apply(
+            s.Observed(
+                allocation=allocation.name,
+                state=status.state,
+                batch_id=status.batch_id,
+                reason=reason,
+                at_us=clock.now_us(),
+                ending=status.ending.value if status.ending is not Ending.NONE else "",
+                hosts=list(status.nodes),
+                started_us=_us(status.started_s),
+                ends_us=_us(status.ends_s),
+                requeued=status.requeued,
+            )
+        )
+        if before is AllocationState.LOST:
+            _log.warning("allocation.found_again", allocation=allocation.name, state=status.state.value)
+        if requeued:
+            _log.info("allocation.requeued", allocation=allocation.name, times=status.requeued)
+        if status.state in ALLOCATION_FINAL:
+            self._ended(allocation, status.ending, reason)
+        elif status.state is AllocationState.ACTIVE and before is not status.state:
+            _log.info(
+                "allocation.active",
+                allocation=allocation.name,
+                batch_id=allocation.batch_id,
+                nodes=list(status.nodes),
+            )
+            self.nodes.started(allocation)
+        return True
+
+    def _ended(self, allocation: s.Allocation, ending: Ending, reason: str) -> None:
+        _log.info(
+            "allocation.ended",
+            allocation=allocation.name,
+            state=allocation.state.value,
+            ending=ending.value,
+            ours=bool(allocation.canceled_us),
+            reason=reason,
+        )
+        if self._is_failed_start(allocation, ending):
+            self._failed_start(allocation.name, reason)
+        self.nodes.ended(allocation)
+        self.leftovers.ended(allocation)
+
+    def _is_failed_start(self, allocation: s.Allocation, ending: Ending) -> bool:
+        if allocation.pilots or allocation.canceled_us or allocation.leaves:
+            return False
+        if allocation.hosts and not self._is_local:
+            return False  # it had a node: the quarantine knows whether it is the node or everything
+        if ending in (
+            Ending.NONE,
+            Ending.DONE,
+        ):  # a command that ends without a pilot at work did not start one
+            return allocation.state is not AllocationState.CANCELED
+        return ending in STARTED_FAILED
+
+    def _gone(self, allocation: s.Allocation) -> bool:
+        """Neither queue nor accounting know it. A submit that was under way may still appear for a while; for one that
+        was submitted the adapter has waited. Pilots that told their end have ended it."""
+        if allocation.state is AllocationState.LOST:
+            return False
+        now = clock.monotonic_s()
+        since = self._gone_since.setdefault(allocation.name, now)
+        if now - since < self._patience_s(allocation):
+            return False
+        del self._gone_since[allocation.name]
+        if allocation.pilots and allocation.pilots_ended >= allocation.pilots:
+            reason = "the batch system has forgotten it; its pilots told their end"
+            if allocation.state is not AllocationState.INTENDED:
+                self._note(allocation, AllocationState.COMPLETED, "", reason)
+                _log.info("allocation.ended", allocation=allocation.name, state="COMPLETED", reason=reason)
+                return True
+        reason = "the batch system does not know it"
+        self._note(allocation, AllocationState.LOST, "", reason)
+        _log.warning("allocation.lost", allocation=allocation.name, reason=reason)
+        return True
+
+    def _patience_s(self, allocation: s.Allocation) -> float:
+        """How long what is gone may still come, since it was not found first."""
+        if allocation.state is not AllocationState.INTENDED:
+            return 0.0  # adapters say UNCLEAR for `cluster.unknown_s`
+        return INTENT_LOST_S if self._is_local else max(INTENT_LOST_S, self._config.cluster.timeout_s)
+
+    def _note(self, allocation: s.Allocation, state: AllocationState, batch_id: str, reason: str) -> None:
+        self._log.apply(
+            s.Observed(
+                allocation=allocation.name,
+                state=state,
+                batch_id=batch_id,
+                reason=reason,
+                at_us=clock.now_us(),
+                ending=Ending.UNKNOWN.value if state in ALLOCATION_FINAL else "",
+            )
+        )
+        if state in ALLOCATION_FINAL:
+            self.leftovers.ended(allocation)
+
+    def _failed_start(self, name: str, reason: str) -> None:
+        self.starts_failed += 1
+        self.last_failed_s = clock.monotonic_s()
+        self.why_failed = reason
+        _log.warning("allocation.start_failed", allocation=name, times=self.starts_failed, reason=reason)
+
+
+def _is_news(allocation: s.Allocation, status: Status) -> bool:
+    """Whether the status tells more than the log has."""
+    return (
+        status.state is not allocation.state
+        or status.requeued > allocation.requeued
+        or (bool(status.nodes) and list(status.nodes) != allocation.hosts)
+        or _differs(status.started_s, allocation.started_us)
+        or _differs(status.ends_s, allocation.ends_us)
+    )
+
+
+def _us(at_s: float | None) -> int:
+    """Microseconds since 1970; 0 for what is not known and for no limit."""
+    return 0 if at_s is None or at_s >= FAR_FUTURE_S else int(at_s * 1e6)
+
+
+def _differs(told_s: float | None, known_us: int) -> bool:
+    """Whether a time differs by more than the second to which batch systems tell it."""
+    told_us = _us(told_s)
+    return bool(told_us) and abs(told_us - known_us) > 1_500_000
+
+
+def named(allocations: Iterable[s.Allocation], state: AllocationState) -> list[str]:
+    """The names of those in a state."""
+    return [a.name for a in allocations if a.state is state]

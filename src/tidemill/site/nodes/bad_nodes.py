@@ -1,0 +1,120 @@
+"""Which nodes are bad, kept across restarts: `harvest/quarantine.py` decides, this feeds it and keeps its memory.
+
+SITE/quarantine.json      quarantine.State, written when something is worth remembering
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.config.site import SiteConfig
+from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.harvest.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
+from tidemill.log import Log
+from tidemill.node.files import read_bounded, write_durable
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.state.state import Allocation
+
+STATE_BYTES_MAX = 64 << 20
+_log = Log("quarantine")
+
+
+class Nodes:
+    """The quarantine of one site."""
+
+    def __init__(self, path: Path, config: SiteConfig, costs: Costs) -> None:
+        self._path = path
+        self._costs = costs
+        harvest = config.harvest
+        settings = Settings(
+            starts=harvest.quarantine_starts,
+            quarantine_s=harvest.quarantine_s,
+            fast_failure_s=harvest.fast_failure_s,
+            backoff_s=config.start_backoff_s,
+            backoff_max_s=config.start_backoff_max_s,
+        )
+        self._quarantine = Quarantine(settings, _read(path))
+        self._is_news = False
+        self.verdict = Verdict()
+
+    def started(self, allocation: Allocation) -> None:
+        """It runs."""
+        self._quarantine.started(allocation.hosts, allocation.started_us / 1e6)
+
+    def ended(self, allocation: Allocation) -> None:
+        """It has ended, as its record says."""
+        done, failed = self._costs.tally(allocation.name)
+        self._costs.forget(allocation.name)
+        if not allocation.hosts:
+            return
+        lived_us = allocation.ended_us - (allocation.started_us or allocation.ended_us)
+        end = End(
+            ending=allocation.ending,
+            lived_s=max(0, lived_us) / 1e6,
+            did_work=done > 0,
+            payloads_failed=failed,
+            ordered=bool(allocation.canceled_us or allocation.leaves),
+            evidence=allocation.reason,
+        )
+        outcome = self._quarantine.ended(allocation.hosts, end, allocation.ended_us / 1e6)
+        self._is_news |= outcome is Outcome.FAILED_FAST
+
+    def silent(self, allocation: Allocation, why: str, now_us: int) -> None:
+        """It has run for long without a word of a pilot, and we end it."""
+        since_us = allocation.started_us or now_us
+        lived_s = max(0, now_us - since_us) / 1e6
+        end = End(ending="failed", lived_s=lived_s, did_work=False, silent=True, evidence=why)
+        self._quarantine.ended(allocation.hosts, end, now_us / 1e6)
+        self._is_news = True
+
+    def heard(self, allocations: Mapping[str, Allocation]) -> None:
+        """First work was done in some allocations: that tells for their nodes, however long they go on."""
+        for name, at_us in self._costs.take_first():
+            if name in allocations and allocations[name].hosts:
+                self._quarantine.worked(allocations[name].hosts, at_us / 1e6)
+
+    @property
+    def sentenced_s(self) -> float:
+        """When the newest of the nodes in quarantine went there; 0 = there is none."""
+        serving = set(self.verdict.exclude)
+        since = (each.since_s for each in reversed(self._quarantine.state.trail) if each.node in serving)
+        return next(since, 0.0)
+
+    def serving(self) -> list[Sentence]:
+        """The nodes in quarantine with their latest sentences, the newest first."""
+        found = {each.node: each for each in self._quarantine.state.trail}
+        nodes = (
+            found.get(name, Sentence(node=name, since_s=0.0, until_s=0.0, why="", evidence=[]))
+            for name in self.verdict.exclude
+        )
+        return sorted(nodes, key=lambda each: -each.since_s)
+
+    def judge(self, now_s: float) -> Verdict:
+        """What follows now."""
+        self.verdict = self._quarantine.judge(now_s)
+        for each in self.verdict.new:
+            _log.warning(
+                "node.quarantined", node=each.node, until_s=each.until_s, why=each.why, evidence=each.evidence
+            )
+        if self._is_news or self.verdict.new:
+            self._is_news = False
+            try:
+                write_durable(self._path, msgspec.json.encode(self._quarantine.state))
+            except SiteError as error:
+                _log.error("quarantine.unwritten", reason=error.message)
+        return self.verdict
+
+
+def _read(path: Path) -> State | None:
+    """What an earlier agent remembered. A file that cannot be read costs some failed starts, no more."""
+    content = read_bounded(path, STATE_BYTES_MAX)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=State)
+    except UNDECODABLE as error:
+        _log.error("quarantine.unreadable", path=str(path), reason=str(error))
+        return None

@@ -1,0 +1,163 @@
+"""The calls to the batch system, one after the other beside the agent's loop: a slow controller holds up nothing.
+
+At most one errand is under way: a look (one status of all ours, one snapshot), acts (cancel, shorten, submit, in this
+order), or the deletion of a few old files. What an errand does outside is durable in the site's log before it starts,
+and the epoch is looked at before every single act. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem, Status, Submission
+from tidemill.errors import TidemillError
+from tidemill.model.machine import Snapshot
+from tidemill.site.state.identity import SupersededError
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch system told. `snapshot` None = the machine was not looked at."""
+
+    statuses: dict[str, Status]
+    snapshot: Snapshot | None
+    seconds: float
+
+
+class Acts(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, in this order. `ends_s`: new ends, seconds since 1970."""
+
+    cancel: list[str] = []
+    ends_s: dict[str, float] = {}
+    submissions: list[Submission] = []
+
+
+class Acted(msgspec.Struct, kw_only=True):
+    """What came of it. Every act that was ordered is in one of these. `refused`: submission -> the error; its
+    `transient` tells whether it may have been taken all the same."""
+
+    acts: Acts
+    canceled: bool = False
+    ends_s: dict[str, float] = {}
+    submitted: dict[str, str] = {}  #: submission -> number in the batch system
+    refused: dict[str, TidemillError] = {}
+    errors: list[TidemillError] = []
+
+
+class Tidied(msgspec.Struct, frozen=True):
+    """Old files are deleted, or not: then `error` says why."""
+
+    error: TidemillError | None = None
+
+
+class Away(msgspec.Struct, frozen=True):
+    """The batch system could not be asked."""
+
+    error: TidemillError
+
+
+Answered = Look | Acted | Tidied | Away
+
+
+class Errands:
+    """Runs errands; `take` gives the answer of the last one. With `inline` they are done at once, in the caller: for a
+    batch system that answers in milliseconds."""
+
+    def __init__(self, batch: BatchSystem, check: Callable[[], None], *, inline: bool) -> None:
+        self.batch = batch
+        self._check = check
+        self._thread = None if inline else ThreadPoolExecutor(1, thread_name_prefix="batch")
+        self._under_way: Future[Answered] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an errand is under way, or its answer was not taken yet."""
+        return self._under_way is not None
+
+    def look(self, names: Collection[str], *, machine: bool) -> None:
+        """Ask for the word on these allocations and, with `machine`, on the whole machine."""
+        self._start(lambda: _look(self.batch, list(names), machine))
+
+    def act(self, acts: Acts) -> None:
+        """Do these acts. They must be durable in the site's log."""
+        self._start(lambda: _act(self.batch, acts, self._check))
+
+    def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
+        """Delete the files of these; see the contract of batch systems."""
+        self._start(lambda: _forget(self.batch, names, submissions))
+
+    def take(self) -> Answered | None:
+        """The answer, None while there is none. Raises SupersededError when a newer agent serves the site."""
+        if self._under_way is None or not self._under_way.done():
+            return None
+        done, self._under_way = self._under_way, None
+        return done.result()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the errand under way is done, at most so long."""
+        deadline = clock.monotonic_s() + timeout_s
+        while self._under_way is not None and not self._under_way.done() and clock.monotonic_s() < deadline:
+            clock.sleep_s(0.005)
+
+    def close(self) -> None:
+        """Start nothing more."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, errand: Callable[[], Answered]) -> None:
+        assert self._under_way is None, "one errand at a time"
+        if self._thread is not None:
+            self._under_way = self._thread.submit(errand)
+            return
+        done: Future[Answered] = Future()
+        done.set_result(errand())
+        self._under_way = done
+
+
+def _look(batch: BatchSystem, names: list[str], machine: bool) -> Look | Away:
+    began_s = clock.monotonic_s()
+    try:
+        statuses = batch.status(names) if names else {}
+        snapshot = batch.snapshot() if machine else None
+    except TidemillError as error:
+        return Away(error)
+    return Look(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+
+
+def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> Tidied:
+    try:
+        batch.forget(names, submissions)
+    except TidemillError as error:
+        return Tidied(error)
+    return Tidied()
+
+
+def _act(batch: BatchSystem, acts: Acts, check: Callable[[], None]) -> Acted:
+    """One call cancels all, one call each end (the adapter joins equal ones), one call submits each array. What fails
+    does not keep the rest from being done: giving nodes back must not wait for anything."""
+    acted = Acted(acts=acts)
+    if acts.cancel:
+        check()
+        try:
+            batch.cancel(acts.cancel)
+            acted.canceled = True
+        except TidemillError as error:
+            acted.errors.append(error)
+    if acts.ends_s:
+        check()
+        try:
+            acted.ends_s = batch.shorten(acts.ends_s)
+        except TidemillError as error:
+            acted.errors.append(error)
+    for submission in acts.submissions:
+        check()
+        try:
+            acted.submitted[submission.name] = batch.submit(submission)
+        except SupersededError:
+            raise
+        except TidemillError as error:
+            acted.refused[submission.name] = error
+    return acted

@@ -1,0 +1,88 @@
+"""Which of our allocations have to go whatever the plan says. Pure: state, settings and now in.
+
+Three kinds: those that run and of which no pilot was ever heard (a launcher hangs, or a node's file system), those that
+wait although their pilots would be too late and leave at once, and those that wait and were asked for before a node was
+put into quarantine, so that they may still be given that node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tidemill.config.site import Harvest
+from tidemill.model.state import AllocationState
+from tidemill.site.state.state import Allocation
+
+AGAIN_S = 60.0
+"""What waits and was told to end is told again after so long."""
+
+LATE_SLACK_S = 60.0
+"""Slurm ends at its deadline what has not started, when it next looks: within a minute at most by default. The others
+know no such deadline of a job that waits (qsub(1B) of PBS, qsub(1) of Grid Engine: `-dl` is when it should start)."""
+
+WAITING = frozenset({AllocationState.INTENDED, AllocationState.QUEUED})
+
+
+class Eviction(msgspec.Struct, frozen=True, kw_only=True):
+    """Allocations to end, and why, in words. `is_failure`: it tells against their nodes, or against starting at all."""
+
+    names: list[str]
+    why: str
+    is_failure: bool = False
+
+
+class Silence:
+    """Since when this agent knows that an allocation runs without a word of a pilot.
+
+    Its own clock counts, not the batch system's: hosts disagree about the time, and an agent that begins has not read
+    yet what pilots told before.
+    """
+
+    def __init__(self, bound_s: float) -> None:
+        self._bound_s = bound_s
+        self._since_s: dict[str, float] = {}
+
+    def look(self, living: Iterable[Allocation], now_s: float) -> list[Eviction]:
+        """Those that have been silent for too long by `now_s` (of any clock that does not jump)."""
+        silent = [a for a in living if a.state is AllocationState.ACTIVE and not a.pilots]
+        self._since_s = {a.name: self._since_s.get(a.name, now_s) for a in silent}
+        found = []
+        for each in silent:
+            if now_s - self._since_s[each.name] < self._bound_s:
+                continue
+            self._since_s[each.name] = now_s  # it is told again if it stays
+            where = (
+                f" on {', '.join(each.hosts[:4])}{', ...' if len(each.hosts) > 4 else ''}"
+                if each.hosts
+                else ""
+            )
+            why = (
+                f"it has run for {self._bound_s:.0f} s{where} and no pilot of it was heard: its launcher hangs, or the "
+                "file system there"
+            )
+            found.append(Eviction(names=[each.name], why=why, is_failure=not each.canceled_us))
+        return found
+
+
+def late(waiting: Iterable[Allocation], harvest: Harvest, now_us: int) -> list[Eviction]:
+    """Those whose pilots would leave at once if they started now."""
+    bound_us = int((harvest.start_by_s + LATE_SLACK_S) * 1e6)
+    names = [a.name for a in waiting if _may_end(a, now_us) and now_us - a.intended_us > bound_us]
+    why = f"not started within {harvest.start_by_s:.0f} s: their pilots would leave at once"
+    return [Eviction(names=names, why=why)] if names else []
+
+
+def doomed(
+    waiting: Iterable[Allocation], sentenced_s: float, exclude: Iterable[str], now_us: int
+) -> list[Eviction]:
+    """Those that were asked for before the newest sentence of a node and so do not exclude it."""
+    names = [a.name for a in waiting if _may_end(a, now_us) and a.intended_us < sentenced_s * 1e6]
+    why = f"they may be given nodes that went into quarantine since: {', '.join(list(exclude)[:8])}"
+    return [Eviction(names=names, why=why)] if names else []
+
+
+def _may_end(allocation: Allocation, now_us: int) -> bool:
+    is_told = allocation.canceled_us and now_us - allocation.canceled_us < AGAIN_S * 1e6
+    return allocation.state in WAITING and not is_told

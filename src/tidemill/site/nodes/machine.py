@@ -1,0 +1,318 @@
+"""What the site knows of its machine: what its nodes are like, the last snapshot, the pools cut from it.
+
+The embedded batch system is one pool without others, for which no snapshot is needed. Everything decided on here is in
+`planning` and `harvest`; this keeps what they need between two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.harvest.foresight import foreseen
+from tidemill.harvest.holdings import Held
+from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
+from tidemill.harvest.patience import Patience
+from tidemill.harvest.placement import layout_of
+from tidemill.harvest.plan import Policy, decide
+from tidemill.harvest.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.situation import Limits
+from tidemill.harvest.windows import partitions
+from tidemill.log import Log
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site.applications.programs import NodeShape
+from tidemill.site.fleet.wide import WideAsk, WideBounds, as_regular, room_for
+from tidemill.site.nodes import planning
+from tidemill.site.nodes.allocations import Ask
+from tidemill.site.nodes.bad_nodes import Nodes
+from tidemill.site.nodes.costs import Costs
+from tidemill.site.nodes.planning import Demand, Starts
+from tidemill.site.nodes.selection import Choice, Group, Named, Shape, with_names
+from tidemill.site.state.state import Allocation, SiteState
+
+_log = Log("machine")
+WALLTIME_MIN_S = 60.0
+"""A shorter limit than a minute there is not: Slurm, PBS and Grid Engine plan in minutes, or round up to them."""
+
+CYCLE_S = 30.0
+"""Slurm's default bf_interval (slurm.conf(5), SchedulerParameters)."""
+
+
+class Machine:
+    """The machine of one site. Reads the batch system once, when it is made. Raises SiteError."""
+
+    def __init__(self, config: SiteConfig, site_dir: Path, batch: BatchSystem, costs: Costs) -> None:
+        self.site_dir = site_dir
+        self.is_local = config.batch == "local"
+        self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
+        self._config = config
+        self.costs = costs
+        self.bad = Nodes(site_dir / "quarantine.json", config, costs)
+        self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
+        self.snapshot: Snapshot | None = None
+        self.patience = Patience()
+        self.nodes = 0  #: that we could ever use
+        self.idle = 0  #: of them, free now
+        if self.reads_snapshots:
+            self.shape = self._look(batch.snapshot())
+        else:
+            told = batch.machine()
+            self.nodes = self.idle = told.nodes
+            self.shape = NodeShape(told.cores_per_node, told.memory_mb_per_node, told.devices_per_node)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A new look at the machine."""
+        self.shape = self._look(snapshot)
+
+    @property
+    def cores(self) -> int:
+        """Cores of the nodes that we may hold; where others run, too, of those that we hold or that are idle now."""
+        nodes = self.nodes if self.is_local else max(1, self.idle)
+        return min(self._config.nodes_max, nodes) * self.shape.cores
+
+    def _look(self, snapshot: Snapshot) -> NodeShape:
+        self.snapshot = snapshot
+        cluster = self._config.cluster
+        ours = {each.name for each in partitions(snapshot, cluster.partition)}
+        usable = [
+            node
+            for node in snapshot.nodes
+            if (not ours or not ours.isdisjoint(node.partitions))
+            and set(cluster.features) <= set(node.features)
+            and node.name not in cluster.exclude
+        ]
+        if not usable:
+            raise SiteError(
+                f"the batch system shows no node that this site may use among {len(snapshot.nodes)}",
+                hint="check `cluster.partition`, `cluster.features` and `cluster.exclude` in site.toml",
+            )
+        held = {name for job in snapshot.running if job.ours for name in job.nodes}
+        self.nodes = len(usable)
+        self.idle = sum(node.state is NodeState.IDLE or node.name in held for node in usable)
+        largest = max(usable, key=lambda node: (node.cores, node.memory_mb))
+        return NodeShape(
+            cluster.cores_per_node or largest.cores,
+            cluster.memory_mb_per_node or largest.memory_mb,
+            dict(largest.devices),
+        )
+
+    # ---- plans ----
+
+    def plans(self, state: SiteState, demand: Demand, starts: Starts, policy: Policy) -> list[Named]:
+        """What to do now, pool by pool."""
+        living = [a for a in state.allocations.values() if a.state not in ALLOCATION_FINAL]
+        wide = [a for a in living if _is_wide(state, a)]
+        dying = planning.dying(living, clock.now_us())
+        others = [a for a in living if not _is_wide(state, a) and a.name not in dying]
+        taken = sum(a.nodes for a in wide)
+        wait = starts.why
+        if not self.reads_snapshots:
+            nodes = max(0, self.nodes - taken)
+            plan = self._local_plan(others, demand, nodes=nodes, starts=starts, wait=wait)
+            used = sum(a.nodes for a in living if a.state is AllocationState.ACTIVE)
+            waiting = [a for a in wide if a.state is not AllocationState.ACTIVE]
+            room = room_for(waiting, others, self.nodes - used)
+            return [msgspec.structs.replace(plan, cancel=list(dict.fromkeys([*plan.cancel, *room])))]
+        assert self.snapshot is not None
+        self.ledger = self._balance(state, living)
+        limits = self._limits(starts, policy)
+        observes = self._config.mode == "observe"
+        work = planning.anything(limits) if observes else planning.backlog_of(demand, limits)
+        limits = msgspec.structs.replace(limits, nodes_max=max(0, limits.nodes_max - taken))
+        held = self._held(others, demand)
+        snapshot = planning.without_dying(as_regular(self.snapshot, {a.name for a in wide}), dying)
+        pools = cut(snapshot, held, self._terms(policy), backlog=work, limits=limits)
+        plans = []
+        ready: list[str] = []
+        layouts = [layout_of(snapshot, pool) for pool in pools]
+        pools = [foreseen(*both, snapshot.queued) for both in zip(pools, layouts, strict=True)]
+        decided = decide_each(pools, lambda situation: decide(situation, policy))
+        for layout, (pool, decision) in zip(layouts, decided, strict=True):
+            ready += decision.ready
+            groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
+            shape = self._shape_of(pool, single=len(pools) == 1)
+            choice = Choice(decision=decision, layout=layout)
+            plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
+            told = planning.for_others(plan.decision, self.snapshot)
+            plans.append(msgspec.structs.replace(plan, decision=told))
+        for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
+            _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
+        return plans
+
+    def asks(self, plan: Named, fleet: str) -> list[Ask]:
+        """What a plan submits. Without arrays there is one submission for each allocation."""
+        shape = plan.shape
+        asks: list[Ask] = []
+        for nodes, count, walltime_s in plan.submit:
+            ask = Ask(
+                fleet=fleet,
+                nodes=nodes,
+                cores=shape.cores,
+                memory_mb=shape.memory_mb,
+                walltime_s=walltime_s,
+                count=1 if self.is_local else count,
+                pool=shape.pool,
+                partition=shape.partition,
+                features=shape.features,
+                account=self.ledger.account or "",
+                exclude=tuple(sorted(self._excluded())),
+            )
+            asks += [ask] * (count if self.is_local else 1)
+        return asks
+
+    def wide_bounds(self, starts: Starts) -> WideBounds:
+        """What allocations for payloads that span nodes may be."""
+        return WideBounds(
+            nodes_max=self.wide_nodes_max,
+            walltime_max_s=self._config.walltime_s,
+            starts=planning.starts_left(starts, self._config, nodes=self.nodes, policy=Policy.DEMAND),
+            node_s_left=self.ledger.node_s_left,
+        )
+
+    def wide_ask(self, fleet: str, wanted: WideAsk) -> Ask:
+        """How to ask for one allocation of exact width."""
+        cluster = self._config.cluster
+        return Ask(
+            fleet=fleet,
+            nodes=wanted.nodes,
+            cores=self.shape.cores,
+            memory_mb=self.shape.memory_mb if self.is_local else cluster.memory_mb_per_node or 0,
+            walltime_s=wanted.walltime_s,
+            features=tuple(cluster.features),
+            account=self.ledger.account or "",
+            exclude=tuple(sorted(self._excluded())),
+            wide=True,
+        )
+
+    @property
+    def wide_nodes_max(self) -> int:
+        """Nodes that we may hold at once."""
+        return min(self._config.nodes_max, self.nodes)
+
+    def _local_plan(
+        self, living: Sequence[Allocation], demand: Demand, *, nodes: int, starts: Starts, wait: str
+    ) -> Named:
+        shape = Shape(pool="local", cores=self.shape.cores, memory_mb=self.shape.memory_mb)
+        groups = planning.group_by_start(living)
+        situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
+        decision = decide(situation, Policy.DEMAND)
+        return with_names(shape, situation, choice=Choice(decision=decision), groups=groups, starts_wait=wait)
+
+    def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
+        """The grants now, with what is in flight and committed."""
+        return balance(
+            self._config.accounts,
+            state.used_node_s,
+            [
+                Living(
+                    account=a.account,
+                    nodes=a.nodes,
+                    walltime_s=a.walltime_s,
+                    started_s=a.started_us / 1e6 if a.started_us else None,
+                    ends_s=_end_us(a) / 1e6,
+                )
+                for a in living
+            ],
+            now_s=clock.now_us() / 1e6,
+            bounds=Bounds(
+                node_hours_max=self._config.harvest.node_hours_max,
+                least_node_s=WALLTIME_MIN_S * (self._config.harvest.width or 1),
+            ),
+        )
+
+    def leaving(self, state: SiteState) -> list[str]:
+        """Allocations whose pilots are to drain and go: those that run on a grant that is used up, whoever used it."""
+        over = {
+            account.name
+            for account, line in zip(self._config.accounts, self.ledger.lines, strict=True)
+            if line.used_s >= account.stop_at * line.granted_s
+        }
+        if not over:
+            return []
+        return [
+            a.name
+            for a in state.allocations.values()
+            if a.state is AllocationState.ACTIVE and a.account in over and not a.leaves
+        ]
+
+    def _excluded(self) -> set[str]:
+        return {*self._config.cluster.exclude, *self.bad.verdict.exclude}
+
+    def _limits(self, starts: Starts, policy: Policy) -> Limits:
+        config, harvest = self._config, self._config.harvest
+        width = harvest.width or 1
+        return Limits(
+            nodes_max=min(config.nodes_max, self.nodes),
+            allocations_max=harvest.allocations_max,
+            width_min=width,
+            width_max=width,
+            walltime_max_s=config.walltime_s,
+            startup_s=self.costs.startup_s,
+            payback=harvest.payback,
+            waiting_per_idle=harvest.waiting_per_idle,
+            starts_per_node_hour=harvest.starts_per_node_hour,
+            starts_left=planning.starts_left(starts, config, nodes=self.nodes, policy=policy),
+            poll_s=planning.poll_s_of(config),
+            cycle_s=harvest.cycle_s or CYCLE_S,
+            death_s=harvest.death_s,
+            walltime_min_s=WALLTIME_MIN_S,
+            node_s_left=self.ledger.node_s_left,
+        )
+
+    def _held(self, living: Sequence[Allocation], demand: Demand) -> list[Held]:
+        now_us = clock.now_us()
+        return [
+            Held(
+                name=a.name,
+                width=a.nodes,
+                is_waiting=a.state is not AllocationState.ACTIVE,
+                started_s=a.started_us / 1e6,
+                ends_s=_end_us(a) / 1e6,
+                walltime_s=a.walltime_s,
+                loss_s=self.costs.loss_s(a, now_us, demand.range_s),
+                pool=a.pool,
+            )
+            for a in living
+        ]
+
+    def _terms(self, policy: Policy) -> Terms:
+        cluster = self._config.cluster
+        return Terms(
+            partition=cluster.partition,
+            reservation=cluster.reservation,
+            features=tuple(cluster.features),
+            exclude=frozenset(self._excluded()),
+            wake_nodes=self._config.harvest.wake_nodes,
+            windows_only=policy is Policy.WINDOWS,
+            end_slack_s=self._config.harvest.slack_s,
+            left_out=self.patience.left_out(self.snapshot.at_s) if self.snapshot else frozenset(),
+        )
+
+    def _shape_of(self, pool: Pool, *, single: bool) -> Shape:
+        """How to ask for a pool's nodes: by its features where there are several pools."""
+        cluster = self._config.cluster
+        features = [*cluster.features] if single else list(dict.fromkeys([*cluster.features, *pool.features]))
+        return Shape(
+            pool=pool.name,
+            cores=min(pool.cores, cluster.cores_per_node or pool.cores),
+            memory_mb=cluster.memory_mb_per_node or 0,
+            features=tuple(features),
+        )
+
+
+def _is_wide(state: SiteState, allocation: Allocation) -> bool:
+    """Whether it is for one payload that spans nodes: such are asked for, and given up, by other rules."""
+    fleet = state.fleets.get(allocation.fleet)
+    return fleet is not None and fleet.width > 0
+
+
+def _end_us(allocation: Allocation) -> int:
+    """The end that we ordered or were told, whichever comes first; 0 = neither."""
+    return min([end_us for end_us in (allocation.ends_us, allocation.shortened_us) if end_us], default=0)

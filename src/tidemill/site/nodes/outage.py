@@ -1,0 +1,64 @@
+"""SITE/away.json: while the batch system does not answer, since when, and what came back: for people.
+
+It is its agent's: what one that was killed left says nothing, and is not read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tidemill import clock
+from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.log import Log
+from tidemill.node.files import read_bounded, write_whole
+from tidemill.site.state.identity import serving
+
+BYTES_MAX = 1 << 16
+NAME = "away.json"
+DEAD_S = 60.0  #: as `dead_agent_s` unless configured
+_log = Log("away")
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when the batch system is asked in vain, and the last refusal: empty while the first answer is awaited."""
+
+    since_us: int
+    reason: str = ""
+    hint: str = ""
+
+
+def show_away(site_dir: Path, reason: str, hint: str | None = None) -> None:
+    """It does not answer. Nothing depends on the file: a failure is logged."""
+    known = _read(site_dir)
+    waiting = Waiting(since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or "")
+    try:
+        write_whole(site_dir / NAME, msgspec.json.encode(waiting), mode=0o644)
+    except SiteError as error:
+        _log.warning("away.unwritten", reason=error.message)
+
+
+def clear_away(site_dir: Path) -> None:
+    """It answers, or nobody asks any more."""
+    try:
+        (site_dir / NAME).unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("away.stays", reason=str(error))
+
+
+def read_away(site_dir: Path, *, dead_s: float = DEAD_S) -> Waiting | None:
+    """What the file says; None where there is none that can be read, or no agent whose it is. `dead_s`: an agent on
+    another host without a sign of life for so long is none."""
+    try:
+        return _read(site_dir) if serving(site_dir, dead_s=dead_s) is not None else None
+    except (ProtocolError, SiteError):
+        return None
+
+
+def _read(site_dir: Path) -> Waiting | None:
+    try:
+        content = read_bounded(site_dir / NAME, BYTES_MAX)
+        return None if content is None else msgspec.json.decode(content, type=Waiting)
+    except (SiteError, *UNDECODABLE):
+        return None

@@ -1,0 +1,204 @@
+"""From what the site has and wants to what is decided on. Pure: state, limits and `now` in.
+
+The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs; `naming` makes names of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Sequence
+
+import msgspec
+
+from tidemill.config.site import SiteConfig
+from tidemill.harvest.plan import Policy
+from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
+from tidemill.model.machine import Snapshot
+from tidemill.model.state import AllocationState
+from tidemill.site.nodes.selection import Group, Named
+from tidemill.site.state.state import Allocation
+
+NODE_WORK_S_MIN = 30.0
+"""A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
+
+POLL_S = 30.0
+"""Pause between two looks at a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
+
+SUBMITS_MAX = 20
+"""Allocations submitted at once where there are no arrays."""
+
+DYING_US = 20_000_000
+"""An allocation that was told to end is gone after so long: KillWait and epilog are 30 s at most by default, ours exits
+at once."""
+
+STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
+"""Why no more nodes are asked for, besides what decisions name (`harvest.waves.Binding`)."""
+
+EVER_S = 1e18
+NO_BOUND = 1_000_000_000
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
+    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
+
+    events: int
+    core_s: float
+    slot_cores: int
+    cores: int = 1
+    range_s: float = 1.0
+    more: bool = False
+
+
+class Starts(msgspec.Struct, frozen=True, kw_only=True):
+    """How starting went. `pause_s`: none is tried for so long; `tries`: then so many, None = no bound; `why` tells it
+    to people. `hour`: allocations asked for in the last hour."""
+
+    pause_s: float = 0.0
+    tries: int | None = None
+    why: str = ""
+    hour: int = 0
+
+
+def policy_of(config: SiteConfig) -> Policy:
+    """The policy that the configuration names, or the batch system's."""
+    if config.harvest.policy is not None:
+        return Policy(config.harvest.policy)
+    defaults = {"local": Policy.DEMAND, "slurm": Policy.YIELD}
+    return defaults.get(config.batch, Policy.WINDOWS)  # the others do not show what they plan
+
+
+def poll_s_of(config: SiteConfig) -> float:
+    """The pause between two looks at the machine, while nothing is slow."""
+    return config.harvest.poll_s or (config.batch_poll_s if config.batch == "local" else POLL_S)
+
+
+def backlog_of(demand: Demand, limits: Limits) -> Backlog:
+    """The work in nodes. Whatever there is, is worth one allocation."""
+    if demand.events <= 0:
+        return Backlog(node_s=0.0, nodes_max=0, event_s=demand.range_s)
+    cores = max(1, demand.cores)
+    slots = max(1, cores // max(1, demand.slot_cores))
+    by_slots = math.ceil(demand.events / slots)
+    by_work = math.ceil(demand.core_s / (cores * NODE_WORK_S_MIN))
+    least = max(1, limits.width_min)
+    node_s, nodes = demand.core_s / cores, max(least, min(by_slots, by_work))
+    if demand.more:  # more is leased as soon as there are nodes for it
+        node_s, nodes = EVER_S, max(nodes, limits.nodes_max)
+    least_s = max(limits.payback * limits.startup_s, demand.range_s, 1.0)
+    return Backlog(node_s=max(node_s, least_s * least), nodes_max=nodes, event_s=demand.range_s)
+
+
+def anything(limits: Limits) -> Backlog:
+    """The backlog of a site that only observes: as if there were always work."""
+    return Backlog(node_s=EVER_S, nodes_max=limits.nodes_max, event_s=1.0)
+
+
+def pause_s_of(failed: int, since_s: float, *, config: SiteConfig) -> float:
+    """Seconds until the next start may be tried after so many failed ones, the last `since_s` ago: doubled with each,
+    bounded, so that trying never stops."""
+    if not failed:
+        return 0.0
+    longest_s = min(config.start_backoff_s * 2 ** min(failed - 1, 30), config.start_backoff_max_s)
+    return float(max(0.0, longest_s - since_s))
+
+
+def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Policy) -> int:
+    """How many starts the hourly bound and failed starts still allow: none, a few to try, or what the hour leaves.
+
+    The hourly bound is for machines that others use: it does not hold where we queue like anybody else.
+    """
+    if starts.pause_s > 0:
+        return 0
+    tries = NO_BOUND if starts.tries is None else starts.tries
+    if policy is Policy.DEMAND:
+        return tries
+    return max(0, min(tries, int(config.harvest.starts_per_node_hour * nodes) - starts.hour))
+
+
+def local_situation(
+    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[Group], starts: Starts
+) -> Situation:
+    """The embedded batch system as a pool without others, at the time 0. `nodes` of as many cores as `demand` has in
+    `cores`."""
+    limits = Limits(
+        nodes_max=min(config.nodes_max, nodes),
+        allocations_max=config.harvest.allocations_max,
+        walltime_max_s=config.walltime_s,
+        walltime_min_s=1.0,
+        walltime_step_s=1.0,
+        startup_s=0.0,
+        payback=0.0,
+        waiting_per_idle=EVER_S,
+        starts_left=starts_left(starts, config, nodes=nodes, policy=Policy.DEMAND),
+        submits_max=SUBMITS_MAX,
+        poll_s=config.batch_poll_s,
+        cycle_s=0.0,
+        death_s=0.0,
+    )
+    return Situation(
+        now_s=0.0,
+        nodes=nodes,
+        idle=nodes,
+        busy=[],
+        queue=[],
+        outages=[],
+        holdings=[group.holding for group in groups],
+        backlog=backlog_of(msgspec.structs.replace(demand, more=False), limits),
+        limits=limits,
+    )
+
+
+def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
+    """Holdings at the time 0, by width: what runs, oldest first, and what waits, newest first."""
+    groups: dict[tuple[bool, int], list[Allocation]] = {}
+    for allocation in allocations:
+        waits = allocation.state is not AllocationState.ACTIVE
+        groups.setdefault((waits, allocation.nodes), []).append(allocation)
+    found = []
+    for key, ((waits, width), members) in enumerate(groups.items()):
+        holding = Holding(
+            key=key,
+            width=width,
+            count=len(members),
+            waiting=waits,
+            started_s=0.0,
+            ends_s=members[0].walltime_s,
+        )
+        names = [a.name for a in members]
+        found.append(Group(holding=holding, names=names[::-1] if waits else names))
+    return found
+
+
+def dying(allocations: Iterable[Allocation], now_us: int) -> set[str]:
+    """Names of those that we told to end and that should be gone any moment: they hold nothing that could be given
+    back once more. What does not go in time counts again, and is told again."""
+    return {a.name for a in allocations if a.canceled_us and now_us - a.canceled_us < DYING_US}
+
+
+def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
+    """The machine with these allocations of ours as somebody's jobs that end now."""
+    replace = msgspec.structs.replace
+    return replace(
+        snapshot,
+        running=[
+            replace(job, ours=False, ends_s=snapshot.at_s) if job.ours and job.name in names else job
+            for job in snapshot.running
+        ],
+    )
+
+
+def causes_of(plans: Sequence[Named], *, wide_waits: bool) -> list[str]:
+    """Why no more nodes are asked for, one word for each cause: for metrics, whose labels must be few."""
+    causes = [
+        FAILED_STARTS if plan.waits_for != plan.decision.waits_for else plan.decision.waits_for
+        for plan in plans
+    ]
+    return sorted({*(cause for cause in causes if cause), *([WIDE] if wide_waits else [])})
+
+
+def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
+    """The decision as what it is for others: that our pilots make room for our own wide jobs is nobody's wait."""
+    ours = {job.id for job in snapshot.queued if job.ours}
+    yields_to = [name for name in decision.yields_to if name not in ours]
+    return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision

@@ -1,0 +1,64 @@
+"""How much work a site has open, by what was measured, else by what its applications say."""
+
+from __future__ import annotations
+
+from tidemill.model.application import DEFAULT_EVENT_S
+from tidemill.site.applications.catalogue import Applications
+from tidemill.site.fleet.capacity import event_s
+from tidemill.site.nodes.planning import Demand
+from tidemill.site.state.log import SiteLog
+
+RANGE_S = 10.0
+"""Aimed length of a range (`range_s` of an application): what a kill throws away, where events are shorter."""
+
+
+class Workload:
+    """The open work of the pool."""
+
+    def __init__(self, log: SiteLog, applications: Applications) -> None:
+        self._log = log
+        self._applications = applications
+
+    def demand(self, *, cores: int, more: bool) -> Demand:
+        """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
+        upper bound. `more`: the server has more for this site."""
+        events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
+        for (app, asked), count in self._log.pool.tally.load.items():
+            if count:
+                slot = asked or self._cores(app)
+                seconds = self._event_s(app)
+                events += count
+                core_s += count * seconds * slot
+                widest = max(widest, slot)
+                longest_s = max(longest_s, seconds)
+        return Demand(
+            events=events,
+            core_s=core_s,
+            slot_cores=widest,
+            cores=cores,
+            range_s=max(longest_s, min(RANGE_S, core_s)) if events else 1.0,
+            more=more,
+        )
+
+    def estimate_s(self, app: str) -> float | None:
+        """Seconds of an event by what the application says."""
+        approved = self._applications.by_name.get(app)
+        return approved.app.resources.event_s if approved else None
+
+    def measured(self) -> dict[str, float]:
+        """Seconds of an event, of the applications that have run here."""
+        rates = self._log.pool.state.rates.items()
+        found = {app: event_s(rate.wall_s, rate.events) for app, rate in rates}
+        return {app: seconds for app, seconds in found.items() if seconds is not None}
+
+    def _event_s(self, app: str) -> float:
+        rate = self._log.pool.state.rates.get(app)
+        measured = event_s(rate.wall_s, rate.events) if rate else None
+        if measured is not None:
+            return measured
+        approved = self._applications.by_name.get(app)
+        return (approved.app.resources.event_s if approved else None) or DEFAULT_EVENT_S
+
+    def _cores(self, app: str) -> int:
+        approved = self._applications.by_name.get(app)
+        return (approved.app.resources.cores if approved else None) or 1

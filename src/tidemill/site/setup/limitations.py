@@ -1,0 +1,226 @@
+"""What a node's abilities mean: one finding each, and what every lack costs, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.site.setup.capabilities import Abilities, Place, Way
+from tidemill.site.setup.finding import Finding
+
+OPEN_FILES_MIN = 1024
+PROCESSES_MIN = 1024
+STACK_BYTES_MIN = 8 << 20  # what programs are linked for by default, ld(1) and getrlimit(2)
+SHM_BYTES_MIN = 1_000_000_000
+
+
+class Image(NamedTuple):
+    """An image of the site: what it takes packed and unpacked, in bytes."""
+
+    name: str
+    packed: int
+    unpacked: int
+
+
+def of_abilities(node: Abilities, images: list[Image] | None = None) -> list[Finding]:
+    """All findings, the ways first; `images` are those that payloads of the site use."""
+    return [
+        *_ways(node, images or []),
+        _containers(node),
+        _cgroups(node),
+        *_limits(node),
+        *_memory(node),
+        _network(node),
+        *_confinement(node),
+    ]
+
+
+def _ways(node: Abilities, images: list[Image]) -> list[Finding]:
+    ways = node.ways
+    said = {
+        "fuse": "packed in memory, shown by squashfuse",
+        "unpack": "unpacked into memory",
+        "relocate": "unpacked into memory, paths rewritten",
+    }
+    about = said.get(ways.images.way, ways.images.way)
+    isolated = "payloads get their own processes, /tmp and home directory"
+    alone = "payloads see each other and share /tmp"
+    return [
+        _way("isolation", (isolated if ways.isolation.way == "namespaces" else alone, ""), ways.isolation),
+        _way("images", (about, _image_cost(ways.images.way, images)), ways.images),
+        _way("tracing", ("exact, by ptrace" if ways.tracing.way == "ptrace" else "none", ""), ways.tracing),
+        _way(
+            "work dirs",
+            (
+                "in memory, each with a hard cap"
+                if ways.scratch.way == "tmpfs"
+                else "directories of the node",
+                "",
+            ),
+            ways.scratch,
+        ),
+    ]
+
+
+def _way(check: str, words: tuple[str, str], way: Way) -> Finding:
+    """A finding: what is done and why; its cost is the hint."""
+    found, cost = words
+    return Finding(
+        check,
+        "warn" if way.cost else "ok",
+        f"{found}: {way.why}" if way.why else found,
+        "; ".join(each for each in (way.cost, cost) if each),
+    )
+
+
+def _image_cost(way: str, images: list[Image]) -> str:
+    """How much more memory a node needs for the site's images."""
+    if way == "fuse" or not images:
+        return ""
+    worst = max(images, key=lambda each: each.unpacked - each.packed)
+    more_mb = max(0, worst.unpacked - worst.packed) // 1_000_000
+    return f"`{worst.name}` needs {more_mb} MB more per node"
+
+
+def _containers(node: Abilities) -> Finding:
+    names = ("apptainer", "singularity", "shifter", "podman-hpc", "podman", "ch-run")
+    there = [f"{name} ({node.programs[name]})" for name in names if name in node.programs]
+    way = node.ways.containers
+    if not there:
+        return Finding(
+            "containers", "ok", "no container runtime on PATH: applications cannot say `container`"
+        )
+    found = ", ".join(there)
+    if way.cost:
+        return Finding("containers", "warn", f"{found}; {way.why}", way.cost)
+    return Finding("containers", "ok", f"{found}: rootless ones start inside slots")
+
+
+def _cgroups(node: Abilities) -> Finding:
+    groups = node.cgroups
+    if groups.delegated:
+        words = " ".join(groups.controllers) or "no controllers"
+        return Finding("cgroups", "ok", f"{groups.version}, {groups.path} is ours to divide ({words})")
+    where = f"{groups.version}, {groups.path} is not ours" if groups.path else "none are mounted"
+    return Finding(
+        "cgroups", "ok", f"{where}: memory of payloads is sampled, not bounded by the kernel",
+        "a payload that grows fast may take more than its share for a second before it is ended",
+    )  # fmt: skip
+
+
+def _limits(node: Abilities) -> list[Finding]:
+    def hard(name: str) -> int | None:
+        return node.limits.get(name, (None, None))[1]
+
+    found = []
+    files, processes, locked = hard("open_files"), hard("processes"), hard("locked_memory")
+    stack = node.limits.get("stack", (None, None))[0]
+    if files is not None and files < OPEN_FILES_MIN:
+        found.append(
+            Finding(
+                "open files",
+                "warn",
+                f"limit {files}: a pilot holds about 20 for each slot, image servers one for each open file",
+                f"ask for a hard limit of {OPEN_FILES_MIN} or more",
+            )
+        )
+    if processes is not None and processes < PROCESSES_MIN:
+        found.append(
+            Finding(
+                "processes",
+                "warn",
+                f"limit {processes} for all of yours on the node: forks fail beyond it",
+                f"ask for {PROCESSES_MIN} or more",
+            )
+        )
+    if stack is not None and stack < STACK_BYTES_MIN:
+        found.append(
+            Finding(
+                "stack",
+                "warn",
+                f"limit {_size(stack)}: programs with deep recursion crash",
+                "ulimit -s in the site's shell start-up files",
+            )
+        )
+    told = ", ".join(
+        f"{name} {'unlimited' if value is None else value}"
+        for name, value in (
+            ("open files", files),
+            ("processes", processes),
+            ("locked memory", None if locked is None else _size(locked)),
+            ("stack", None if stack is None else _size(stack)),
+        )
+    )
+    return found or [Finding("limits", "ok", told)]
+
+
+def _memory(node: Abilities) -> list[Finding]:
+    room = min(each for each in (node.memory.total, node.memory.limit) if each is not None)
+    shm = next((each for each in node.places if each.path == "/dev/shm"), None)
+    found = [_shm(shm, room)]
+    if node.memory.limit is not None:
+        found.append(
+            Finding(
+                "memory",
+                "ok",
+                f"our control group may use {_size(node.memory.limit)} of {_size(node.memory.total)}; "
+                "images, inputs and work directories in memory count",
+            )
+        )
+    return found
+
+
+def _shm(shm: Place | None, room: int) -> Finding:
+    if shm is None or not shm.writable:
+        lack = "there is none" if shm is None else "we may not write to it"
+        return Finding(
+            "/dev/shm",
+            "warn",
+            lack,
+            "without user namespaces, work directories and images go to /tmp instead",
+        )
+    about = f"{shm.kind}, {_size(shm.free_bytes)} free of {_size(shm.bytes)}; memory {_size(room)}"
+    if shm.kind not in ("tmpfs", "ramfs"):
+        return Finding("/dev/shm", "warn", f"{about}: it is not memory", "work directories cost disk traffic")
+    if shm.no_exec:
+        return Finding(
+            "/dev/shm", "warn", f"{about}; mounted noexec",
+            "without user namespaces, programs of images cannot be started from it",
+        )  # fmt: skip
+    if shm.free_bytes < SHM_BYTES_MIN:
+        return Finding("/dev/shm", "warn", about, "what other jobs left there takes memory: tell the staff")
+    return Finding("/dev/shm", "ok", about)
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def _network(node: Abilities) -> Finding:
+    if node.can("tcp") and not node.address.startswith("127."):
+        return Finding(
+            "node to node", "ok",
+            f"this node can serve files at {node.address}; whether others reach it shows when two pilots meet: where "
+            "TCP is closed each reads the shared file system for itself",
+        )  # fmt: skip
+    why = node.tried["tcp"].why if "tcp" in node.tried else "it was not tried"
+    return Finding(
+        "node to node",
+        "warn",
+        f"this node cannot serve files to others: {why or 'its only address is loopback'}",
+        "each node reads images and inputs from the shared file system: set `harvest.node_to_node = false`",
+    )
+
+
+def _confinement(node: Abilities) -> list[Finding]:
+    found = []
+    if node.no_new_privs:
+        found.append(
+            Finding(
+                "privileges",
+                "ok",
+                "set-user-id programs have no effect here (no_new_privs): setuid runtimes fail",
+            )
+        )
+    if node.confined and "unconfined" not in node.confined:
+        found.append(Finding("confined", "ok", f"we run in `{node.confined}`"))
+    return found

@@ -1,0 +1,156 @@
+"""How the server's orders change the pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.errors import ProtocolError
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.site.state import state as s
+from tidemill.site.state.settlement import Tally
+from tidemill.wire import api
+
+
+def apply_replied(tally: Tally, entry: s.Replied) -> None:
+    """Drop acknowledged reports, carry out the orders that are new."""
+    state = tally.state
+    reports = state.reports
+    if reports and entry.acked >= reports[0].n:
+        del reports[: entry.acked - reports[0].n + 1]
+    for order in entry.orders:
+        if order.n > state.have:
+            why = entry.refused.get(order.n)
+            if why is not None and isinstance(order, api.LeaseOrder):
+                _refuse(tally, order, why)
+            else:
+                _HANDLERS[type(order)](tally, order)
+            state.have = order.n
+    state.have = max(state.have, entry.passed)
+
+
+def _lease(tally: Tally, order: api.LeaseOrder) -> None:
+    state = tally.state
+    job = state.jobs.get(order.job)
+    if job is None:
+        if order.spec is None:
+            _refuse(tally, order, f"the server never told this site what job {order.job} is")
+            return
+        job = s.Job(
+            id=order.job,
+            campaign=order.campaign,
+            owner=order.owner,
+            seed_base=order.seed_base,
+            spec=order.spec,
+            open=IntervalSet(),
+            done=IntervalSet(),
+        )
+        state.jobs[job.id] = job
+    if order.spec is not None:
+        tally.specify(job, order.spec)
+    end = order.first + order.count
+    held = job.open.within(
+        order.first, end
+    )  # leased to us before and still ours: it goes on under the new lease
+    if held:
+        _supersede(tally, job, held)
+    job.leases.append(s.Lease(order.lease, order.first, order.count, order.count))
+    state.leases_open += 1
+    _forgive(job, order.first, end)
+    kept = job.done.within(order.first, end)
+    new = job.open.missing(order.first, end)
+    tally.open_up(job, order.first, end)
+    if kept:
+        has_outputs = bool(job.parts)
+        for first, last in kept:
+            tally.done(job, first, last, outputs=has_outputs, usage=api.Usage())
+        new = [piece for first, last in new for piece in job.open.within(first, last)]
+    tally.make_ready(job, [s.Piece(first, last - first) for first, last in new])
+
+
+def _forgive(job: s.Job, first: int, end: int) -> None:
+    """A new lease of failed events is a new start for them: their owner retries them."""
+    if job.failures:
+        job.failures = {event: n for event, n in job.failures.items() if not first <= event < end}
+    job.fruitless = 0
+
+
+def _supersede(tally: Tally, job: s.Job, held: list[tuple[int, int]]) -> None:
+    for first, end in held:
+        tally.settle(job, first, end)
+    for first, end in held:
+        tally.open_up(job, first, end)
+
+
+def _refuse(tally: Tally, order: api.LeaseOrder, message: str) -> None:
+    tally.report(
+        api.ReleaseReport(
+            n=0,
+            lease=order.lease,
+            job=order.job,
+            first=order.first,
+            count=order.count,
+            reason=message,
+            evidence=Evidence(failure=FailureClass.DISPATCH, message=message),
+        )
+    )
+
+
+def _cancel(tally: Tally, order: api.CancelOrder) -> None:
+    _drop(tally, order.job)
+
+
+def _drop(tally: Tally, job_id: int) -> None:
+    job = tally.state.jobs.get(job_id)
+    if job is not None:
+        tally.drop(job_id)
+        if job.spec.inputs:
+            tally.state.forgotten.append(job_id)
+
+
+def _discard(tally: Tally, order: api.DiscardOrder) -> None:
+    job = tally.state.jobs.get(order.job)
+    if job is None:
+        return
+    first, end = order.first, order.first + order.count
+    job.done.remove(first, end)
+    kept: list[s.Part] = []
+    for part in job.parts:
+        if part.first >= end or part.first + part.count <= first:
+            kept.append(part)
+        else:
+            job.done.remove(part.first, part.first + part.count)
+    job.parts = kept
+
+
+def _deliver(tally: Tally, order: api.DeliverOrder) -> None:
+    try:
+        IntervalSet.parse(order.done)
+    except ValueError as error:
+        raise ProtocolError(f"the server's order to deliver job {order.job} is wrong: {error}") from error
+    tally.drop_steps(order.job)
+    tally.state.deliveries[order.job] = order.done
+
+
+def _forget(tally: Tally, order: api.ForgetOrder) -> None:
+    _drop(tally, order.job)
+
+
+def _fetch(tally: Tally, order: api.FetchLogOrder) -> None:
+    tally.state.fetches.append(order)
+
+
+def _drain(tally: Tally, order: api.DrainOrder) -> None:
+    tally.state.drained = order.reason if order.drain else None
+
+
+_HANDLERS: dict[type, Callable[[Tally, Any], None]] = {
+    api.LeaseOrder: _lease,
+    api.CancelOrder: _cancel,
+    api.DiscardOrder: _discard,
+    api.DeliverOrder: _deliver,
+    api.ForgetOrder: _forget,
+    api.FetchLogOrder: _fetch,
+    api.DrainOrder: _drain,
+}

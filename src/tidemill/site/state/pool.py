@@ -1,0 +1,235 @@
+"""The pool of a site's work: how each entry of its log changes what is leased, granted, kept, failed and reported.
+
+Pure: a state and an entry give the next state, so that replaying a log rebuilds the very same reports. Nothing here
+reads a clock, a file or the server. Cost per record does not grow with the number of jobs or leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.errors import ProtocolError
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.site.state import state as s
+from tidemill.site.state.bookings import Bookings
+from tidemill.site.state.orders import apply_replied
+from tidemill.site.state.results import BatchOfRecords
+from tidemill.site.state.settlement import Tally
+from tidemill.wire.api import DeliveredReport, LogReport
+
+ALLOCATIONS_KEPT = 1000
+"""Above this, allocations that have ended and whose lead knows it are forgotten."""
+
+
+class Pool:
+    """The state and what is derived from it. `apply` is the only way to change it."""
+
+    def __init__(self, state: s.SiteState) -> None:
+        self.state = state
+        self.tally = Tally(state)
+        bookings = self._bookings = Bookings(self.tally)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            s.Opened: self._opened,
+            s.Replied: lambda entry: apply_replied(self.tally, entry),
+            s.FleetOpened: self._fleet_opened,
+            s.Granted: self._granted,
+            s.Read: self._read,
+            s.Refused: self._refused,
+            s.Intended: bookings.intended,
+            s.Ordered: bookings.ordered,
+            s.Observed: bookings.observed,
+            s.Stopped: bookings.stopped,
+            s.Resumed: bookings.resumed,
+            s.FleetFinished: self._fleet_finished,
+            s.FleetRemoved: self._fleet_removed,
+            s.Denied: self._denied,
+            s.GaveBack: self._gave_back,
+            s.StepAdded: self._step_added,
+            s.Delivered: self._delivered,
+            s.Damaged: self._damaged,
+            s.Fetched: self._fetched,
+            s.Cleaned: self._cleaned,
+        }
+
+    def apply(self, entry: s.Entry) -> None:
+        """Take an entry over. Raises ProtocolError for one that cannot follow."""
+        self._handlers[type(entry)](entry)
+
+    def _opened(self, entry: s.Opened) -> None:
+        self.state.epoch = entry.epoch
+        self.state.next_grant = (entry.epoch << 32) + 1
+        self.state.next_fleet = 1
+        self.state.next_allocation = 1
+
+    # ---- fleets and grants ----
+
+    def _fleet_opened(self, entry: s.FleetOpened) -> None:
+        state = self.state
+        state.fleets[entry.fleet] = s.Fleet(
+            name=entry.fleet, epoch=state.epoch, created_us=entry.at_us, width=entry.width
+        )
+        state.next_fleet += 1
+
+    def _granted(self, entry: s.Granted) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.open += len(entry.grants)
+        fleet.closed = fleet.closed or entry.close
+        told = set(entry.cancels)
+        fleet.cancels = [job for job in fleet.cancels if job not in told]
+        self._bookings.told(entry)
+        if len(self.state.allocations) > ALLOCATIONS_KEPT:
+            for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
+                del self.state.allocations[name]
+        jobs = self.state.jobs
+        for grant in entry.grants:
+            job = jobs[grant.job]
+            piece = job.ready[0]
+            if piece.first != grant.first or piece.count < grant.count:
+                raise ProtocolError(f"grant {grant.grant} is not the next piece of job {job.id}")
+            if piece.count == grant.count:
+                del job.ready[0]
+            else:
+                rest = piece.count - grant.count
+                job.ready[0] = s.Piece(grant.first + grant.count, rest, piece.chunk_max)
+            job.grants[grant.grant] = s.GrantState(
+                entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
+            )
+            if not job.ready:
+                self.tally.unready(job)
+        if entry.grants:
+            self.state.next_grant = entry.grants[-1].grant + 1
+
+    def _read(self, entry: s.Read) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.offsets.update(entry.offsets)
+        fleet.records += len(entry.records)
+        BatchOfRecords(self.tally, fleet).take(entry.records)
+
+    def _fleet_finished(self, entry: s.FleetFinished) -> None:
+        fleet = self._fleet(entry.fleet)
+        fleet.finished_us = entry.at_us
+        for job in self.state.jobs.values():
+            if not job.grants:
+                continue
+            for grant, held in list(job.grants.items()):
+                if held.fleet != entry.fleet:
+                    continue
+                del job.grants[grant]
+                undone = [piece for first, end in held.open for piece in job.open.within(first, end)]
+                self.tally.make_ready(job, [s.Piece(first, end - first) for first, end in undone])
+        fleet.open = 0
+        fleet.cancels = []
+
+    def _fleet_removed(self, entry: s.FleetRemoved) -> None:
+        self.state.fleets.pop(entry.fleet, None)
+        for name in [a.name for a in self.state.allocations.values() if a.fleet == entry.fleet]:
+            del self.state.allocations[name]
+
+    def _fleet(self, name: str) -> s.Fleet:
+        fleet = self.state.fleets.get(name)
+        if fleet is None:
+            raise ProtocolError(f"the site's log speaks of fleet `{name}`, which it never opened")
+        return fleet
+
+    # ---- jobs ----
+
+    def _refused(self, entry: s.Refused) -> None:
+        job = self.state.jobs.get(entry.job)
+        if job is None:
+            return
+        if job.id >= s.STEP_BASE:
+            self.tally.end_step(job, entry.evidence)
+            return
+        for first, end in _ready(job):
+            self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
+        job.ready.clear()
+        self.tally.unready(job)
+
+    def _denied(self, entry: s.Denied) -> None:
+        evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason)
+        for job_id in entry.jobs:
+            job = self.state.jobs.get(job_id)
+            if job is None:
+                continue
+            self.tally.drop_steps(job_id)
+            job.ready.clear()
+            self.tally.unready(job)
+            for first, end in job.open:
+                self.tally.release(job, first, end, reason=entry.reason, evidence=evidence)
+            self.tally.forget_grants(job, cancel=True)
+
+    def _gave_back(self, entry: s.GaveBack) -> None:
+        for job_id in entry.jobs:
+            job = self.state.jobs.get(job_id)
+            if job is None or job_id >= s.STEP_BASE:
+                continue
+            for piece in job.ready:
+                for first, end in job.open.within(piece.first, piece.first + piece.count):
+                    self.tally.release(job, first, end, reason=entry.reason)
+            job.ready.clear()
+            self.tally.unready(job)
+
+    def _step_added(self, entry: s.StepAdded) -> None:
+        job = s.Job(
+            id=entry.job,
+            campaign=entry.campaign,
+            seed_base=0,
+            spec=entry.spec,
+            open=IntervalSet(),
+            done=IntervalSet(),
+        )
+        self.state.jobs[job.id] = job
+        self.state.steps += 1
+        self.tally.open_up(job, 0, 1)
+        self.tally.make_ready(job, [s.Piece(0, 1)])
+
+    def _delivered(self, entry: s.Delivered) -> None:
+        if self.state.deliveries.pop(entry.job, None) is None:
+            return
+        self.tally.report(DeliveredReport(n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence))
+        if entry.evidence is None:
+            self.tally.drop_parts(entry.job)
+
+    def _damaged(self, entry: s.Damaged) -> None:
+        """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
+        self.tally.drop_steps(entry.job)
+        job = self.state.jobs.get(entry.job)
+        if job is None:
+            return
+        job.repairs += 1
+        first, end = entry.first, entry.first + entry.count
+        kept: list[s.Part] = []
+        for part in job.parts:
+            last = part.first + part.count
+            if part.first >= end or last <= first:
+                kept.append(part)
+            else:
+                first, end = min(first, part.first), max(end, last)
+        job.parts = kept
+        lost = job.open.missing(first, end)
+        for at, until in lost:
+            job.done.remove(at, until)
+            self.tally.open_up(job, at, until)
+        self.tally.make_ready(job, [s.Piece(at, until - at) for at, until in lost])
+
+    def _fetched(self, entry: s.Fetched) -> None:
+        self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]
+        self.tally.report(
+            LogReport(
+                n=0,
+                request=entry.request,
+                found=entry.found,
+                stdout=entry.stdout,
+                stderr=entry.stderr,
+            )
+        )
+
+    def _cleaned(self, entry: s.Cleaned) -> None:
+        cleaned = set(entry.jobs)
+        self.state.forgotten = [job for job in self.state.forgotten if job not in cleaned]
+
+
+def _ready(job: s.Job) -> list[tuple[int, int]]:
+    return [(piece.first, piece.first + piece.count) for piece in job.ready]

@@ -1,0 +1,330 @@
+"""How the pilots' records change the pool: what is kept, failed, or to be granted again. Pure.
+
+Each event is taken as kept once. A record with outputs that overlaps what is settled is dropped whole; one without
+outputs counts for what is open. Reports of one batch are joined where that loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import rate_key
+from tidemill.node.journal import allocation_of
+from tidemill.site.state import state as s
+from tidemill.site.state.attribution import explain
+from tidemill.site.state.retry import FRUITLESS_MAX, REPORTED_MAX, RETURNS_MAX, decide, failure_class
+from tidemill.site.state.settlement import Tally
+from tidemill.site.state.traces import Ran
+from tidemill.wire import node
+from tidemill.wire.api import FailureReport, Usage
+
+RATE_EVENTS_MAX = 1000.0
+"""A measured rate forgets half of what it knows at so many events."""
+
+NOTES_MAX = 20
+"""Remarks of an allocation's pilots that are kept."""
+
+NOTE_CHARS_MAX = 500
+NOTES_SHOWN = 5
+"""Of them, with each failure."""
+
+RATE_WALL_S_MAX = 3600.0
+"""... or at so many payload seconds."""
+
+
+class BatchOfRecords:
+    """Takes the records of one read of one fleet's journals."""
+
+    def __init__(self, tally: Tally, fleet: s.Fleet) -> None:
+        self._tally = tally
+        self._fleet = fleet
+        self._jobs = tally.state.jobs
+        self._plain: dict[int, tuple[s.Job, IntervalSet, Usage]] = {}
+        self._ran = Ran()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            node.Done: self._done,
+            node.Failed: self._failed,
+            node.Returned: self._returned,
+            node.Started: self._started,
+            node.Ended: self._ended,
+            node.Noted: self._noted,
+        }
+
+    def take(self, records: list[node.Record]) -> None:
+        """Apply the records, then report what is kept without outputs, joined."""
+        seen = self._fleet.seen
+        for record in records:
+            numbers = seen.get(record.p)
+            if numbers is None:
+                numbers = seen[record.p] = IntervalSet()
+            numbers.add(record.s, record.s + 1)
+            if isinstance(record, node.Done | node.Failed):
+                self._ran.add(record)
+            self._handlers[type(record)](record)
+        for report in self._ran.reports():
+            self._tally.report(report)
+        for job, events, usage in self._plain.values():
+            told = usage
+            for first, end in events:
+                self._tally.done(job, first, end, outputs=False, usage=told)
+                told = Usage()
+
+    def _done(self, record: node.Done) -> None:
+        job = self._jobs.get(record.job)
+        if job is None:
+            return
+        first, end = record.first, record.first + record.count
+        self._ungrant(job, record.grant, first, end)
+        self._measure(job, record)
+        if record.outputs:
+            self._done_with_outputs(job, record)
+            return
+        taken = self._plain.get(job.id)
+        if taken is None:
+            taken = self._plain[job.id] = (job, IntervalSet(), Usage())
+        undone = job.open.within(first, end)
+        for at, until in undone:
+            self._tally.close(job, at, until)
+            job.done.add(at, until)
+            taken[1].add(at, until)
+        if undone:
+            job.fruitless = job.returns = 0
+            _add(taken[2], record)
+
+    def _done_with_outputs(self, job: s.Job, record: node.Done) -> None:
+        first, end = record.first, record.first + record.count
+        if not job.open.covers(first, end):
+            self._again(job, self._free(job, first, end))
+            return
+        job.fruitless = job.returns = 0
+        job.parts.append(s.Part(first, record.count, self._fleet.name, record.outputs))
+        job.done.add(first, end)
+        usage = Usage()
+        _add(usage, record)
+        self._tally.done(job, first, end, outputs=True, usage=usage)
+
+    def _failed(self, record: node.Failed) -> None:
+        job = self._jobs.get(record.job)
+        if job is None:
+            return
+        first, end = record.first, record.first + record.count
+        if record.grant not in job.grants:
+            return  # taken back already: those events are granted again or done
+        self._ungrant(job, record.grant, first, end)
+        undone = self._free(job, first, end)
+        if not undone:
+            return
+        failure, message = _why(job, record)
+        verdict = decide(
+            failure,
+            undone,
+            culprit=record.event,
+            failures=job.failures,
+            retries=job.spec.retries,
+        )
+        evidence = self._evidence(record, failure, message)
+        for event in verdict.counted:
+            job.failures[event] = job.failures.get(event, 0) + 1
+        if job.id >= s.STEP_BASE and verdict.failed:
+            self._tally.end_step(job, evidence)
+            return
+        for event in verdict.failed:
+            self._flush(job)
+            self._tally.fail(job, event, evidence)
+        if not verdict.failed:
+            self._report(job, record, evidence)
+        if not verdict.counted:
+            job.fruitless += 1
+        if job.fruitless > FRUITLESS_MAX and failure is not FailureClass.PREEMPTED:
+            self._give_back(job, evidence)
+            return
+        self._tally.make_ready(job, verdict.again)
+
+    def _returned(self, record: node.Returned) -> None:
+        """The lead gives it to another pilot. Only work that pilot after pilot cannot fit in is taken from it."""
+        job = self._jobs.get(record.job)
+        if job is None or record.reason not in ("no_fit", "walltime") or record.p == job.returned_by:
+            return
+        job.returned_by = record.p
+        job.returns += 1
+        if job.returns < RETURNS_MAX:
+            return
+        why = [note for note in self._notes(record.p) if note.startswith("memory ")]
+        message = (
+            f"{RETURNS_MAX} pilots in turn returned events {record.first}-{record.first + record.count - 1} as "
+            f"`{record.reason}`: they fit into no allocation of this site"
+            + "".join(f"; {each.removeprefix('memory no_fit: ')}" for each in why[-1:])
+        )
+        pieces = [piece for held in job.grants.values() for piece in held.open]
+        self._tally.forget_grants(job, cancel=True)
+        self._again(job, [piece for at, until in pieces for piece in job.open.within(at, until)])
+        self._give_back(job, Evidence(failure=FailureClass.WALLTIME, message=message))
+
+    def _started(self, record: node.Started) -> None:
+        allocation = self._tally.state.allocations.get(record.allocation)
+        if allocation is not None:
+            allocation.pilots += 1
+
+    def _ended(self, record: node.Ended) -> None:
+        self._fleet.ended[record.p] = record.s
+        allocation = self._tally.state.allocations.get(allocation_of(record.p))
+        if allocation is not None:
+            allocation.pilots_ended += 1
+            allocation.busy_us += record.busy_us
+            allocation.slot_us += record.slot_us
+
+    def _noted(self, record: node.Noted) -> None:
+        """Counts for nothing: it is kept for people, beside what happened there."""
+        allocation = self._tally.state.allocations.get(allocation_of(record.p))
+        if allocation is not None:
+            allocation.notes = with_note(allocation.notes, record)
+
+    # ---- steps they share ----
+
+    def _ungrant(self, job: s.Job, grant: int, first: int, end: int) -> None:
+        held = job.grants.get(grant)
+        if held is None:  # taken back long ago, or of another life of the job
+            _unready(job, first, end)
+            if not job.ready:
+                self._tally.unready(job)
+            return
+        held.open.remove(first, end)
+        if not held.open:
+            del job.grants[grant]
+            self._tally.state.fleets[held.fleet].open -= 1
+
+    def _free(self, job: s.Job, first: int, end: int) -> list[tuple[int, int]]:
+        """The open events that neither another grant nor the backlog holds: someone else may be at them already."""
+        undone = job.open.within(first, end)
+        if not undone or not (job.grants or job.ready):
+            return undone
+        busy = IntervalSet()
+        for held in job.grants.values():
+            for at, until in held.open.within(first, end):
+                busy.add(at, until)
+        for piece in job.ready:
+            if piece.first < end and piece.first + piece.count > first:
+                busy.add(piece.first, piece.first + piece.count)
+        return [gap for at, until in undone for gap in busy.missing(at, until)]
+
+    def _again(self, job: s.Job, undone: list[tuple[int, int]]) -> None:
+        self._tally.make_ready(job, [s.Piece(at, until - at) for at, until in undone])
+
+    def _give_back(self, job: s.Job, evidence: Evidence) -> None:
+        """Nothing succeeds here: what no pilot holds goes back to the server."""
+        if job.id >= s.STEP_BASE:
+            self._tally.end_step(job, evidence)
+            return
+        self._flush(job)
+        for piece in job.ready:
+            for first, end in job.open.within(piece.first, piece.first + piece.count):
+                self._tally.release(job, first, end, reason=evidence.message, evidence=evidence)
+        job.ready.clear()
+        job.fruitless = job.returns = 0
+        self._tally.unready(job)
+
+    def _flush(self, job: s.Job) -> None:
+        """Report what is kept of the job so far, so that its reports stay in the order of what happened."""
+        taken = self._plain.pop(job.id, None)
+        if taken is None:
+            return
+        told = taken[2]
+        for first, end in taken[1]:
+            self._tally.done(job, first, end, outputs=False, usage=told)
+            told = Usage()
+
+    def _report(self, job: s.Job, record: node.Failed, evidence: Evidence) -> None:
+        if job.reported >= REPORTED_MAX or job.id >= s.STEP_BASE:
+            return
+        job.reported += 1
+        lease = self._tally.lease_of(job, record.first)
+        self._tally.report(
+            FailureReport(
+                n=0,
+                lease=lease.lease if lease else 0,
+                job=job.id,
+                first=record.first,
+                count=record.count,
+                event=record.event,
+                final=False,
+                evidence=evidence,
+            )
+        )
+
+    def _notes(self, pilot: str) -> list[str]:
+        allocation = self._tally.state.allocations.get(allocation_of(pilot))
+        return [] if allocation is None else allocation.notes[-NOTES_SHOWN:]
+
+    def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
+        return Evidence(
+            failure=failure,
+            message=message,
+            exit_status=record.exit_status,
+            signal=record.signal,
+            stderr_tail=record.stderr_tail,
+            node=record.p,
+            allocation=allocation_of(record.p),
+            at_us=record.at_us,
+            notes=self._notes(record.p),
+        )
+
+    def _measure(self, job: s.Job, record: node.Done) -> None:
+        app = rate_key(job.spec.app or "", job.spec.resources.width)
+        rate = self._tally.state.rates.get(app)
+        if rate is None:
+            rate = self._tally.state.rates[app] = s.Rate()
+        rate.wall_s += (record.wall_us - record.setup_us) / 1e6
+        rate.events += record.count
+        while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
+            rate.events /= 2
+            rate.wall_s /= 2
+
+
+def with_note(notes: list[str], record: node.Noted) -> list[str]:
+    """An allocation's remarks, the newest last, with one more. What comes again with other numbers takes the place of
+    what was there; what a node's counters saw each minute is for metrics alone."""
+    if (record.topic, record.mode) == ("io", "usage"):
+        return notes
+    text = note_text(record)
+    head = f"io {record.mode}" if record.topic == "io" else text.partition(" (")[0]
+    return [*(each for each in notes if not each.startswith(head)), text][-NOTES_MAX:]
+
+
+def note_text(record: node.Noted) -> str:
+    """A remark of a pilot in words: `image fuse: image `sw` (bytes 81800000, show_ms 12)`."""
+    numbers = ", ".join(f"{name} {number}" for name, number in sorted(record.numbers.items()))
+    text = f"{record.topic} {record.mode}" + (f": {record.message}" if record.message else "")
+    return (text + (f" ({numbers})" if numbers else ""))[:NOTE_CHARS_MAX]
+
+
+def _why(job: s.Job, record: node.Failed) -> tuple[FailureClass, str]:
+    failure = failure_class(record.failure)
+    is_wide = job.spec.resources.width is not None
+    return explain(record, failure) if is_wide else (failure, record.message)
+
+
+def _unready(job: s.Job, first: int, end: int) -> None:
+    """Events that turn out to be done wait for nothing more."""
+    if not any(piece.first < end and piece.first + piece.count > first for piece in job.ready):
+        return
+    ready: list[s.Piece] = []
+    for piece in job.ready:
+        last = piece.first + piece.count
+        for at, until in ((piece.first, min(last, first)), (max(piece.first, end), last)):
+            if at < until:
+                ready.append(s.Piece(at, until - at, piece.chunk_max))
+    job.ready = ready
+
+
+def _add(usage: Usage, record: node.Done) -> None:
+    usage.payloads += record.payloads
+    usage.wall_us += record.wall_us
+    usage.setup_us += record.setup_us
+    usage.user_us += record.user_us
+    usage.system_us += record.system_us
+    usage.rss_kb = max(usage.rss_kb, record.rss_kb)
+    usage.read_bytes += record.read_bytes or 0
+    usage.write_bytes += record.write_bytes or 0

@@ -1,0 +1,210 @@
+"""The bookkeeping that all entries of the site's log share: settling leases, reports, the backlog. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.model.failure import Evidence
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import JobSpec, Width
+from tidemill.site.state import state as s
+from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, Usage
+
+_encode = msgspec.json.encode
+
+
+class WideLoad(NamedTuple):
+    """What makes open events of payloads that span nodes alike; 0 = not told by the job."""
+
+    width: Width
+    app: str
+    event_s: float
+    timeout_s: float
+
+
+class Tally:
+    """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
+    `load`, the number of open events by application and cores of a slot (0 = the application's).
+
+    Jobs whose payloads span nodes stand apart: `wide`, their backlogs by number of nodes; `wide_load`, their open
+    events alike."""
+
+    def __init__(self, state: s.SiteState) -> None:
+        self.state = state
+        self.backlog: dict[int, None] = {}
+        self.wide: dict[int, dict[int, None]] = {}
+        for job in state.jobs.values():
+            if job.ready:
+                self._backlog(job)[job.id] = None
+        self.spec_bytes = sum(job.spec_bytes for job in state.jobs.values())
+        self.load: dict[tuple[str, int], int] = {}
+        self.wide_load: dict[WideLoad, int] = {}
+        for job in state.jobs.values():
+            self._weigh(job, len(job.open))
+
+    def open_up(self, job: s.Job, first: int, end: int) -> None:
+        """These events are to be run here."""
+        self._weigh(job, job.open.add(first, end))
+
+    def close(self, job: s.Job, first: int, end: int) -> None:
+        """These events are no longer to be run here."""
+        self._weigh(job, -job.open.remove(first, end))
+
+    def _weigh(self, job: s.Job, events: int) -> None:
+        asked = job.spec.resources
+        width = asked.width
+        if width is None:
+            key = (job.spec.app or "", asked.cores or 0)
+            self.load[key] = self.load.get(key, 0) + events
+        else:
+            wide = WideLoad(width, job.spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
+            self.wide_load[wide] = self.wide_load.get(wide, 0) + events
+
+    def _backlog(self, job: s.Job) -> dict[int, None]:
+        width = job.spec.resources.width
+        return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
+
+    def specify(self, job: s.Job, spec: JobSpec) -> None:
+        """The server told what the job is."""
+        size = len(_encode(spec))
+        self.spec_bytes += size - job.spec_bytes
+        job.spec, job.spec_bytes = spec, size
+
+    def unready(self, job: s.Job) -> None:
+        """The job has nothing to grant."""
+        self._backlog(job).pop(job.id, None)
+
+    def report(self, report: Report) -> None:
+        """Number a report and keep it until the server acknowledges it."""
+        report.n = self.state.next_report
+        self.state.next_report += 1
+        self.state.reports.append(report)
+
+    def make_ready(self, job: s.Job, pieces: list[s.Piece]) -> None:
+        """Put undone events into the backlog. What failed already waits behind what did not."""
+        if pieces:
+            job.ready += pieces
+            self._backlog(job)[job.id] = None
+
+    def lease_of(self, job: s.Job, event: int) -> s.Lease | None:
+        """The newest lease that holds the event."""
+        for lease in reversed(job.leases):
+            if lease.first <= event < lease.first + lease.count:
+                return lease
+        return None
+
+    def settle(self, job: s.Job, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Take events that are open out of their leases; the pieces (lease, first, count) to report on."""
+        self.close(job, first, end)
+        pieces: list[tuple[int, int, int]] = []
+        at = first
+        while at < end:
+            lease = self.lease_of(job, at)
+            if lease is None:  # events of a step have no lease
+                break
+            until = min(end, lease.first + lease.count)
+            for other in job.leases:  # a newer lease of the same events begins inside this one
+                if other is not lease and at < other.first < until and _newer(job, other, lease):
+                    until = other.first
+            pieces.append((lease.lease, at, until - at))
+            self._close(job, lease, until - at)
+            at = until
+        return pieces
+
+    def done(self, job: s.Job, first: int, end: int, *, outputs: bool, usage: Usage) -> None:
+        """Report events as kept; the usage goes with the first piece."""
+        told = usage
+        for lease, at, count in self.settle(job, first, end):
+            self.report(
+                DoneReport(n=0, lease=lease, job=job.id, first=at, count=count, outputs=outputs, usage=told)
+            )
+            told = Usage()
+
+    def fail(self, job: s.Job, event: int, evidence: Evidence) -> None:
+        """Report an event as failed for good."""
+        for lease, first, count in self.settle(job, event, event + 1):
+            self.report(
+                FailureReport(
+                    n=0,
+                    lease=lease,
+                    job=job.id,
+                    first=first,
+                    count=count,
+                    event=event,
+                    final=True,
+                    evidence=evidence,
+                )
+            )
+
+    def release(
+        self, job: s.Job, first: int, end: int, *, reason: str, evidence: Evidence | None = None
+    ) -> None:
+        """Give open events back to the server."""
+        for lease, at, count in self.settle(job, first, end):
+            self.report(
+                ReleaseReport(
+                    n=0, lease=lease, job=job.id, first=at, count=count, reason=reason, evidence=evidence
+                )
+            )
+
+    def forget_grants(self, job: s.Job, *, cancel: bool) -> None:
+        """No grant of the job counts any more; with `cancel` the leads are told to stop its payloads."""
+        for held in job.grants.values():
+            fleet = self.state.fleets[held.fleet]
+            fleet.open -= 1
+            if cancel and job.id not in fleet.cancels[-1:]:
+                fleet.cancels.append(job.id)
+        job.grants.clear()
+
+    def drop(self, job_id: int) -> None:
+        """Forget a job: leases, grants (its payloads are stopped), parts, delivery, steps."""
+        self.state.deliveries.pop(job_id, None)
+        self.drop_steps(job_id)
+        job = self.state.jobs.pop(job_id, None)
+        if job is None:
+            return
+        self.unready(job)
+        self._weigh(job, -len(job.open))
+        self.spec_bytes -= job.spec_bytes
+        self.state.leases_open -= len(job.leases)
+        self.forget_grants(job, cancel=True)
+
+    def drop_parts(self, job_id: int) -> None:
+        """The job's outputs are delivered: its parts and steps are no longer needed."""
+        self.drop_steps(job_id)
+        job = self.state.jobs.get(job_id)
+        if job is not None:
+            job.parts = []
+
+    def drop_steps(self, job_id: int) -> None:
+        """Forget the job's own steps, which are few."""
+        if job_id >= s.STEP_BASE or not self.state.steps:
+            return
+        start = s.STEP_BASE + job_id * s.STEPS_MAX
+        for step in range(start, start + s.STEPS_MAX):
+            if step in self.state.jobs:
+                self.drop(step)
+                self.state.steps -= 1
+                self.state.step_evidence.pop(step, None)
+                self.state.forgotten.append(step)
+
+    def end_step(self, job: s.Job, evidence: Evidence) -> None:
+        """A step failed for good, and with it the delivery that needs it: the agent tells, see `Delivered`."""
+        self._weigh(job, -len(job.open))
+        job.open = IntervalSet()
+        job.ready.clear()
+        self.unready(job)
+        self.forget_grants(job, cancel=True)
+        self.state.step_evidence[job.id] = evidence
+
+    def _close(self, job: s.Job, lease: s.Lease, count: int) -> None:
+        lease.open -= count
+        if lease.open <= 0:
+            job.leases.remove(lease)
+            self.state.leases_open -= 1
+
+
+def _newer(job: s.Job, one: s.Lease, other: s.Lease) -> bool:
+    return job.leases.index(one) > job.leases.index(other)

@@ -1,0 +1,183 @@
+"""SITE/metrics.prom: what the agent counts, in Prometheus' text format 0.0.4, for node_exporter's textfile collector.
+
+Names and meanings are in `model/metrics.py` and, for people, in docs/metrics.md. Counters count since the start of the
+agent. Every sample carries the site's name: several agents may be on one host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemill import __version__, clock
+from tidemill.batch.contract import Calls
+from tidemill.config.site import SiteConfig
+from tidemill.errors import SiteError
+from tidemill.harvest.ledger import UNBOUNDED_S, Ledger
+from tidemill.log import Log
+from tidemill.model.machine import Snapshot
+from tidemill.model.metrics import Sample, render
+from tidemill.model.state import AllocationState
+from tidemill.node.files import write_whole
+from tidemill.site.data.staging import DataFigures
+from tidemill.site.fleet.io_budget import IoShares
+from tidemill.site.link.sync import Sync
+from tidemill.site.nodes.harvesting import Figures, Harvesting
+from tidemill.site.nodes.machine import Machine
+from tidemill.site.state.state import SiteState
+from tidemill.site.watch.exporter import listener_of
+from tidemill.site.watch.remarks import Remarks
+from tidemill.site.watch.summary import Summary
+from tidemill.site.watch.views import node_counts
+
+BEATS = 3
+"""The file is written every so many heartbeats: 15 s unless configured otherwise."""
+
+_log = Log("metrics")
+
+
+class Sources(NamedTuple):
+    """Parts of the agent that tell figures of their own when they are asked."""
+
+    sync: Sync
+    io: IoShares
+    data: Callable[[], DataFigures]
+
+
+class MetricsFile:
+    """Writes the file when it is time, and shows the same to whoever may scrape it."""
+
+    def __init__(
+        self, path: Path, config: SiteConfig, remarks: Remarks, *, summary: Summary, sources: Sources
+    ) -> None:
+        self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
+        self._site = config.name
+        self._remarks, self._summary, self._sources = remarks, summary, sources
+        self._pause_s = BEATS * config.heartbeat_s
+        self._next_s = 0.0
+        self._listener = listener_of(config.metrics)
+
+    def close(self) -> None:
+        """End the listener."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
+        """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._pause_s
+        text = render(self._samples(state, harvesting, machine, calls), common=(("site", self._site),))
+        if self._listener is not None:
+            self._listener.text = text.encode()
+        for path in self._paths:
+            try:
+                write_whole(path, text.encode(), mode=0o644)
+            except SiteError as error:
+                _log.warning("metrics.unwritten", reason=error.message)
+
+    def _samples(
+        self, state: SiteState, harvesting: Harvesting, machine: Machine, calls: Calls
+    ) -> list[Sample]:
+        samples = [
+            Sample("tidemill_info", 1, (("version", __version__),)),
+            *self._summary.samples(),
+            Sample("tidemill_sync_seconds", self._sources.sync.last_s),
+            Sample("tidemill_sync_failures_total", self._sources.sync.failed),
+            Sample("tidemill_reports_waiting", len(state.reports)),
+            *_of_calls(calls),
+            *_of_machine(machine.snapshot),
+            *_of_state(state, harvesting.figures),
+            *_of_ledger(machine.ledger),
+            Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
+            Sample("tidemill_startup_seconds", machine.costs.startup_s),
+            *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
+            *_of_io(self._sources.io),
+            *_of_data(self._sources.data()),
+        ]
+        for (topic, mode), count in sorted(self._remarks.counts.items()):
+            samples.append(Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode))))
+        if machine.reads_snapshots:
+            totals = harvesting.harm.day(clock.now_us() / 1e6)
+            samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
+            samples.append(Sample("tidemill_harm_today_jobs", totals.delayed))
+        return samples
+
+
+def _of_calls(calls: Calls) -> Iterator[Sample]:
+    yield Sample("tidemill_batch_calls_total", calls.queries, (("kind", "query"),))
+    yield Sample("tidemill_batch_calls_total", calls.actions, (("kind", "action"),))
+    yield Sample("tidemill_batch_failures_total", calls.failures)
+    yield Sample("tidemill_batch_slow_total", calls.slow)
+    yield Sample("tidemill_batch_bytes_total", calls.bytes)
+    yield Sample("tidemill_batch_seconds_total", calls.seconds)
+    yield Sample("tidemill_batch_last_seconds", calls.last_s)
+    yield Sample("tidemill_batch_interval_factor", calls.interval_factor)
+
+
+def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
+    if snapshot is None:
+        return
+    counts = node_counts(snapshot)
+    for state in ("idle", "regular", "ours", "other"):
+        yield Sample("tidemill_nodes", counts[state], (("state", state),))
+
+
+def _of_state(state: SiteState, figures: Figures) -> Iterator[Sample]:
+    counts = Counter(allocation.state for allocation in state.allocations.values())
+    for each in AllocationState:
+        yield Sample("tidemill_allocations", counts[each], (("state", each.value),))
+    yield Sample("tidemill_starts_total", figures.starts)
+    yield Sample("tidemill_cancels_total", figures.cancels, (("by", "us"),))
+    yield Sample("tidemill_cancels_total", figures.foreign_cancels, (("by", "others"),))
+    yield Sample("tidemill_shortens_total", figures.shortens)
+    yield Sample("tidemill_drained", float(state.stop is not None or state.drained is not None))
+    yield Sample("tidemill_plans_total", figures.plans)
+    yield Sample("tidemill_plan_seconds_total", figures.plan_seconds)
+    yield Sample("tidemill_epoch", state.epoch)
+
+
+def _of_ledger(ledger: Ledger) -> Iterator[Sample]:
+    for line in ledger.lines:
+        for kind, node_s in (
+            ("granted", line.granted_s),
+            ("before", line.before_s),
+            ("settled", line.settled_s),
+            ("in_flight", line.in_flight_s),
+            ("committed", line.committed_s),
+            ("left", line.left_s),
+        ):
+            yield Sample("tidemill_grant_node_seconds", node_s, (("account", line.account), ("kind", kind)))
+    if ledger.node_s_left < UNBOUNDED_S:
+        yield Sample("tidemill_left_node_seconds", ledger.node_s_left)
+
+
+def _of_io(io: IoShares) -> Iterator[Sample]:
+    for area, (ops_per_s, bytes_per_s) in io.budgets.items():
+        label = (("area", area),)
+        if ops_per_s is not None:
+            yield Sample("tidemill_io_budget_ops_per_second", ops_per_s, label)
+        if bytes_per_s is not None:
+            yield Sample("tidemill_io_budget_bytes_per_second", bytes_per_s, label)
+        yield Sample("tidemill_io_ops_total", io.observed[area, "ops"], label)
+        yield Sample("tidemill_io_bytes_total", io.observed[area, "bytes"], label)
+        for kind in ("ops", "bytes"):
+            yield Sample("tidemill_io_over_total", io.over[area, kind], (*label, ("kind", kind)))
+    if io.budgets:
+        yield Sample("tidemill_io_told", io.told_sum())
+
+
+def _of_data(data: DataFigures) -> Iterator[Sample]:
+    for way, done, failed, moved_bytes in data.moves:
+        yield Sample("tidemill_moves_total", done, (("way", way), ("outcome", "done")))
+        yield Sample("tidemill_moves_total", failed, (("way", way), ("outcome", "failed")))
+        yield Sample("tidemill_moves_bytes_total", moved_bytes, (("way", way),))
+    yield Sample("tidemill_data_cache_files", data.files)
+    yield Sample("tidemill_data_cache_bytes", data.pinned_bytes, (("state", "pinned"),))
+    yield Sample("tidemill_data_cache_bytes", data.bytes - data.pinned_bytes, (("state", "idle"),))
+    yield Sample("tidemill_data_cache_requests_total", data.hits, (("outcome", "hit"),))
+    yield Sample("tidemill_data_cache_requests_total", data.misses, (("outcome", "miss"),))
+    yield Sample("tidemill_data_cache_evicted_bytes_total", data.evicted_bytes)

@@ -1,0 +1,214 @@
+"""What people see of this site at the server: its tide by the minute, bad nodes, transfers, grants. Decides nothing.
+
+Told with a sync, at most every `VIEW_S` seconds and only when something is new; what was not answered is told again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from tidemill import clock
+from tidemill.harvest.ledger import HOUR_S
+from tidemill.model.job import JobSpec
+from tidemill.model.machine import NodeState, Snapshot
+from tidemill.model.state import AllocationState
+from tidemill.site.data.deliveries import Deliveries
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.nodes.harvesting import Harvesting
+from tidemill.site.nodes.machine import Machine
+from tidemill.site.state.state import SiteState
+from tidemill.wire.api import (
+    TIDE_POINTS_MAX,
+    VIEW_ROWS_MAX,
+    BadNode,
+    GrantView,
+    SiteView,
+    TidePoint,
+    TransferView,
+)
+
+VIEW_S = 15.0
+SAMPLE_S = 5.0
+NAMES_MAX = 3
+TEXT_MAX = 500
+_REGULAR = (NodeState.BUSY, NodeState.SHARED, NodeState.ENDING)
+
+
+def node_counts(snapshot: Snapshot) -> Counter[str]:
+    """Nodes of a machine that are `idle`, `regular` (others' jobs), `ours`, or `other` (neither: out of service)."""
+    ours = {name for job in snapshot.running if job.ours for name in job.nodes}
+    return Counter(
+        "ours"
+        if node.name in ours
+        else "idle"
+        if node.state is NodeState.IDLE
+        else "regular"
+        if node.state in _REGULAR
+        else "other"
+        for node in snapshot.nodes
+    )
+
+
+class Tide:
+    """Minutes of the machine that the server may not have yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[float]] = {}  # minute -> samples, regular, ours, idle, away
+
+    def note(self, at_s: float, counts: tuple[float, float, float, float]) -> None:
+        """One look at the machine: regular, ours, idle, away."""
+        sums = self._sums.setdefault(int(at_s // 60), [0.0] * 5)
+        for k, value in enumerate((1.0, *counts)):
+            sums[k] += value
+        while len(self._sums) > TIDE_POINTS_MAX:
+            del self._sums[next(iter(self._sums))]
+
+    def points(self) -> list[TidePoint]:
+        """Means of all minutes that are kept."""
+        return [
+            TidePoint(
+                minute=minute, regular=round(regular / n, 2), ours=round(ours / n, 2), idle=round(idle / n, 2),
+                away=round(away / n, 2),
+            )
+            for minute, (n, regular, ours, idle, away) in self._sums.items()
+        ]  # fmt: skip
+
+    def told(self, points: list[TidePoint]) -> None:
+        """The server has these. The last minute may still grow, so that one is told again."""
+        for point in points[:-1]:
+            self._sums.pop(point.minute, None)
+
+
+class Views:
+    """When to tell a view, and what is in it."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        harvesting: Harvesting,
+        granting: Granting,
+        deliveries: Deliveries,
+        *,
+        mode: str,
+    ) -> None:
+        self._machine, self._harvesting = machine, harvesting
+        self._granting, self._deliveries = granting, deliveries
+        self._mode = mode
+        self.denied: Callable[[], list[str]] = list  #: submitters whom the site denies
+        self._tide = Tide()
+        self._next_sample_s = 0.0
+        self._next_view_s = 0.0
+        self._sent: SiteView | None = None
+        self._told: SiteView | None = None
+
+    def look(self, state: SiteState) -> None:
+        """Count nodes when it is time."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_sample_s:
+            return
+        self._next_sample_s = now_s + SAMPLE_S
+        snapshot = self._machine.snapshot
+        if snapshot is not None:
+            found = node_counts(snapshot)
+            counts = (found["regular"], found["ours"], found["idle"], found["other"])
+        else:
+            active = (a.nodes for a in state.allocations.values() if a.state is AllocationState.ACTIVE)
+            ours = sum(active)
+            counts = (0, ours, max(0, self._machine.nodes - ours), 0)
+        self._tide.note(clock.now_us() / 1e6, counts)
+
+    def take(self, state: SiteState) -> SiteView | None:
+        """What the next sync tells; None = nothing new, or it is too soon."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_view_s:
+            return None
+        self._next_view_s = now_s + VIEW_S
+        transfers = list(self._transfers(state))
+        bad = self._machine.bad.serving()
+        view = SiteView(
+            tide=self._tide.points(),
+            bad_nodes=[
+                BadNode(
+                    node=each.node, since_us=int(each.since_s * 1e6), until_us=int(each.until_s * 1e6),
+                    why=each.why[:TEXT_MAX], evidence=[text[:TEXT_MAX] for text in each.evidence],
+                )
+                for each in bad[:VIEW_ROWS_MAX]
+            ],
+            bad_nodes_total=len(bad),
+            transfers=transfers[:VIEW_ROWS_MAX],
+            transfers_total=len(transfers),
+            grants=list(self._grants())[:VIEW_ROWS_MAX],
+            mode=self._mode,
+            waits_for=(self._harvesting.waits_for or "")[:TEXT_MAX],
+            stopped=state.stop.reason[:TEXT_MAX] if state.stop is not None else "",
+            denied=[name[:TEXT_MAX] for name in self.denied()[:VIEW_ROWS_MAX]],
+        )  # fmt: skip
+        if view == self._told:
+            return None
+        self._sent = view
+        return view
+
+    def answered(self) -> None:
+        """The last sync was answered: what it told needs not be told again."""
+        if self._sent is not None:
+            self._tide.told(self._sent.tide)
+            self._told, self._sent = self._sent, None
+
+    def unanswered(self) -> None:
+        """The last sync came to nothing: what it told is told with the next one."""
+        if self._sent is not None:
+            self._sent, self._next_view_s = None, 0.0
+
+    def _transfers(self, state: SiteState) -> Iterator[TransferView]:
+        for job, tries in self._granting.staging_now():
+            if job in state.jobs:
+                yield _inputs(job, state.jobs[job].spec, tries)
+        for job, tries, under_way in self._deliveries.standing():
+            if job in state.jobs:
+                yield _outputs(job, state.jobs[job].spec, tries, under_way)
+
+    def _grants(self) -> Iterator[GrantView]:
+        for line in self._machine.ledger.lines:
+            yield GrantView(
+                account=line.account, granted=line.granted_s / HOUR_S, used=line.used_s / HOUR_S,
+                open=line.committed_s / HOUR_S, left=line.left_s / HOUR_S,
+            )  # fmt: skip
+
+
+def _inputs(job: int, spec: JobSpec, tries: int) -> TransferView:
+    names = [each.name for each in spec.inputs]
+    places = [place(each.url) for each in spec.inputs]
+    return _transfer(job, "in", (names, places), tries=tries, under_way=True)
+
+
+def _outputs(job: int, spec: JobSpec, tries: int, under_way: bool) -> TransferView:
+    outputs = spec.outputs or []
+    places = [place(each.url or spec.output_dir or "") for each in outputs] or [place(spec.output_dir or "")]
+    return _transfer(job, "out", ([each.name for each in outputs], places), tries=tries, under_way=under_way)
+
+
+def _transfer(
+    job: int, way: str, files: tuple[list[str], list[str]], *, tries: int, under_way: bool
+) -> TransferView:
+    names, places = files
+    return TransferView(
+        job=job, way=way, names=[each[:TEXT_MAX] for each in names[:NAMES_MAX]],
+        places=list(dict.fromkeys(places))[:NAMES_MAX], tries=tries, under_way=under_way,
+    )  # fmt: skip
+
+
+def place(url: str) -> str:
+    """Scheme and host of a URL: never the rest, in which there may be a secret."""
+    if not url:
+        return "the site's output directory"
+    if url.startswith("job:"):
+        return "another job's output"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "unreadable URL"
+    if not parts.scheme or parts.scheme == "file":
+        return "the site's file systems"
+    return f"{parts.scheme}://{parts.hostname or ''}"[:TEXT_MAX]
