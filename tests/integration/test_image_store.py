@@ -14,8 +14,8 @@ import pytest
 from tests.integration.image_world import OLD_S, build_tree, build_used, needs, place, write_release
 
 from tidemill import clock
-from tidemill.cli.abilities import site_images
 from tidemill.cli.main import main
+from tidemill.cli.site.node import site_images
 from tidemill.errors import ConfigError, SiteError
 from tidemill.image.catalogue import Kept, find_recipe, own_bytes, read_store
 from tidemill.image.listing import read_listing

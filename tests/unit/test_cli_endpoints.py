@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tidemill.cli.endpoints import examine_broker, examine_endpoints
+from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
 from tidemill.client.authority import Authority, Wanted
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.cli.site_status import (
+from tidemill.cli.site.status import (
     away_text,
     metrics_lines,
     mode_text,

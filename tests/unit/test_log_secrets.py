@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.cli.support import MEMBER_BYTES_MAX, Bundle, hide_secrets_of
+from tidemill.cli.start.support import MEMBER_BYTES_MAX, Bundle, hide_secrets_of
 from tidemill.log import CUT, cut_secrets
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2lzcyJ9.c2lnbmF0dXJlX29mX2l0"

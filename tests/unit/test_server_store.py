@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
+import tidemill.server
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher
@@ -19,7 +19,7 @@ from tidemill.server.database.store import Store
 from tidemill.server.database.work import Work
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
-SOURCE = resources.files("tidemill.server")
+SOURCE = Path(tidemill.server.__file__).parent
 
 
 def test_both_databases_know_the_same_statements_and_all_are_used() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tidemill import config
 from tidemill.batch.contract import Facts, PartitionFacts
-from tidemill.cli.site_init import draw
+from tidemill.cli.site.init import draw
 from tidemill.config.site import SiteConfig
 from tidemill.site.setup.advice import advise, is_unconfigured
 from tidemill.site.setup.detection import Login, Suggestion, Wishes, elf_machine, of_node, suggest

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidemill.cli.job import _state_text
+from tidemill.cli.jobs.job import _state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
 from tidemill.server.core.views import Tide

@@ -145,3 +145,13 @@ def client_of(args: argparse.Namespace) -> Any:
 def event_number(text: str) -> int:
     """A number of an event: 0 is one."""
     return 0 if text == "0" else int(count(text))
+
+
+def define_log_format(parser: Parser) -> None:
+    """Define the option of every verb that logs."""
+    parser.add_argument(
+        "--log-format",
+        choices=("json", "text"),
+        default="json",
+        help="one JSON object a line, or one line for people (default: json)",
+    )

@@ -13,6 +13,10 @@ from pathlib import Path
 
 from tidemill.errors import ConfigError
 
+SITE_NAME = "local"
+"""The name of the site that `tidemill up` makes in a home."""
+
+MARK = "# Written by `tidemill up`, again at each start. Remove this line to make the file yours."
 LOCAL_PLACES = (Path("/var/tmp"), Path("/tmp"))
 PREFIX = "tidemill-"
 _LINKED = ("server", "up.lock")

@@ -26,73 +26,84 @@ EXIT_BUG = 70
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "start here": {
-        "quickstart": ("quickstart", "a real campaign on this machine: server, site, jobs, report"),
-        "run": ("run", "run one command many times; starts what is needed"),
-        "up": ("up", "keep a server and a site running on this machine, for yourself"),
-        "doctor": ("doctor", "look for what is wrong on this machine"),
-        "support": ("support", "what somebody needs who is to help, in one file without secrets"),
+        "quickstart": ("start.quickstart", "a real campaign on this machine: server, site, jobs, report"),
+        "run": ("start.run", "run one command many times; starts what is needed"),
+        "up": ("start.up", "keep a server and a site running on this machine, for yourself"),
+        "doctor": ("start.doctor", "look for what is wrong on this machine"),
+        "support": ("start.support", "collect what support staff need in one file, without secrets"),
+        "clean": ("start.clean", "remove what ended jobs and old starts have left"),
     },
     "jobs": {
-        "submit": ("submit", "submit a job file, or one job of an application"),
-        "jobs": ("jobs", "list jobs"),
-        "job show": ("job", "everything about one job"),
-        "job explain": ("job", "why a job waits, and what would change it"),
-        "job cancel": ("job", "cancel jobs or a campaign"),
-        "job retry": ("job", "run what failed again"),
-        "job logs": ("job", "stdout and stderr of a payload"),
-        "top": ("top", "campaigns as they run"),
-        "message submit": ("message", "submit a job file by the message broker"),
-        "message follow": ("message", "state changes of your jobs, as messages tell them"),
-        "outputs ls": ("outputs", "list delivered outputs"),
-        "outputs get": ("outputs", "copy delivered outputs and verify them"),
-        "errors": ("errors", "failures grouped by class and cause"),
-        "report": ("report", "what was done, as tables or one HTML page"),
+        "submit": ("jobs.submit", "submit a job file, or one job of an application"),
+        "jobs": ("jobs.listing", "list jobs"),
+        "job show": ("jobs.job", "everything about one job"),
+        "job explain": ("jobs.job", "why a job waits, and what would change it"),
+        "job cancel": ("jobs.job", "cancel jobs or a campaign"),
+        "job retry": ("jobs.job", "run what failed again"),
+        "job logs": ("jobs.job", "stdout and stderr of a payload"),
+        "top": ("jobs.top", "campaigns as they run"),
+        "message submit": ("jobs.message", "submit a job file by the message broker"),
+        "message follow": ("jobs.message", "state changes of your jobs, as messages tell them"),
+        "outputs ls": ("jobs.outputs", "list delivered outputs"),
+        "outputs get": ("jobs.outputs", "copy delivered outputs and verify them"),
+        "errors": ("jobs.errors", "failures grouped by class and cause"),
+        "report": ("jobs.report", "what was done, as tables or one HTML page"),
     },
     "applications": {
-        "app list": ("app", "the applications that sites offer"),
-        "app show": ("app", "one application with its parameters"),
-        "app check": ("app", "check an application file before it is approved"),
+        "app list": ("software.applications", "the applications that sites offer"),
+        "app show": ("software.applications", "one application with its parameters"),
+        "app check": ("software.applications", "check an application file before it is approved"),
     },
     "shared file systems": {
-        "trace": ("trace", "run a command and count what it asks of file systems"),
-        "trace show": ("trace", "the table of a saved profile"),
-        "trace merge": ("trace", "several runs as one profile"),
-        "trace explain": ("trace", "which search paths cause the failing look-ups, and what avoids them"),
-        "image build": ("image", "pack the software that a trace used, or whole trees, into an image"),
-        "image list": ("image", "the images of a store"),
-        "image inspect": ("image", "what an image holds and where it came from"),
-        "image verify": ("image", "whether an image is whole, and what of its sources changed since"),
-        "image gc": ("image", "remove images that no application names"),
-        "image export": ("image", "write an image as one squashfs file"),
-        "image run": ("image", "run a command in an image"),
+        "trace": ("software.trace", "run a command and count what it asks of file systems"),
+        "trace show": ("software.trace", "the table of a saved profile"),
+        "trace merge": ("software.trace", "several runs as one profile"),
+        "trace explain": (
+            "software.trace",
+            "which search paths cause the failing look-ups, and what avoids them",
+        ),
+        "image build": (
+            "software.image",
+            "pack the software that a trace used, or whole trees, into an image",
+        ),
+        "image list": ("software.image", "the images of a store"),
+        "image inspect": ("software.image", "what an image holds and where it came from"),
+        "image verify": (
+            "software.image",
+            "whether an image is whole, and what of its sources changed since",
+        ),
+        "image gc": ("software.image", "remove images that no application names"),
+        "image export": ("software.image", "write an image as one squashfs file"),
+        "image run": ("software.image", "run a command in an image"),
     },
-    "services": {
-        "server run": ("server", "run the server"),
-        "server init": ("server", "write a commented server.toml"),
-        "server upgrade": ("server", "bring the database to this version"),
-        "server notify": ("server", "send a test message to somebody"),
-        "server broker-setup": ("broker", "users, rights and queues that RabbitMQ needs for messages"),
-        "site init": ("site_init", "look at the machine and write a commented site.toml"),
-        "site check": ("site_edit", "check a site.toml and what it names"),
-        "site enable": ("site_edit", "let a site that observes submit jobs, and set its bounds"),
-        "site run": ("site", "run a site's agent"),
-        "site status": ("site_status", "what a site does"),
-        "site drain": ("site", "stop a site: nothing new starts, nodes are given back"),
-        "site resume": ("site", "let a stopped site work again"),
-        "site deny": ("site", "let nothing of a submitter run at a site"),
-        "site allow": ("site", "let a submitter's jobs run there again"),
-        "site harm": ("harm", "how long others' jobs waited because of us, with the evidence"),
-        "windows": ("windows", "idle nodes, and until when nobody needs them"),
+    "server": {
+        "server run": ("server.service", "run the server"),
+        "server init": ("server.service", "write a commented server.toml"),
+        "server upgrade": ("server.service", "bring the database to this version"),
+        "server notify": ("server.service", "send a test message to somebody"),
+        "server broker-setup": ("server.broker", "users, rights and queues that RabbitMQ needs for messages"),
+        "audit": ("server.audit", "who ran what in an allocation or on a node; is the log of changes whole"),
+        "certs init": ("server.certs", "make a small CA for a collaboration that has none"),
+        "certs issue": ("server.certs", "make a key pair for the server, a submitter, a site or an operator"),
+        "certs show": ("server.certs", "what certificates say and when they end"),
+        "certs revoke": ("server.certs", "take certificates back"),
+    },
+    "sites": {
+        "site init": ("site.init", "look at the machine and write a commented site.toml"),
+        "site check": ("site.check", "check a site.toml and what it names"),
+        "site enable": ("site.check", "let a site that observes submit jobs, and set its bounds"),
+        "site run": ("site.agent", "run a site's agent"),
+        "site status": ("site.status", "what a site does"),
+        "site drain": ("site.agent", "stop a site: nothing new starts, nodes are given back"),
+        "site resume": ("site.agent", "let a stopped site work again"),
+        "site deny": ("site.agent", "let nothing of a submitter run at a site"),
+        "site allow": ("site.agent", "let a submitter's jobs run there again"),
+        "site harm": ("site.harm", "how long others' jobs waited because of us, with the evidence"),
+        "windows": ("site.windows", "idle nodes, and until when nobody needs them"),
         "simulate": (
-            "simulate",
+            "site.simulate",
             "replay a machine's log: what would be harvested, and who would wait for it",
         ),
-        "audit": ("audit", "who ran what in an allocation or on a node; is the log of changes whole"),
-        "certs init": ("certs", "make a small CA for a collaboration that has none"),
-        "certs issue": ("certs", "make a key pair for the server, a submitter, a site or an operator"),
-        "certs show": ("certs", "what certificates say and when they end"),
-        "certs revoke": ("certs", "take certificates back"),
-        "clean": ("clean", "remove what ended jobs and old starts have left"),
     },
 }
 VERBS: dict[str, tuple[str, str]] = {verb: each for group in GROUPS.values() for verb, each in group.items()}
@@ -130,7 +141,7 @@ def _run(words: list[str]) -> int:
         return EXIT_DONE
     is_family = words[0] not in VERBS and bool(family_of(words[0]))
     if len(words) == 2 and words[1] in ("-h", "--help") and is_family:
-        print("\n".join(f"tidemill {verb:<16} {VERBS[verb][1]}" for verb in family_of(words[0])))
+        print("\n".join(f"tidemill {verb:<20} {VERBS[verb][1]}" for verb in family_of(words[0])))
         return EXIT_DONE
     verb, rest = find_verb(words)
     command = load(verb)
@@ -187,7 +198,7 @@ def overview() -> str:
     ]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]
-        lines += [f"  {verb:<16} {about}" for verb, (_, about) in verbs.items()]
+        lines += [f"  {verb:<20} {about}" for verb, (_, about) in verbs.items()]
     lines += ["", "`tidemill VERB --help` explains a verb; `tidemill --version` tells the version."]
     return "\n".join(lines)
 

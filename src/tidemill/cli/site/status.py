@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import Namespace
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.findings import wrapped
-from tidemill.cli.site_edit import define_directory, read_site, site_directory
+from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
 from tidemill.cli.terminal import show, show_json
-from tidemill.errors import UNDECODABLE, ConfigError, TidemillError
+from tidemill.errors import UNDECODABLE, TidemillError
 from tidemill.report.tables import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
@@ -371,18 +370,6 @@ def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:
     except TidemillError as error:
         return None, error.message
     return (rows[0], "") if rows else (None, "does not know this site yet")
-
-
-def owner_of(directory: Path) -> dict[str, Any] | None:
-    """The newest epoch of the site directory, and whether its agent has left. Raises ConfigError."""
-    newest = max((directory / "epoch").glob("*.json"), default=None)
-    if newest is None:
-        return None
-    try:
-        told: dict[str, Any] = json.loads(newest.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"failed to read `{newest}`: {error}") from error
-    return {**told, "ended": newest.with_suffix(".ended").exists()}
 
 
 def _owner_text(owner: dict[str, Any] | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, duration, memory
-from tidemill.cli.submit import check_width, checked_url, define_width, inputs_of
+from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text, count_text, duration_text, rate_text, ratio
@@ -238,7 +238,7 @@ def _environment(extra: list[str]) -> dict[str, str]:
 
 def _client(args: Namespace) -> Client:
     """The server named, or found, or a new private one."""
-    from tidemill.cli.up import start_detached
+    from tidemill.cli.start.up import start_detached
     from tidemill.client.client import Client
     from tidemill.client.home import find_server, home_dir
 

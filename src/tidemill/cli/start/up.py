@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidemill import __version__, clock
 from tidemill.cli.arguments import Command, Parser, count
+from tidemill.cli.home_parts import MARK, SITE_NAME
 from tidemill.cli.terminal import say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
 
@@ -27,8 +28,6 @@ READY_S = 60.0  #: how long server and site may take to answer
 STOP_S = 60.0  #: how long `--stop` waits
 LOCK_TRIES = 10
 DEATHS_MAX = 5  #: a child that dies so often before it ever answered is given up
-SITE_NAME = "local"
-MARK = "# Written by `tidemill up`, again at each start. Remove this line to make the file yours."
 
 
 def define(parser: Parser) -> None:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from tidemill.cli.arguments import Command, Parser
-from tidemill.cli.server import server_config
+from tidemill.cli.server.service import server_config
 from tidemill.cli.terminal import hint, say, show
 from tidemill.errors import SiteError
 

@@ -89,7 +89,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
     from tempfile import TemporaryDirectory
 
     from tidemill.batch.open import open_batch, open_cluster
-    from tidemill.cli.site_edit import read_site
+    from tidemill.cli.site.directory import read_site
     from tidemill.config.site import Cluster
     from tidemill.harvest.windows import GUARD_S, Request
 
@@ -119,7 +119,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
 
 def _choose(args: Namespace) -> tuple[str, Path | None]:
     """The batch system, and the site whose configuration counts (None = no site's)."""
-    from tidemill.cli.site_edit import read_site, site_directory
+    from tidemill.cli.site.directory import read_site, site_directory
     from tidemill.client.home import home_dir
 
     if args.dir is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, moment
-from tidemill.cli.site_edit import site_directory
+from tidemill.cli.site.directory import site_directory
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.report.tables import count_text, duration_text
 

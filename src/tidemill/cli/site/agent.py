@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from tidemill.cli.arguments import Command, Parser
-from tidemill.cli.server import define_log_format
-from tidemill.cli.site_edit import define_directory, read_site, site_directory
+from tidemill.cli.arguments import Command, Parser, define_log_format
+from tidemill.cli.site.directory import define_directory, read_site, site_directory
 from tidemill.cli.terminal import hint, say
 from tidemill.errors import ConfigError
 

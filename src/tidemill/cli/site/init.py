@@ -77,8 +77,7 @@ def init(args: Namespace) -> int:
     """Find out, write, probe, write again, tell."""
     import msgspec
 
-    from tidemill.cli.home_parts import split_home
-    from tidemill.cli.up import SITE_NAME
+    from tidemill.cli.home_parts import SITE_NAME, split_home
     from tidemill.client.home import home_dir, make_home
     from tidemill.site.setup.detection import suggest
 
@@ -122,7 +121,7 @@ def _make_private(directory: Path) -> None:
 
 def _check_free(path: Path, home: Path) -> bool:
     """Whether there is a file of `tidemill up` that may be replaced. ConfigError if there is another one."""
-    from tidemill.cli.up import MARK
+    from tidemill.cli.home_parts import MARK
     from tidemill.client.home import up_runs
 
     if not path.exists():

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.configfile import locate, set_keys, write_again
 from tidemill.cli.findings import tell_findings, wrapped
+from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
+from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
@@ -23,33 +25,6 @@ if TYPE_CHECKING:
 VALUE_CHARS_MAX = 60
 
 CERTIFICATE_SOON_US = 14 * 86_400_000_000
-
-
-def site_directory(args: Namespace) -> Path:
-    """The directory of the site that is meant. ConfigError if it is none."""
-    from tidemill.client.home import home_dir
-
-    directory: Path = (args.dir or home_dir(args.home) / "site").absolute()
-    if not (directory / "site.toml").is_file():
-        raise ConfigError(
-            f"`{directory}` is no site directory: it has no site.toml", hint="`tidemill site init` makes one"
-        )
-    return directory
-
-
-def read_site(directory: Path) -> SiteConfig:
-    """Its configuration. Raises ConfigError."""
-    from tidemill import config
-    from tidemill.config.site import SiteConfig
-
-    return config.load(directory / "site.toml", SiteConfig)
-
-
-def define_directory(parser: Parser) -> None:
-    """The argument that names a site."""
-    parser.add_argument(
-        "dir", type=Path, nargs="?", metavar="DIR", help="the site's directory (default: HOME/site)"
-    )
 
 
 def _hours(text: str) -> float:
@@ -151,8 +126,6 @@ def _hint(text: str) -> None:
 
 
 def _agent_lives(directory: Path) -> bool:
-    from tidemill.cli.site_status import owner_of
-
     owner = owner_of(directory)
     return owner is not None and not owner["ended"]
 
@@ -208,8 +181,7 @@ def effective(path: Path, read: SiteConfig) -> list[tuple[str, Any, str]]:
 
 def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterator[Finding]:
     """What the file names, and whether it is there."""
-    from tidemill.cli.doctor import binary_finding
-    from tidemill.cli.endpoints import examine_broker, examine_endpoints
+    from tidemill.cli.site.endpoints import examine_broker, examine_endpoints
 
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")

@@ -88,7 +88,7 @@ def run(args: Namespace) -> int:
 @contextmanager
 def _home(place: Path, *, keep: bool) -> Iterator[Path]:
     """A home of this run alone; what was started there has ended when the block ends, whatever happened."""
-    from tidemill.cli.up import stop_up
+    from tidemill.cli.start.up import stop_up
     from tidemill.client.home import make_home
 
     if shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free < 500_000_000:
@@ -113,7 +113,7 @@ def _home(place: Path, *, keep: bool) -> Iterator[Path]:
 
 def _start(home: Path) -> Client:
     from tidemill import examples
-    from tidemill.cli.up import start_detached
+    from tidemill.cli.start.up import start_detached
     from tidemill.client.client import Client
 
     wanted = set(examples.install(home / "site" / "apps"))
@@ -175,7 +175,7 @@ def _analyse(number: int, job: int, output: str) -> JobSpec:
 
 
 def _report(client: Client, place: Path) -> ReportData:
-    from tidemill.cli.report import write_html
+    from tidemill.cli.jobs.report import write_html
     from tidemill.report.query import gather
 
     data = gather(client)
@@ -184,7 +184,7 @@ def _report(client: Client, place: Path) -> ReportData:
 
 
 def _tell(data: ReportData, place: Path, *, took: float, kept: bool) -> None:
-    from tidemill.cli.report import print_tables
+    from tidemill.cli.jobs.report import print_tables
 
     print_tables(data)
     say("")

@@ -1,4 +1,4 @@
-"""What this node can do, as `tidemill-node doctor` finds it, for `tidemill doctor`."""
+"""This node: whether `tidemill-node` runs here, and what it finds that the node can do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,46 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemill import __version__
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.limitations import Image, of_abilities
 
 TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
+
+VERSION_S = 20
+
+
+def binary_finding(named: Path | None = None) -> Finding:
+    """Whether tidemill-node is there and runs on this host."""
+    from tidemill.node.binary import find_binary
+
+    try:
+        path = named or find_binary()
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False
+        )
+    except ConfigError as error:
+        return Finding("node binary", "fail", error.message, error.hint or "")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(
+            "node binary", "fail", f"`{path}` does not run: {error}", "is it built for this machine?"
+        )
+    if done.returncode != 0:
+        why = done.stderr.strip() or f"exit status {done.returncode}"
+        return Finding(
+            "node binary", "fail", f"`{path}` does not run: {why}", "install `tidemill-node` again"
+        )
+    told = done.stdout.strip()
+    if __version__ not in told:
+        return Finding(
+            "node binary",
+            "warn",
+            f"{path}: `{told}`, tidemill is {__version__}",
+            "install both of the same version",
+        )
+    return Finding("node binary", "ok", f"{path}: {told}")
 
 
 def abilities_findings(args: Namespace) -> Iterator[Finding]:

@@ -238,7 +238,7 @@ def versions() -> dict[str, Any]:
 
 
 def _doctor(args: Namespace, site: Path) -> list[dict[str, Any]]:
-    from tidemill.cli.doctor import examine
+    from tidemill.cli.start.doctor import examine
 
     named = site if (site / "site.toml").is_file() else None
     asked = Namespace(home=args.home, site=named, compute=False, probe_wait=0)
@@ -278,7 +278,7 @@ def _site(bundle: Bundle, site: Path) -> None:
 
 def _status(site: Path) -> str:
     """As `tidemill site status --json`."""
-    from tidemill.cli.site_status import status
+    from tidemill.cli.site.status import status
 
     told = io.StringIO()
     with contextlib.redirect_stdout(told):

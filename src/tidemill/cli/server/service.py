@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser
+from tidemill.cli.arguments import Command, Parser, define_log_format
 from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.terminal import hint, say, show, show_json
 
@@ -26,16 +26,6 @@ def define_run(parser: Parser) -> None:
     define_log_format(parser)
     parser.add_argument(
         "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
-    )
-
-
-def define_log_format(parser: Parser) -> None:
-    """The option of every verb that logs."""
-    parser.add_argument(
-        "--log-format",
-        choices=("json", "text"),
-        default="json",
-        help="one JSON object a line, or one line for people (default: json)",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from tidemill import __version__
 from tidemill.cli.arguments import Command, Parser, duration
 from tidemill.cli.findings import tell_findings
-from tidemill.cli.site_init import PROBE_WAIT_S
+from tidemill.cli.site.init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.report.tables import bytes_text
@@ -58,7 +57,7 @@ def run(args: Namespace) -> int:
 
 def examine(args: Namespace) -> Iterator[Finding]:
     """All findings, in the order of what depends on what."""
-    from tidemill.cli.abilities import abilities_findings
+    from tidemill.cli.site.node import abilities_findings, binary_finding
     from tidemill.client.home import home_dir
 
     yield Finding("tidemill", "ok", f"{__version__}, Python {platform.python_version()} at {sys.executable}")
@@ -74,7 +73,8 @@ def examine(args: Namespace) -> Iterator[Finding]:
 
 def _site(args: Namespace, home: Path) -> Iterator[Finding]:
     """The site named, or the home's own; with --compute one of its compute nodes."""
-    from tidemill.cli.site_edit import examine_site, read_site, site_directory
+    from tidemill.cli.site.check import examine_site
+    from tidemill.cli.site.directory import read_site, site_directory
 
     if args.site is None and not (home / "site" / "site.toml").is_file():
         if args.compute:
@@ -90,8 +90,8 @@ def _site(args: Namespace, home: Path) -> Iterator[Finding]:
 
 
 def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterator[Finding]:
-    from tidemill.cli.abilities import site_images
-    from tidemill.cli.site_init import login_facts, probe_node
+    from tidemill.cli.site.init import login_facts, probe_node
+    from tidemill.cli.site.node import site_images
     from tidemill.site.setup.detection import of_node
     from tidemill.site.setup.limitations import of_abilities
 
@@ -108,37 +108,6 @@ def _compute_node(args: Namespace, directory: Path, read: SiteConfig) -> Iterato
     # the binary's own doctor has tried what the shell probe only looked at
     yield from (each for each in told if each.check != "isolation")
     yield from of_abilities(node.abilities, site_images(directory))
-
-
-def binary_finding(named: Path | None = None) -> Finding:
-    """Whether tidemill-node is there and runs on this host."""
-    from tidemill.node.binary import find_binary
-
-    try:
-        path = named or find_binary()
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except ConfigError as error:
-        return Finding("node binary", "fail", error.message, error.hint or "")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(
-            "node binary", "fail", f"`{path}` does not run: {error}", "is it built for this machine?"
-        )
-    if done.returncode != 0:
-        why = done.stderr.strip() or f"exit status {done.returncode}"
-        return Finding(
-            "node binary", "fail", f"`{path}` does not run: {why}", "install `tidemill-node` again"
-        )
-    told = done.stdout.strip()
-    if __version__ not in told:
-        return Finding(
-            "node binary",
-            "warn",
-            f"{path}: `{told}`, tidemill is {__version__}",
-            "install both of the same version",
-        )
-    return Finding("node binary", "ok", f"{path}: {told}")
 
 
 def _machine() -> Iterator[Finding]:

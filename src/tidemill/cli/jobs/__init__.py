@@ -1,0 +1,1 @@
+"""Verbs of jobs: submit, list, explain, and read what they left."""

@@ -1,0 +1,1 @@
+"""Verbs of applications, traces and images."""

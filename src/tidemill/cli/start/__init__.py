@@ -1,0 +1,1 @@
+"""What a person types first: one command starts what it needs, and says what is wrong."""
