@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fault.world import world
+from tests.worlds.home.world import world
 
 from tidemill.model.job import JobSpec, Resources
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fault.world import namespace_command
+from tests.worlds.home.world import namespace_command
 
 JOB = """campaign = "cron"
 [[job]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.integration.pilot_fleet import program
+from tests.wire_values import program
 
 from tidemill.site.memory import IMAGE_SERVER_MB, SCRATCH_MB_MIN, has_room, images_mb, slot_memory
 from tidemill.site.results import note_text, with_note
