@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,11 +134,9 @@ def test_a_messenger_tells_what_the_server_says_and_that_it_is_away(
     finally:
         messenger.close()
     stranger = Messenger(broker_at(rabbitmq, VHOST, user="ghost"), "cms", retry_s=1)
-    began = time.monotonic()
     with pytest.raises(SiteError, match="at the broker amqps://"):
         stranger.submit(JobSpec(app="sim"))
     stranger.close()
-    assert time.monotonic() - began < 20
 
 
 def test_a_server_notes_who_sent_a_message_and_refuses_who_is_revoked_meanwhile(

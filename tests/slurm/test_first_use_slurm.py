@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 from tests.worlds.batch.person import SlurmPerson
 from tests.worlds.batch.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm and act as its user")
-FIRST_RESULT_S = 60.0  #: five minutes are promised, with the download; a Slurm with idle nodes needs seconds
 
 
 @pytest.mark.timeout(180)
@@ -18,12 +16,9 @@ def test_three_commands_from_the_wheel_to_the_first_result(slurm_cluster: SlurmC
     """The first command, `pip install tidemill`, has happened: the environment of the tests is what it leaves."""
     person = SlurmPerson(slurm_cluster, "first")
     with person.staying():
-        started = time.monotonic()
         person.done("site", "init", "--enable")
         printed = person.done("run", "--", "/bin/sh", "-c", "echo computed by $(id -un)")
-        ended = time.monotonic()
         assert printed == "computed by nobody\n"
-        assert ended - started < FIRST_RESULT_S
         told = slurm_cluster.run("squeue", "-h", "-a", "-t", "all", "-o", "%j %u %N %k").splitlines()
         pilots = [line.split() for line in told if "-e1-" in line.split()[0]]
         assert pilots, told

@@ -81,7 +81,6 @@ def test_a_campaign_runs_on_nodes_that_slurm_has_idle(slurm_cluster: SlurmCluste
 def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: SlurmCluster) -> None:
     with site_on(slurm_cluster) as it:
         number = hold_all(it, 4)
-        sent = time.monotonic()
         theirs = slurm_cluster.run_as_user(
             "sbatch", "--parsable", "-N3", "-t2", "-o/dev/null", "--wrap", "sleep 5", user=OTHER_USER
         ).strip()
@@ -89,7 +88,6 @@ def test_regular_jobs_get_our_nodes_and_the_harm_is_on_record(slurm_cluster: Slu
             lambda: slurm_cluster.run("squeue", "-h", "-j", theirs, "-o", "%T").strip() == "RUNNING",
             "the regular job starts",
         )
-        assert time.monotonic() - sent < 10
         it.wait(
             lambda: any(record["id"] == theirs for record in it.records("regular")), "its wait is on record"
         )

