@@ -44,7 +44,7 @@ from bench.pilots import SITE, application, forget, run_starts
 from bench.slowfs import mount
 from bench.slowfs.mount import Reading, slowfs
 from bench.software import PYTHON, copy_interpreter, make_dead_entries
-from tests.fault.world import Options, world
+from tests.worlds.home.world import Options, world
 
 from tidemill.node.binary import find_binary
 

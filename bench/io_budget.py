@@ -37,7 +37,7 @@ from bench.pilots import SITE, application, run_starts
 from bench.slowfs import mount
 from bench.slowfs.mount import SlowFs, slowfs
 from bench.software import PYTHON, copy_interpreter, make_dead_entries
-from tests.fault.world import world
+from tests.worlds.home.world import world
 
 AREA = Path("/mnt")
 """Where the software is shown, in our own mount namespace: payloads do not see our /tmp."""

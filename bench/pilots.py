@@ -1,6 +1,6 @@
 """Starts by a whole Tidemill: what a campaign of one application asks of a slow shared file system, and its length.
 
-Server, agent, lead and pilots of the local batch system (tests/fault/world.py) run in namespaces of their own.
+Server, agent, lead and pilots of the local batch system (tests/worlds/home/world.py) run in namespaces of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.slowfs.mount import Reading, SlowFs
-from tests.fault.world import World
+from tests.worlds.home.world import World
 
 from tidemill.model.job import JobSpec
 

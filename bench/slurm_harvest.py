@@ -42,7 +42,7 @@ sys.path.insert(0, str(ROOT))
 from bench import slurm_mix as mixes  # noqa: E402
 from bench.slurm_mix import NODES, VARIED_S, Delays, RegularJob, Run, Times  # noqa: E402
 from bench.slurm_play import steady_seeds  # noqa: E402
-from tests.fault.world import Options, World  # noqa: E402
+from tests.worlds.home.world import Options, World  # noqa: E402
 
 from tidemill.harvest.records import RegularStarted, decode  # noqa: E402
 from tidemill.node.journal import JournalTail  # noqa: E402

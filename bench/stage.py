@@ -29,7 +29,7 @@ from tidemill.node.binary import find_binary
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.slowfs.mount import Options, private, slowfs
-from tests.integration.stage_nodes import BLOCK_BYTES, Stage
+from tests.worlds.node.stage_nodes import BLOCK_BYTES, Stage
 
 FAN_OUT = 2  #: as crates/lead/src/sources.rs
 

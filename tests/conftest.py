@@ -14,9 +14,8 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.integration.slurm_cluster import slurm_cluster, slurm_session, start_slurm
 
-__all__ = ["slurm_cluster", "slurm_session", "start_slurm"]
+pytest.register_assert_rewrite("tests.worlds")
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -87,9 +86,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build the node's program where tests need it, before a test's time runs. What does not build the tests tell."""
-    node = sys.modules.get("tests.integration.pilot_fleet")
-    needs = any("integration" in item.path.parts for item in session.items)
-    if node is not None and needs and not session.config.option.collectonly:
+    node = sys.modules.get("tests.worlds.node.pilot_fleet")
+    if node is not None and not session.config.option.collectonly:
         with suppress(subprocess.SubprocessError):
             node.binary()
 

@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.integration.access_world import Certs, Issuer, World, submission, sync
+from tests.worlds.services.access_world import Certs, Issuer, World, submission, sync
 
 from tidemill.server.api import openapi
 from tidemill.server.api.app import Api, make_app

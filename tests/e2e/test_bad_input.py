@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from tests.fault.world import World, world
+from tests.worlds.home.world import World, world
 
 from tidemill.errors import JobError
 from tidemill.model.job import Input, InputKind, JobSpec, Resources

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from tests.fault.processes import snapshot
-from tests.fault.world import World, world
+from tests.worlds.home.processes import snapshot
+from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec, Resources
 from tidemill.wire.api import FailureRow, JobDetail

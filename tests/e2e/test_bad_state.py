@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.fault.oracle import expected_hits, output_bytes
-from tests.fault.world import TIDEMILL, World, namespace_command, world
+from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.world import TIDEMILL, World, namespace_command, world
 
 from tidemill.client import Client
 from tidemill.model.job import JobSpec

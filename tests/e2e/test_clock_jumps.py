@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fault.oracle import expected_hits, output_bytes
-from tests.fault.world import Options, world
+from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.world import Options, world
 
 from tidemill.model.job import JobSpec
 from tidemill.wire.api import SiteRow

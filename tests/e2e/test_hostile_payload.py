@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fault.processes import snapshot
-from tests.fault.world import Options, World, world
+from tests.worlds.home.processes import snapshot
+from tests.worlds.home.world import Options, World, world
 
 HOSTILE = (Path(__file__).parent.parent / "payloads" / "hostile.py").resolve()
 NOBODY, STRANGER = 65534, 65533

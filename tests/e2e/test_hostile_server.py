@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.e2e.hostile_world import OPEN_MAX, PER_MIN_MAX, PROGRAM, SECRET, Site, prey
+from tests.worlds.home.hostile_world import OPEN_MAX, PER_MIN_MAX, PROGRAM, SECRET, Site, prey
 
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, InputKind, JobSpec, Output, OutputKind

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault.world import namespace_command
+from tests.worlds.home.world import namespace_command
 
 SCRIPT = """set -e
 tidemill() { "$PYTHON" -m tidemill.cli.main "$@"; }

@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from tests.fault.oracle import output_bytes
-from tests.fault.world import World, world
+from tests.worlds.home.oracle import output_bytes
+from tests.worlds.home.world import World, world
 
 from tidemill.examples import APPLICATIONS, HERE, try_ranges
 from tidemill.examples.digest import digests

@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from tests.fault.world import namespace_command
+from tests.worlds.home.world import namespace_command
 
 JOB = """campaign = "cron"
 [[job]]
@@ -44,7 +43,6 @@ def home(short_path: Path) -> Path:
 def test_a_home_without_up_runs_jobs_from_cron_and_stops_its_pilots(home: Path) -> None:
     environment = os.environ | {"PYTHON": sys.executable, "TIDEMILL_HOME": str(home / "h")}
     command = [*namespace_command(), "/bin/bash", "-c", SCRIPT + "sleep 2; ps -e -o args= >ps.txt\n"]
-    started = time.monotonic()
     done = subprocess.run(
         command, cwd=home, env=environment, capture_output=True, text=True, timeout=80, check=False
     )
@@ -54,4 +52,3 @@ def test_a_home_without_up_runs_jobs_from_cron_and_stops_its_pilots(home: Path) 
     assert (row["state"], row["events_done"]) == ("COMPLETED", 5)
     assert "--allocation" not in (home / "ps.txt").read_text()
     assert (home / "h").stat().st_mode & 0o777 == 0o700
-    assert time.monotonic() - started < 60

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.worlds.batch.slurm_cluster import start_slurm
+from tests.worlds.services.amqp_world import rabbitmq
 
-import pytest
-from tests.integration.amqp_world import BrokerWorld, broker_world
-
-
-@pytest.fixture(scope="session")
-def rabbitmq() -> Iterator[BrokerWorld]:
-    """A real RabbitMQ, up when the test begins."""
-    with broker_world() as world:
-        yield world
+__all__ = ["rabbitmq", "start_slurm"]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fault.edge_services import Services
-from tests.fault.relay import Relay
-from tests.fault.world import Options, World
-from tests.integration.broker_service import Broker
-from tests.integration.mail_world import free_port
+from tests.worlds.home.world import Options, World
+from tests.worlds.services.broker_service import Broker
+from tests.worlds.services.mail_world import free_port
+from tests.worlds.services.relay import Relay
 
 from tidemill.client import Client
 from tidemill.client.client import Wishes

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.contract.server_world import SCRIPT as POSTGRESQL
 from tests.contract.transfer_world import Server
-from tests.integration.broker_service import Broker
-from tests.integration.mail_world import MailServer, make_certificate
+from tests.worlds.services.broker_service import Broker
+from tests.worlds.services.mail_world import MailServer, make_certificate
 
 from tidemill.client.authority import Authority, Wanted
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.fault.oracle import expected_hits, output_bytes
-from tests.fault.processes import send
-from tests.fault.world import World, world
+from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.processes import send
+from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec
 

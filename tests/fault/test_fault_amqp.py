@@ -11,10 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.fault.oracle import expected_hits, output_bytes
-from tests.fault.world import Options, World
-from tests.integration.amqp_world import BrokerWorld
-from tests.integration.sync_ways import broker_at
+from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.world import Options, World
+from tests.worlds.services.amqp_world import BrokerWorld
+from tests.worlds.services.sync_ways import broker_at
 
 from tidemill.client.messages import Messenger
 from tidemill.model.job import JobSpec

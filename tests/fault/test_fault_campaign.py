@@ -6,8 +6,8 @@ import random
 import time
 
 import pytest
-from tests.fault.oracle import expected_hits, output_bytes
-from tests.fault.world import World, world
+from tests.worlds.home.oracle import expected_hits, output_bytes
+from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fault.world import World, world
+from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec, Resources
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.fault.oracle import output_bytes
-from tests.fault.slurm_world import REACH, SlurmWorld, slurm_world
-from tests.integration.slurm_cluster import OTHER_USER, USER, SlurmCluster
+from tests.worlds.batch.slurm_cluster import OTHER_USER, USER, SlurmCluster
+from tests.worlds.batch.slurm_world import REACH, SlurmWorld, slurm_world
+from tests.worlds.home.oracle import output_bytes
 
 pytestmark = [
     pytest.mark.fault,

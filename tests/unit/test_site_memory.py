@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.integration.pilot_fleet import program
+from tests.wire_values import program
 
 from tidemill.site.applications.memory import (
     IMAGE_SERVER_MB,

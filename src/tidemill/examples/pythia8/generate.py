@@ -1,7 +1,7 @@
 """Generate collisions with Pythia 8 for the ranges that the pilot gives; one HepMC3 file per range.
 
 An event depends on its seed alone: the generator is seeded afresh before each one, and nothing else of its state may
-change from event to event. Measured with Pythia 8.317 (tests/integration/test_examples_pythia.py; once with 1,500
+change from event to event. Measured with Pythia 8.317 (tests/local/examples/test_examples_pythia.py; once with 1,500
 events per process, to the last bit of every particle): same events forwards, backwards and alone. What this needs is
 in `FIXED` below.
 """

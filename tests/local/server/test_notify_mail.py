@@ -1,0 +1,250 @@
+"""Mail through a real SMTP server with TLS and login, which refuses, dies in the middle, and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.services.mail_world import MailServer, make_certificate
+
+from tidemill.config.notify import Mail
+from tidemill.errors import ConfigError
+from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
+from tidemill.server.notify.mail import Mailer
+from tidemill.wire.notification import (
+    CampaignFigures,
+    CampaignNews,
+    Digest,
+    EndedJob,
+    FailureGroup,
+    FailuresNews,
+    JobsNews,
+    Move,
+    News,
+    SiteNews,
+)
+
+HOUR_US = 3_600_000_000
+T0_US = 1_795_215_901_000_000
+PASSWORD = "correct horse battery staple"
+Start = Callable[..., MailServer]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    servers: list[MailServer] = []
+
+    def begin(*options: str | Path) -> MailServer:
+        servers.append(MailServer(tmp_path / f"box{len(servers)}", *options))
+        servers[-1].start()
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def login_file(tmp_path: Path) -> Path:
+    path = tmp_path / "login"
+    path.touch(0o600)
+    path.write_text(f"tidemill\n{PASSWORD}\n")
+    return path
+
+
+def figures(**changes: object) -> CampaignFigures:
+    fields: dict[str, object] = {
+        "states": {"COMPLETED": 998, "FAILED": 2}, "jobs": 1000, "events": 100_000, "events_done": 99_990,
+        "events_failed": 10, "payloads": 1_003, "cpu_us": 120 * HOUR_US, "wall_us": 125 * HOUR_US, "rss_kb": 1_800_000,
+        "first_started_us": T0_US, "last_ended_us": T0_US + 5 * HOUR_US,
+        "failures": [
+            FailureGroup(
+                failure="payload", count=9, meaning="the payload failed on the event",
+                next_step="read its stderr: `tidemill job logs ID --event N`; repeat it with its seed",
+                example="exit status 139\r\nBcc: everybody@example.org", node="n12", job=17, event=5,
+            ),
+        ],
+        **changes,
+    }  # fmt: skip
+    return CampaignFigures(**fields)  # type: ignore[arg-type]
+
+
+def digest(*items: News, number: int = 1) -> Digest:
+    news: News = CampaignNews(campaign="zmumu", figures=figures(), first_us=T0_US, last_us=T0_US)
+    return Digest(id=f"a.{number}", server="dispatch01", made_us=T0_US, items=list(items) or [news])
+
+
+def test_a_mail_arrives_by_starttls_and_login_and_says_what_a_physicist_wants(
+    start: Start, certificate: tuple[Path, Path], login_file: Path
+) -> None:
+    server = start("--cert", certificate[0], "--key", certificate[1], "--login", login_file)
+    mailer = Mailer(
+        Mail(
+            server=f"localhost:{server.port}",
+            sender="tm@example.org",
+            ca_file=certificate[0],
+            login_file=login_file,
+        )
+    )
+
+    mailer.send(Parcel("me@example.org", digest()))
+    mailer.rest()
+
+    (mail,) = server.mails()
+    text = mail.get_content()
+    assert (mail["X-Env-From"], mail["X-Env-To"]) == ("tm@example.org", "me@example.org")
+    assert mail["Subject"] == "[tidemill] campaign zmumu is done: 998 COMPLETED, 2 FAILED"
+    assert mail["Message-ID"] == "<tidemill.a.1@example.org>"
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert "Bcc" not in mail
+    assert "100,000: 99,990 done, 10 failed (0.01%)" in text
+    assert "120.00 CPU-hours in 1,003 payloads, the largest 1.80 GB" in text
+    assert "5 h 0 min" in text
+    assert "payload: 9, the payload failed on the event" in text
+    assert "tidemill errors --campaign zmumu" in text
+    assert PASSWORD not in mail.as_string()
+
+
+def test_tls_from_the_first_byte_works_too(
+    start: Start, certificate: tuple[Path, Path], login_file: Path
+) -> None:
+    server = start("--cert", certificate[0], "--key", certificate[1], "--implicit", "--login", login_file)
+    mailer = Mailer(
+        Mail(
+            server=f"localhost:{server.port}", security="tls", sender="tm@example.org", ca_file=certificate[0],
+            login_file=login_file,
+        )
+    )  # fmt: skip
+
+    mailer.send(Parcel("me@example.org", digest()))
+    mailer.rest()
+
+    assert len(server.mails()) == 1
+
+
+def test_a_server_without_starttls_gets_neither_mail_nor_password(start: Start, login_file: Path) -> None:
+    server = start()
+    mailer = Mailer(Mail(server=f"localhost:{server.port}", sender="tm@example.org", login_file=login_file))
+
+    with pytest.raises(AwayError, match="STARTTLS"):
+        mailer.send(Parcel("me@example.org", digest()))
+
+    assert server.mails() == []
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    start: Start, certificate: tuple[Path, Path]
+) -> None:
+    server = start("--cert", certificate[0], "--key", certificate[1])
+    mailer = Mailer(Mail(server=f"localhost:{server.port}", sender="tm@example.org"))
+
+    with pytest.raises(AwayError, match=r"(?i)certificate"):
+        mailer.send(Parcel("me@example.org", digest()))
+
+
+def test_a_wrong_password_is_told_without_repeating_it(
+    start: Start, certificate: tuple[Path, Path], login_file: Path
+) -> None:
+    other = login_file.with_name("other")
+    other.write_text("tidemill\nanother one\n")
+    server = start("--cert", certificate[0], "--key", certificate[1], "--login", other)
+    mailer = Mailer(
+        Mail(
+            server=f"localhost:{server.port}",
+            sender="tm@example.org",
+            ca_file=certificate[0],
+            login_file=login_file,
+        )
+    )
+
+    with pytest.raises(AwayError, match="refuses the login") as caught:
+        mailer.send(Parcel("me@example.org", digest()))
+
+    assert PASSWORD not in str(caught.value)
+
+
+def test_a_server_that_takes_its_time_for_a_mail_gets_it_once(start: Start) -> None:
+    server = start("--slow", "2")
+    mailer = Mailer(
+        Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org", timeout_s=1)
+    )
+
+    mailer.send(Parcel("me@example.org", digest()))
+    mailer.rest()
+
+    assert len(server.mails()) == 1
+
+
+@pytest.mark.parametrize(("code", "error"), [("550", RefusedError), ("451", LaterError)])
+def test_a_refused_recipient_does_not_cost_the_connection(
+    start: Start, code: str, error: type[Exception]
+) -> None:
+    server = start("--refuse", f"nobody={code}")
+    mailer = Mailer(Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org"))
+
+    with pytest.raises(error, match=code):
+        mailer.send(Parcel("nobody@example.org", digest()))
+    mailer.send(Parcel("me@example.org", digest()))
+    mailer.rest()
+
+    assert [mail["X-Env-To"] for mail in server.mails()] == ["me@example.org"]
+
+
+def test_no_more_mails_a_minute_than_the_limit(start: Start) -> None:
+    server, now = start(), [100.0]
+    config = Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org", per_min_max=2)
+    mailer = Mailer(config, monotonic_s=lambda: now[0])
+    for number in range(2):
+        mailer.send(Parcel("me@example.org", digest(number=number)))
+
+    with pytest.raises(AwayError, match="within a minute"):
+        mailer.send(Parcel("me@example.org", digest(number=3)))
+    now[0] += 61
+    mailer.send(Parcel("me@example.org", digest(number=3)))
+    mailer.rest()
+
+    assert len(server.mails()) == 3
+
+
+def test_a_login_file_that_others_can_read_is_refused(tmp_path: Path, login_file: Path) -> None:
+    login_file.chmod(0o640)
+
+    with pytest.raises(ConfigError, match="not private"):
+        Mailer(Mail(server="localhost:1", sender="tm@example.org", login_file=login_file))
+
+
+def test_every_occasion_reads_well(start: Start) -> None:
+    server = start()
+    mailer = Mailer(Mail(server=f"localhost:{server.port}", security="none", sender="tm@example.org"))
+    ended = [
+        EndedJob(job=7, state="COMPLETED", name="gen"),
+        EndedJob(job=9, state="FAILED", reason="3 events failed"),
+    ]
+    moves = [Move(at_us=T0_US, state="DRAINED", reason="power"), Move(at_us=T0_US + HOUR_US, state="UP")]
+    items: list[News] = [
+        JobsNews(
+            campaign="zmumu", ended={"COMPLETED": 40, "FAILED": 1}, jobs=ended, figures=figures(), first_us=T0_US,
+            last_us=T0_US,
+        ),
+        FailuresNews(campaign="ttbar", share=0.25, limit=0.1, figures=figures(), first_us=T0_US, last_us=T0_US),
+        SiteNews(site="hpc2", state="UP", reason="", moves=moves, first_us=T0_US, last_us=T0_US),
+    ]  # fmt: skip
+
+    mailer.send(Parcel("me@example.org", digest(*items)))
+    mailer.rest()
+
+    (mail,) = server.mails()
+    text = mail.get_content()
+    assert mail["Subject"] == "[tidemill] 41 jobs of zmumu ended: 40 COMPLETED, 1 FAILED; and 2 more"
+    assert text.index("       9  FAILED") < text.index("       7  COMPLETED  gen")
+    assert "and 39 more" in text
+    assert "tidemill job explain 9" in text
+    assert "25.0% failed" in text
+    assert "Site `hpc2` is up again." in text
+    assert all(len(line) <= 120 for line in text.splitlines())

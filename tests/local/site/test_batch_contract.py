@@ -1,0 +1,9 @@
+"""What every batch system must do, on the embedded batch system."""
+
+from __future__ import annotations
+
+from tests.worlds.batch.batch_contract import *  # noqa: F403  # the tests themselves
+from tests.worlds.batch.batch_contract import bench_on
+from tests.worlds.batch.batch_local import world
+
+bench = bench_on("local", world)

@@ -1,0 +1,95 @@
+"""Payloads that are traced on a node: their profiles come back, and the next programs know what a start costs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worlds.home.world import World, world
+
+from tidemill.image.profile import Profile, read_profile
+from tidemill.model.job import JobSpec, Resources
+
+PROBE = """
+name = "probe"
+version = "7/a"
+executable = "/bin/sh"
+arguments = ["-c", "for k in 1 2 3; do cat /no-such-directory/{event} 2>/dev/null; done; exit 0"]
+trace_every = 4
+"""
+AREA = """
+[[io]]
+name = "gone"
+prefixes = ["/no-such-directory"]
+ops_per_s = 100000
+[[io]]
+name = "tools"
+prefixes = ["/bin", "/usr/bin"]
+bytes_per_s = 1e12
+"""
+FAST = Resources(event_s=0.02)
+EVENTS = 9
+
+
+@pytest.fixture(scope="module")
+def it() -> Iterator[World]:
+    with world(nodes=1, cores=1, extra=AREA) as running:
+        (running.home / "site" / "apps" / "probe.toml").write_text(PROBE)
+        running.wait_for(lambda: offered(running), "the application is offered")
+        yield running
+
+
+def offered(it: World) -> bool:
+    return any(each.app.name == "probe" for each in it.client.applications())
+
+
+def runs(it: World) -> int:
+    path = it.home / "site" / "profiles" / "probe@7%2Fa.json"
+    return read_profile(path).runs if path.exists() else 0
+
+
+def run(it: World, campaign: str, *, app: str | None = "probe") -> None:
+    command = None if app else ["/bin/true"]
+    it.submit(campaign, JobSpec(app=app, command=command, events=EVENTS, resources=FAST))
+    assert it.wait_campaign(campaign).events_done == EVENTS
+
+
+def told(it: World, app: str = "probe") -> list[dict[str, Any]]:
+    """The programs of an application in the order in which fleets were told."""
+    fleets = (it.home / "site" / "fleets").iterdir()
+    files = [path for fleet in sorted(fleets) for path in sorted((fleet / "work").glob("*.json"))]
+    programs = [each for path in files for each in json.loads(path.read_bytes())["programs"]]
+    return [each for each in programs if each["app"] == app]
+
+
+def test_profiles_of_sampled_payloads_come_back_and_later_programs_know_the_cost(it: World) -> None:
+    run(it, "first")
+    it.wait_for(lambda: runs(it) == 3, "the profiles of payloads 0, 4 and 8 are merged")
+    profile: Profile = read_profile(it.home / "site" / "profiles" / "probe@7%2Fa.json")
+    absent = [use for use in profile.paths if use.path.startswith("/no-such-directory/")]
+    assert sum(use.failed for use in absent) >= 3 * 3
+    assert all(use.kind == "x" for use in absent)
+
+    it.wait_for(lambda: "metadata operations" in it.run("app", "show", "probe").stdout, "the server knows")
+    shown = it.run("app", "show", "probe").stdout
+    assert "(3 times traced); gone: 3" in shown
+
+    run(it, "second")
+    programs = told(it)
+    assert [(each["trace_first"], each["trace_every"]) for each in programs] == [(True, 4), (False, 4)]
+    assert [each["start_ops"] for each in programs] == [{}, {"gone": 3}]
+    [before, after] = [each["start_bytes"] for each in programs]
+    assert (before, [*after]) == ({}, ["tools"])
+    assert after["tools"] >= Path("/bin/sh").stat().st_size + Path("/bin/cat").stat().st_size
+    assert re.search(r"; tools: [0-9,]+, reads [0-9.]+ [KM]B", shown)
+
+
+def test_commands_of_single_jobs_are_not_traced(it: World) -> None:
+    run(it, "adhoc", app=None)
+    programs = told(it, "command")
+    assert programs
+    assert {(each["trace_first"], each["trace_every"]) for each in programs} == {(False, 0)}

@@ -1,0 +1,168 @@
+"""PBS's history, lost replies, numbers that come back and unreadable JSON, on complete fake commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.batch.batch_pbs import PbsWorld, world
+from tests.worlds.batch.batch_world import KEY
+
+from tidemill import clock
+from tidemill.batch import processes
+from tidemill.batch.contract import Answer, Ending, Status, Submission
+from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.config.site import Cluster
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
+    with world(request, tmp_path) as made:
+        yield made
+
+
+def client(pbs: PbsWorld, unknown_s: float = 60.0) -> PbsBatchSystem:
+    config = Cluster(calls_per_min_max=100_000, launcher="fork", unknown_s=unknown_s)
+    return PbsBatchSystem(pbs.directory, config, key=KEY)
+
+
+def submission(script: str, name: str = "tm-here-e1-1") -> Submission:
+    return Submission(
+        name=name, command=["/bin/sh", "-c", script], nodes=1, cores=4, memory_mb=0, walltime_s=600
+    )
+
+
+def wait(batch: PbsBatchSystem, name: str, done: Callable[[Status], bool]) -> Status:
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    while not done(status := batch.status([name])[name]):
+        assert clock.monotonic_s() < deadline_s, f"waited in vain: {status}"
+        clock.sleep_s(0.02)
+    return status
+
+
+def is_final(status: Status) -> bool:
+    return status.answer is Answer.FOUND and status.state in ALLOCATION_FINAL
+
+
+def runs(status: Status) -> bool:
+    return status.state is AllocationState.ACTIVE
+
+
+def kill(batch: PbsBatchSystem) -> None:
+    """Start an allocation, and kill its script, which then notes nothing."""
+    number = batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    subprocess.run(["qsig", "-s", "KILL", number], check=True)
+
+
+def test_end_that_no_file_tells_is_asked_of_the_history(pbs: PbsWorld) -> None:
+    pbs.configure(job_history_enable="True")
+    batch = client(pbs)
+    kill(batch)
+    status = wait(batch, "tm-here-e1-1", is_final)
+    assert status.ending in (Ending.CANCELED, Ending.FAILED)
+    assert "Exit_status" in status.reason
+
+
+def test_end_that_nobody_tells_is_unclear_and_then_gone(pbs: PbsWorld) -> None:
+    batch = client(pbs, unknown_s=0.5)
+    kill(batch)
+    assert wait(batch, "tm-here-e1-1", lambda each: each.answer is not Answer.FOUND).answer is Answer.UNCLEAR
+    assert wait(batch, "tm-here-e1-1", lambda each: each.answer is Answer.GONE).answer is Answer.GONE
+
+
+def test_submission_whose_reply_was_lost_is_found_by_name(pbs: PbsWorld) -> None:
+    wanted = submission("sleep 600")
+    number = client(pbs).submit(wanted)
+    (pbs.directory / "scripts" / f"{wanted.name}.id").unlink()
+    batch = client(pbs)
+    assert batch.status([wanted.name])[wanted.name].answer is Answer.FOUND
+    assert batch.submit(wanted) == number
+
+
+def test_number_that_came_back_is_another_job(pbs: PbsWorld) -> None:
+    batch = client(pbs, unknown_s=0.2)
+    number = batch.submit(submission("sleep 600"))
+    subprocess.run(["qdel", number], check=True)
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    while subprocess.run(["qstat", number], capture_output=True, check=False).returncode == 0:
+        assert clock.monotonic_s() < deadline_s
+        clock.sleep_s(0.05)
+    (pbs.directory / "exit" / "tm-here-e1-1").unlink(missing_ok=True)
+    state = json.loads((pbs.state / "state.json").read_text())
+    (pbs.state / "state.json").write_text(json.dumps({**state, "next": int(number.partition(".")[0])}))
+    assert pbs.plant(name="mine", comment="-", stranger=False) == number
+    wait(batch, "tm-here-e1-1", lambda each: each.answer is Answer.GONE)
+    batch.cancel(["tm-here-e1-1"])
+    assert pbs.lives(number)
+
+
+def test_json_that_cannot_be_repaired_is_asked_for_as_text(pbs: PbsWorld, tmp_path: Path) -> None:
+    batch = client(pbs)
+    number = batch.submit(submission("sleep 600"))
+    wait(batch, "tm-here-e1-1", runs)
+    state = json.loads((pbs.state / "state.json").read_text())
+    state["jobs"][number.partition(".")[0]]["comment"] = "UNREADABLE"
+    (pbs.state / "state.json").write_text(json.dumps(state))
+    before = batch.calls.queries
+    status = batch.status(["tm-here-e1-1"])["tm-here-e1-1"]
+    assert batch.calls.queries - before == 2
+    assert (status.state, status.nodes) == (AllocationState.ACTIVE, ("n1",))
+    assert status.ends_s is not None
+
+
+def test_foreign_jobs_that_are_hidden_are_said_to_be(pbs: PbsWorld) -> None:
+    pbs.configure(query_other_jobs="False", scheduler_iteration="600")
+    facts = client(pbs).facts()
+    assert facts.others_hidden
+    assert facts.scheduler["scheduler_iteration"] == "600"
+    assert any("query_other_jobs" in each for each in client(pbs).snapshot().hidden)
+
+
+def test_limits_of_several_are_lowered_by_one_call_each(pbs: PbsWorld) -> None:
+    batch = client(pbs)
+    for number in (1, 2):
+        batch.submit(submission("sleep 600", f"tm-here-e1-{number}"))
+    starts = {name: wait(batch, name, runs).started_s or 0.0 for name in ("tm-here-e1-1", "tm-here-e1-2")}
+    before = batch.calls.actions
+    ends = batch.shorten(
+        {"tm-here-e1-1": starts["tm-here-e1-1"] + 100, "tm-here-e1-2": starts["tm-here-e1-2"] + 200}
+    )
+    assert batch.calls.actions - before == 2
+    assert {name: end - starts[name] for name, end in ends.items()} == {
+        "tm-here-e1-1": 100,
+        "tm-here-e1-2": 200,
+    }
+    assert batch.shorten({"tm-here-e1-1": starts["tm-here-e1-1"] + 500}) == {}, "never raised"
+
+
+def test_jobs_of_the_fake_end_with_the_test_that_started_them(tmp_path: Path) -> None:
+    script = f"trap '' TERM; : > {tmp_path}/runs; while :; do sleep 600; done"
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.worlds.batch.batch_pbs import world\n"
+        "from tests.pbs.test_pbs_endings import client, submission\n"
+        "with world(None, Path(sys.argv[1])) as made:\n"
+        "    client(made).submit(submission(sys.argv[2]))\n"
+        "    while not Path(sys.argv[1], 'runs').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), script],
+        timeout=DEADLINE_S, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (tmp_path / "runs").exists()
+    deadline_s = clock.monotonic_s() + DEADLINE_S
+    here = str(tmp_path).encode()
+    while any(here in word for pid in processes.processes() for word in processes.words_of(pid)):
+        assert clock.monotonic_s() < deadline_s, "its processes stay"
+        clock.sleep_s(0.05)

@@ -1,0 +1,73 @@
+"""A whole site on PBS, with the policy that is the default there, beside a regular job; on complete fake commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.batch.batch_pbs import CORES, PbsWorld
+from tests.worlds.batch.batch_pbs import world as pbs_world
+from tests.worlds.home.world import Options, world
+
+from tidemill.model.job import JobSpec, Resources
+
+SITE = """batch = "pbs"
+contact = "test@example.org"
+[cluster]
+calls_per_min_max = 1200
+launcher = "fork"
+[harvest]
+poll_s = 0.5
+cycle_s = 1
+startup_s = 0.5
+slack_s = 2
+death_s = 1
+starts_per_node_hour = 600
+"""
+REGULAR = "regular"
+
+
+@pytest.fixture
+def pbs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PbsWorld]:
+    """Two nodes of four processors."""
+    with pbs_world(request, tmp_path) as made:
+        yield made
+
+
+def ask(*words: str, user: str | None = None) -> list[str]:
+    """What a command prints, word by word."""
+    env = {**os.environ, **({"TIDEMILL_FAKE_PBS_USER": user} if user else {})}
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_machine_whose_look_takes_longer_than_the_pause_between_two_is_used(pbs: PbsWorld) -> None:
+    (pbs.state / "slow").write_text("0.3")  # four of them make a look, every 0.5 s one is due
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["true"], events=8, resources=Resources(cores=1, event_s=0.1))
+        (job,) = it.submit("slow", command)
+        it.wait_campaign("slow")
+        assert it.client.job(job).row.state == "COMPLETED"
+        (pbs.state / "slow").unlink()
+        pbs.stop()
+
+
+def test_a_campaign_runs_beside_regular_jobs_and_leaves_with_its_work(pbs: PbsWorld, tmp_path: Path) -> None:
+    script = tmp_path / "regular.sh"
+    script.write_text("sleep 60\n")
+    wants = ["-l", f"select=1:ncpus={CORES}", "-l", "walltime=0:02:00"]
+    theirs = ask("qsub", "-N", "calc", *wants, str(script), user=REGULAR)
+    with world(options=Options(nodes=2, cores=CORES, extra=SITE)) as it:
+        command = JobSpec(command=["sleep", "0.1"], events=80, resources=Resources(cores=1, event_s=0.1))
+        (job,) = it.submit("pbs", command)
+        it.wait_campaign("pbs")
+        detail = it.client.job(job)
+        assert (detail.row.state, detail.row.events_done) == ("COMPLETED", 80), detail.row.reason
+        assert not detail.failures
+        assert ask("qselect", "-u", REGULAR) == theirs  # it ran beside ours, on a node of its own
+        ours = [line for line in it.tails().splitlines() if "allocation.submitted" in line]
+        assert ours, it.tails()
+        assert all('"count":1' in line for line in ours), "one node was idle"
+        it.wait_for(lambda: ask("qselect") == theirs, "our allocations leave when there is no work")

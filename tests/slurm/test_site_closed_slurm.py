@@ -1,0 +1,40 @@
+"""A real Slurm whose compute nodes do not reach the login node: work and results travel by files alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.worlds.batch.slurm_cluster import SlurmCluster
+from tests.worlds.batch.slurm_world import REACH, slurm_world
+from tests.worlds.home.oracle import output_bytes
+from tests.worlds.home.processes import send
+
+YIELDS = "top_up_s = 0.5\ndrain_s = 1\ndead_after_s = 20\n"
+JOB = """campaign = "c"
+[[job]]
+command = ["sh", "-c", "sleep 0.25; echo {event} {seed} > hits"]
+events = 120
+retries = 50
+outputs = [{name = "hits", path = "hits", kind = "concat"}]
+[job.resources]
+cores = 1
+memory_mb = 200
+event_s = 0.25
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
+def test_a_campaign_runs_through_slurm_without_a_lead(start_slurm: Callable[..., SlurmCluster]) -> None:
+    cluster = start_slurm("--nodes", "4", "--cores", "2", *REACH)
+    with slurm_world(cluster, harvest='lead = "none"', yields=YIELDS) as it:
+        it.submit_file(JOB)
+        it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
+        send(it.processes("pilot")[0], signal.SIGKILL)
+        (detail,) = it.wait_jobs("c", 60.0)
+        assert not it.processes("lead")
+        assert (detail.row.events_done, detail.row.events_failed) == (120, 0), it.tails()
+        lines = (f"{event} {1 + detail.seed_base + event}\n" for event in range(120))
+        assert output_bytes(detail) == "".join(lines).encode(), it.tails()

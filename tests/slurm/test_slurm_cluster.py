@@ -1,0 +1,54 @@
+"""The cluster that tests run on is a real one, used as an ordinary user, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.worlds.batch.slurm_cluster import NODES, SlurmCluster
+
+
+def test_an_ordinary_users_job_runs_on_an_emulated_node(slurm_cluster: SlurmCluster) -> None:
+    out = slurm_cluster.space / "out"
+    words = [
+        "sbatch",
+        "--parsable",
+        "-o",
+        "/dev/null",
+        "--chdir=/",
+        "--wrap",
+        f"id -un > {out}; echo $SLURMD_NODENAME >> {out}",
+    ]
+    job = slurm_cluster.run_as_user(*words).strip()
+    assert job.isdigit()
+    slurm_cluster.wait(lambda: out.exists() and len(out.read_text().split()) == 2, "it ran")
+    assert out.read_text().split() == ["nobody", "n1"]
+
+
+def test_two_clusters_live_side_by_side_and_stop_whole(start_slurm: Callable[..., SlurmCluster]) -> None:
+    one, two = start_slurm("--nodes", "2"), start_slurm("--nodes", "10", "--line", "KillWait=7")
+    assert one.run("sinfo", "-h", "-p", "batch", "-o", "%D %N").split() == ["2", "n[1-2]"]
+    assert two.run("sinfo", "-h", "-p", "batch", "-o", "%D %N").split() == ["10", "n[01-10]"]
+    assert "KillWait                = 7 sec" in two.run("scontrol", "show", "config")
+    two.run_as_user("sbatch", "-o", "/dev/null", "--wrap", "sleep 7919")
+    two.wait(lambda: "R" in two.run("squeue", "-h", "-o", "%t"), "it runs")
+    two.wait(lambda: "sleep\0007919" in _command_lines(), "its process is there")
+    two.stop()
+    assert "sleep\0007919" not in _command_lines()
+    assert not two.directory.exists()
+    assert len(one.run("sinfo", "-h", "-N").splitlines()) == 2 * 3
+
+
+def test_the_sessions_cluster_is_idle_at_the_start(slurm_cluster: SlurmCluster) -> None:
+    assert slurm_cluster.run("squeue", "-h", "-a", "-t", "PD,R,S") == ""
+    assert slurm_cluster.run("sinfo", "-h", "-p", "batch", "-t", "idle", "-o", "%D").strip() == str(NODES)
+
+
+def _command_lines() -> str:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return "\n".join(found)

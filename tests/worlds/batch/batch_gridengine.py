@@ -1,0 +1,151 @@
+"""Grid Engine in the conformance suite: a real one, two nodes in network namespaces of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.batch.batch_world import KEY, BatchWorld, Can
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.batch.gridengine import GridEngineBatchSystem
+from tidemill.config.site import Cluster
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "gridengine.sh"
+SLOTS = 4
+NOBODY = 65534
+
+
+class GridEngineWorld:
+    """Two nodes of four slots. Jobs are root's, for their files are; strangers' are nobody's."""
+
+    can = frozenset(
+        {
+            Can.ARRAYS, Can.FORGET,
+            Can.NAMES, Can.AWAY, Can.EXCLUDE, Can.FOREIGN, Can.NODE_COUNTS, Can.ORDER, Can.REFUSE, Can.SIGNAL,
+            Can.SNAPSHOT, Can.WALLTIME,
+        }
+    )  # fmt: skip
+    nodes = 2
+    cores = SLOTS
+    short_s = 4.0
+    deadline_s = 60.0
+    features = ("", "")
+
+    def __init__(self, cluster: Path, directory: Path) -> None:
+        self._cluster = cluster
+        self.directory = directory / "batch"
+        self.space = directory / "space"
+        self.space.mkdir()
+        self._planted: list[str] = []
+
+    def open(self) -> BatchSystem:
+        config = Cluster(
+            parallel_environment="nodes",
+            launcher="mpiexec",
+            calls_per_min_max=100_000,
+            nice=None,
+            timeout_s=20,
+        )
+        return GridEngineBatchSystem(self.directory, config, key=KEY)
+
+    def plant(self, *, name: str, comment: str, stranger: bool) -> str:
+        words = comment.split()
+        key = words[1] if words[:1] == ["tidemill"] else "-"
+        command = [
+            "qsub",
+            "-terse",
+            "-N",
+            name,
+            "-ac",
+            f"tidemill={key}",
+            "-b",
+            "y",
+            "-o",
+            "/dev/null",
+            "-j",
+            "y",
+        ]
+        done = subprocess.run(
+            [*command, "-h", "sleep", "600"],
+            user=NOBODY if stranger else None, group=NOBODY if stranger else None,
+            capture_output=True, text=True, check=True, cwd="/",
+        )  # fmt: skip
+        self._planted.append(done.stdout.strip())
+        return self._planted[-1]
+
+    def lives(self, number: str) -> bool:
+        listed = subprocess.run(["qstat", "-u", "*"], capture_output=True, text=True, check=True).stdout
+        return any(line.split()[:1] == [number] for line in listed.splitlines())
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        subprocess.run([SCRIPT, "crash", self._cluster], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([SCRIPT, "master", self._cluster], check=True)
+
+    def clear(self) -> None:
+        """Nothing runs or waits. A job whose end a daemon has missed stays for ever: it is taken off the list."""
+        began_s = clock.monotonic_s()
+        subprocess.run(["qdel", "-u", "*"], capture_output=True, check=False)
+        while subprocess.run(["qstat", "-u", "*"], capture_output=True, check=True).stdout:
+            waited_s = clock.monotonic_s() - began_s
+            if waited_s > self.deadline_s:
+                pytest.fail("Grid Engine does not become empty")
+            if waited_s > self.deadline_s / 2:
+                subprocess.run(["qdel", "-f", "-u", "*"], capture_output=True, check=False)
+            clock.sleep_s(0.1)
+
+
+def start(folder: Path, *options: str) -> None:
+    """A Grid Engine in `folder`; `enter` it before use."""
+    done = subprocess.run([SCRIPT, "start", folder, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = f"Grid Engine does not start: {done.stderr.strip()}"
+        pytest.skip(reason)
+
+
+def enter(folder: Path) -> None:
+    """Our process and its children use the Grid Engine in this folder from now on."""
+    for pair in (folder / "env.sh").read_text().removeprefix("export ").split():
+        key, _, value = pair.partition("=")
+        os.environ[key] = value
+
+
+_started: list[Path] = []
+
+
+def _cluster(request: pytest.FixtureRequest) -> Path:
+    """One for all tests of the session."""
+    if not _started:
+        folder = Path(tempfile.mkdtemp(prefix="tm-ge-", dir="/tmp"))
+        folder.chmod(0o755)
+        _started.append(folder)
+
+        def stop() -> None:
+            _started.clear()
+            subprocess.run([SCRIPT, "stop", folder], check=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+        request.session.addfinalizer(stop)
+        start(folder, "--nodes", "2", "--slots", str(SLOTS), "--notify", "1")
+    return _started[0]
+
+
+@contextlib.contextmanager
+def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:
+    cluster = _cluster(request)
+    enter(cluster)
+    made = GridEngineWorld(cluster, directory)
+    made.clear()
+    yield made
+    made.clear()

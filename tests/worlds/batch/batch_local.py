@@ -1,0 +1,63 @@
+"""The embedded batch system in the conformance suite: two one-core nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+from tests.worlds.batch.batch_world import BatchWorld, Can
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
+from tidemill.config.site import LocalBatch
+
+
+class LocalWorld:
+    """The daemon is ours, so nobody else has jobs in it."""
+
+    can = frozenset(Can) - {Can.AWAY, Can.FEATURES, Can.FOREIGN, Can.FORGET}
+    nodes = 2
+    cores = 1
+    short_s = 0.5
+    deadline_s = 20.0
+    features = ("", "")
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "batch"
+        self.space = directory / "space"
+        self.space.mkdir()
+        self.config = LocalBatch(nodes=self.nodes, cores_per_node=1, memory_mb_per_node=100, grace_s=0.3)
+
+    def open(self) -> BatchSystem:
+        return LocalBatchSystem(self.directory, self.config)
+
+    def plant(self, *, name: str, comment: str, stranger: bool) -> str:
+        raise NotImplementedError(f"{name} {comment} {stranger}")
+
+    def lives(self, number: str) -> bool:
+        raise NotImplementedError(number)
+
+    def away(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def stop(self) -> None:
+        """Every allocation and the daemon end."""
+        table = read_table(self.directory)
+        client = LocalBatchSystem(self.directory, self.config)
+        client.cancel(list(table.entries) if table else [])
+        client.stop()
+        deadline = clock.monotonic_s() + self.deadline_s
+        while daemon_lives(self.directory):
+            if clock.monotonic_s() > deadline:
+                pytest.fail("the local batch daemon does not end")
+            clock.sleep_s(0.01)
+
+
+@contextmanager
+def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:
+    made = LocalWorld(directory)
+    yield made
+    made.stop()

@@ -1,0 +1,119 @@
+"""PBS in the conformance suite: complete fake commands (tests/fakes/pbs), which really run the jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.worlds.batch.batch_world import KEY, Can
+
+from tidemill import clock
+from tidemill.batch.contract import BatchSystem
+from tidemill.batch.pbs import PbsBatchSystem
+from tidemill.config.site import Cluster
+
+COMMANDS = Path(__file__).parents[2] / "fakes" / "pbs"
+CORES = 4
+
+
+class PbsWorld:
+    """Two nodes of four processors; no history of jobs, which is PBS's default."""
+
+    can = frozenset(Can) - {Can.CONTAIN, Can.EXCLUDE, Can.NODE_COUNTS, Can.START_BY}
+    nodes = 2
+    cores = CORES
+    short_s = 4.0
+    deadline_s = 30.0
+    features = ("left=True", "right=True")
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "batch"
+        self.state = directory / "pbs"
+        self.space = directory / "space"
+        for each in (self.state, self.space):
+            each.mkdir()
+        self._alive = (self.state / "alive").open("w")  # its jobs end when this process does, however
+        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        self.configure()
+
+    def configure(self, **server: str) -> None:
+        """Write the server's configuration."""
+        config = {
+            "nodes": {"n1": CORES, "n2": CORES},
+            "features": {"n1": {"left": "True"}, "n2": {"right": "True"}},
+            "server": {"job_history_enable": "False", **server},
+            "queues": {"workq": {"queue_type": "Execution", "enabled": "True", "started": "True"}},
+        }
+        (self.state / "config.json").write_text(json.dumps(config))
+
+    def open(self) -> BatchSystem:
+        config = Cluster(calls_per_min_max=100_000, launcher="fork")
+        return PbsBatchSystem(self.directory, config, key=KEY)
+
+    def plant(self, *, name: str, comment: str, stranger: bool) -> str:
+        words = comment.split()
+        key = words[1] if words[:1] == ["tidemill"] else "-"
+        script = self.space / "sleep"
+        script.write_text("sleep 600\n")
+        variables = f"TIDEMILL_KEY={key},TIDEMILL_NAME={name}"
+        user = {"TIDEMILL_FAKE_PBS_USER": "stranger"} if stranger else {}
+        command = ["qsub", "-N", name, "-v", variables, "-h", str(script)]
+        done = subprocess.run(command, env={**os.environ, **user}, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def lives(self, number: str) -> bool:
+        return subprocess.run(["qstat", number], capture_output=True, check=False).returncode == 0
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        (self.state / "away").touch()
+        try:
+            yield
+        finally:
+            (self.state / "away").unlink()
+
+    def stop(self) -> None:
+        """Nothing runs any more."""
+        deadline_s = clock.monotonic_s() + self.deadline_s
+        while numbers := self._living():
+            for user in {user for _, user in numbers}:
+                theirs = [number for number, owner in numbers if owner == user]
+                environ = {**os.environ, "TIDEMILL_FAKE_PBS_USER": user}
+                subprocess.run(["qdel", *theirs], env=environ, capture_output=True, check=False)
+            if clock.monotonic_s() > deadline_s:
+                pytest.fail("the fake PBS does not become empty")
+            clock.sleep_s(0.05)
+
+    def close(self) -> None:
+        """What still runs ends by itself."""
+        self._alive.close()
+
+    def _living(self) -> list[tuple[str, str]]:
+        subprocess.run(["qselect"], capture_output=True, check=True)
+        jobs = json.loads((self.state / "state.json").read_text())["jobs"].values()
+        return [(job["key"], job["owner"]) for job in jobs if job["state"] != "F"]
+
+
+@contextlib.contextmanager
+def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[PbsWorld]:
+    before = dict(os.environ)
+    interpreter = directory / "bin"
+    interpreter.mkdir()
+    (interpreter / "python3").symlink_to(sys.executable)
+    os.environ["PATH"] = os.pathsep.join([str(COMMANDS), str(interpreter), before["PATH"]])
+    made = PbsWorld(directory)
+    os.environ["TIDEMILL_FAKE_PBS"] = str(made.state)
+    try:
+        yield made
+        made.stop()
+    finally:
+        made.close()
+        os.environ.clear()
+        os.environ.update(before)

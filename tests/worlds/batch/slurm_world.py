@@ -1,0 +1,115 @@
+"""A whole Tidemill of an ordinary user in front of a real Slurm: server and agent outside, pilots in its namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.worlds.batch.slurm_cluster import UID, SlurmCluster
+from tests.worlds.home.world import FINAL, Options, World
+
+from tidemill.wire.api import JobDetail
+
+INTERPRETER = str(Path(sys.executable).resolve().parents[1])
+REACH = ("--reach", INTERPRETER)
+"""Options of a cluster whose jobs run programs in Python."""
+
+SITE = """batch = "slurm"
+contact = "operator@example.org"
+node_binary = "{binary}"
+{top}
+[cluster]
+partition = "{partition}"
+calls_per_min_max = 1200
+unknown_s = 3
+{cluster_keys}
+[harvest]
+poll_s = 0.5
+cycle_s = 1
+startup_s = 0.5
+starts_per_node_hour = 7200
+start_by_s = 60
+{harvest}
+"""
+
+
+class SlurmWorld(World):
+    """One home of `nobody`; the tests, being root, read its files and ask its server by its own commands."""
+
+    def ask(self, *words: str) -> Any:
+        """What `tidemill WORDS --json` prints."""
+        done = self.run(*words, "--json")
+        if done.returncode:
+            pytest.fail(f"`tidemill {' '.join(words)}`: {done.stderr}{done.stdout}\n{self.tails()}")
+        return json.loads(done.stdout)
+
+    def submit_file(self, text: str) -> None:
+        """Submit a job file."""
+        path = self.home / "me" / "job.toml"
+        path.write_text(text)
+        path.chmod(0o644)
+        self.ask("submit", str(path))
+
+    def jobs(self, campaign: str) -> list[dict[str, Any]]:
+        """The campaign's jobs."""
+        rows: list[dict[str, Any]] = self.ask("jobs", "--campaign", campaign)
+        return rows
+
+    def wait_jobs(self, campaign: str, timeout_s: float = 120.0) -> list[JobDetail]:
+        """The campaign's jobs when all of them have ended."""
+
+        def ended() -> bool:
+            rows = self.jobs(campaign)
+            return bool(rows) and all(row["state"] in FINAL for row in rows)
+
+        self.wait_for(ended, f"campaign {campaign} ends", timeout_s)
+        shown = [self.ask("job", "show", str(row["id"])) for row in self.jobs(campaign)]
+        return [msgspec.convert(each, JobDetail) for each in shown]
+
+
+@contextlib.contextmanager
+def slurm_world(
+    cluster: SlurmCluster,
+    *,
+    partition: str = "batch",
+    top: str = "",
+    cluster_keys: str = "",
+    harvest: str = "",
+    yields: str = Options.yields,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[SlurmWorld]:
+    """A running Tidemill that harvests the cluster's `partition`; ended and removed afterwards.
+
+    `top`: further keys of site.toml; `cluster_keys`, `harvest`, `yields`: of its tables.
+    """
+    binary = cluster.directory / "tidemill-node"
+    if not binary.exists():
+        shutil.copy(Path(sys.executable).parent / "tidemill-node", binary)
+        binary.chmod(0o755)
+    extra = SITE.format(
+        binary=binary, partition=partition, top=top, cluster_keys=cluster_keys, harvest=harvest
+    )
+    options = Options(
+        nodes=64,
+        user=UID,
+        extra=extra,
+        yields=yields,
+        environment={"SLURM_CONF": str(cluster.conf), **(environment or {})},
+        parent=cluster.directory,
+    )
+    home = Path(tempfile.mkdtemp(prefix="h-", dir=cluster.directory))
+    it = SlurmWorld(home, options)
+    try:
+        it.start()
+        yield it
+    finally:
+        it.stop()
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,105 @@
+"""A home with a running `tidemill up`, in a PID namespace of its own, for tests that use it as a person would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.worlds.home.world import namespace_command
+
+from tidemill.client import Client
+from tidemill.client.home import read_up
+from tidemill.wire.api import JobRow
+from tidemill.wire.http import NotFoundError
+
+TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
+NAMESPACE = [
+    *namespace_command()[:-1],
+    "--mount-proc",
+    "--",
+]  # what looks into /proc finds its own numbers there
+WAIT_S = 60.0
+
+
+class Home:
+    """A home with a running `tidemill up`, and a directory to work in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "w"
+        self.work.mkdir()
+        self.env = {**os.environ, "TIDEMILL_HOME": str(path)}
+        self._up: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.path / "up.log").open("wb") as log:
+            self._up = subprocess.Popen(
+                [*NAMESPACE, *TIDEMILL, "up", "--home", str(self.path)],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: read_up(self.path) is not None, self.logs)
+
+    def end(self) -> None:
+        if self._up is not None:
+            self._up.kill()
+            self._up.wait()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, *words: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*TIDEMILL, *words],
+            cwd=self.work,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def data(self, *words: str) -> Any:
+        done = self.run(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def jobs(self, campaign: str) -> list[JobRow]:
+        try:
+            return list(Client(home=self.path).jobs(campaign=campaign))
+        except NotFoundError:
+            return []
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A `tidemill` that runs beside the test, killed if the test leaves it."""
+        process = subprocess.Popen(
+            [*TIDEMILL, *words], cwd=self.work, env=self.env, stderr=subprocess.PIPE, text=True
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path}\n{path.read_text()[-2000:]}" for path in sorted(self.path.glob("*.log"))
+        )
+
+
+def wait_for(done: Callable[[], bool], told: Callable[[], str] = str, timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited in vain\n{told()}")
+        time.sleep(0.02)

@@ -1,0 +1,42 @@
+"""Reading what Prometheus reads; and which metrics only a site on a cluster with a grant has."""
+
+from __future__ import annotations
+
+import re
+
+from tidemill.model.metrics import Sample, family
+
+#: the embedded batch system need not serve them: it has no nodes that others use, no plan and no grant
+OF_CLUSTER = {
+    "tidemill_nodes", "tidemill_waits_for", "tidemill_harm_today_seconds", "tidemill_harm_today_jobs",
+    "tidemill_grant_node_seconds", "tidemill_left_node_seconds",
+}  # fmt: skip
+#: there is no message queue here: tests/unit/test_server_gateway.py and tests/rabbitmq/test_amqp_gateway.py have one
+OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
+#: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
+OF_IMAGES = {"tidemill_noted_total"}
+_LINE = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$")
+
+
+def samples(text: str) -> list[Sample]:
+    """All samples; a line that is none fails the test."""
+    found = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            match = _LINE.match(line)
+            assert match, line
+            labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match["labels"] or "")
+            found.append(Sample(match["name"], float(match["value"]), tuple(labels)))
+    return found
+
+
+def of_site(text: str, site: str) -> list[Sample]:
+    """Of an agent: that each has the label `site` first is checked, and it is taken off."""
+    found = samples(text)
+    assert all(each.labels[0] == ("site", site) for each in found)
+    return [each._replace(labels=each.labels[1:]) for each in found]
+
+
+def families(text: str) -> set[str]:
+    """The metrics that there are samples of."""
+    return {family(each.name) for each in samples(text)}
