@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.harvest.phase import lead, pause
+from tidemill.harvest.plan.phase import lead, pause
 
 
 @given(st.floats(1, 300), st.floats(0, 600), st.floats(1, 120), st.floats(0, 30))

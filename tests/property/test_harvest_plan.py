@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.profile import EVER, Profile, ahead, play
-from tidemill.harvest.situation import Backlog, Busy, Holding, Limits, Outage, Situation, Waiting
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.profile import EVER, Profile, ahead, play
+from tidemill.harvest.plan.situation import Backlog, Busy, Holding, Limits, Outage, Situation, Waiting
 
 SECONDS = st.integers(1, 500).map(lambda k: k * 60.0)
 WIDTHS = st.integers(1, 40)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.machines import NOW, PARTITIONS, features, snapshots
 
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.pools import Terms, cut
-from tidemill.harvest.situation import Backlog, Limits
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.situation import Backlog, Limits
 from tidemill.model.machine import NodeState, Snapshot
 
 BACKLOG = Backlog(node_s=1e6, nodes_max=100, event_s=300)

@@ -10,12 +10,12 @@ from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER
 
 from tidemill import clock
 from tidemill.batch.contract import Submission, element_name
-from tidemill.harvest.harm import Tracker, Yielded
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.pools import Terms, cut
-from tidemill.harvest.records import RegularStarted
-from tidemill.harvest.situation import Backlog, Limits, Situation
+from tidemill.harvest.account.harm import Tracker, Yielded
+from tidemill.harvest.account.records import RegularStarted
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.pools import Terms, cut
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Backlog, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 

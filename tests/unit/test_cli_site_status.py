@@ -16,8 +16,8 @@ from tidemill.cli.site.status import (
     read_metrics,
 )
 from tidemill.config.site import Cluster, Harvest, SiteConfig
-from tidemill.harvest.quarantine import NodeRecord, Sentence, State
-from tidemill.harvest.records import PlanMade, Submitted, encode
+from tidemill.harvest.account.records import PlanMade, Submitted, encode
+from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
 from tidemill.site.nodes.outage import clear_away, read_away, show_away
 from tidemill.site.state.identity import claim
 

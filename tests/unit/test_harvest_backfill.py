@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.harvest.backfill import BLOCKED_MAX, Ending, Planned, chosen, planned
-from tidemill.harvest.situation import Waiting
+from tidemill.harvest.machine.backfill import BLOCKED_MAX, Ending, Planned, chosen, planned
+from tidemill.harvest.plan.situation import Waiting
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "planned.jsonl"
 

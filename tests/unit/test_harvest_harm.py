@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from tidemill.harvest.harm import PLANS_MAX, Totals, Tracker, Yielded
-from tidemill.harvest.records import PlanMade, RegularStarted, decode, encode
-from tidemill.harvest.situation import Backlog, Decision, Limits, Situation, Waiting
+from tidemill.harvest.account.harm import PLANS_MAX, Totals, Tracker, Yielded
+from tidemill.harvest.account.records import PlanMade, RegularStarted, decode, encode
+from tidemill.harvest.plan.situation import Backlog, Decision, Limits, Situation, Waiting
 from tidemill.model.machine import Queued, Running, Snapshot
 
 DAY_S = 20_000 * 86400.0  #: midnight
@@ -124,7 +124,7 @@ def test_what_the_scheduler_would_not_start_without_us_either_does_not_wait_for_
     for at_s, blocked in ((30, ["7"]), (60, []), (90, [])):
         now = machine(DAY_S + at_s, queued("7", submitted_s=DAY_S + 30))
         plans = yields(f"e1-{at_s}", now, *blocked)
-        if not blocked:  # it is in no queue any more: `harvest.foresight` has made it an outage
+        if not blocked:  # it is in no queue any more: `harvest.machine.foresight` has made it an outage
             plans = [
                 msgspec.structs.replace(each, situation=msgspec.structs.replace(each.situation, queue=[]))
                 for each in plans

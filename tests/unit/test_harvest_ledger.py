@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.config.site import Account
-from tidemill.harvest.ledger import UNBOUNDED_S, Bounds, Living, Standing, balance
+from tidemill.harvest.account.ledger import UNBOUNDED_S, Bounds, Living, Standing, balance
 
 NOW = 100_000.0
 FREE = Bounds()

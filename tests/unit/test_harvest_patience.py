@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.patience import AGAIN_CYCLES, CYCLES, Patience
+from tidemill.harvest.plan.patience import AGAIN_CYCLES, CYCLES, Patience
 
 PATIENCE_S = CYCLES * 30.0
 

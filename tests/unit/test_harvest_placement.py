@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.backfill import Ending
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.placement import Homes, Layout, layout_of
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.pools import Terms, cut, decide_each
-from tidemill.harvest.situation import Backlog, Limits, Waiting
+from tidemill.harvest.machine.backfill import Ending
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.placement import Homes, Layout, layout_of
+from tidemill.harvest.machine.pools import Terms, cut, decide_each
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Backlog, Limits, Waiting
 from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 

@@ -7,8 +7,8 @@ import time
 import msgspec
 import pytest
 
-from tidemill.harvest.plan import POLICIES, Policy, decide
-from tidemill.harvest.situation import (
+from tidemill.harvest.plan.policies import POLICIES, Policy, decide
+from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
     Cancel,
@@ -20,7 +20,7 @@ from tidemill.harvest.situation import (
     Submit,
     Waiting,
 )
-from tidemill.harvest.waves import SENTENCES, Binding, pieces
+from tidemill.harvest.plan.waves import SENTENCES, Binding, pieces
 
 HOUR = 3600.0
 LIMITS = Limits(nodes_max=10**6, allocations_max=10**6, startup_s=120.0, reservations=1)

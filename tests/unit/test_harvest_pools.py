@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.occupancy import FAR_S
-from tidemill.harvest.pools import Pool, Terms, cut, decide_each
-from tidemill.harvest.situation import (
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.occupancy import FAR_S
+from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
     Decision,

@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from tidemill.batch.contract import Ending
-from tidemill.harvest.quarantine import FAILED_ENDINGS, End, Outcome, Quarantine, Settings, State, outcome_of
+from tidemill.harvest.machine.quarantine import (
+    FAILED_ENDINGS,
+    End,
+    Outcome,
+    Quarantine,
+    Settings,
+    State,
+    outcome_of,
+)
 
 SETTINGS = Settings(starts=3, quarantine_s=1000, fast_failure_s=60, backoff_s=2, backoff_max_s=100)
 CRASH = End(ending="failed", lived_s=2, did_work=False, evidence="no such file: /opt/lib.so")

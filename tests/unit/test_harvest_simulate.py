@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from tidemill.errors import ConfigError
-from tidemill.harvest import availability, swf
-from tidemill.harvest.experiment import Study, results_of, run_all
-from tidemill.harvest.outcome import change, classes_of
-from tidemill.harvest.plan import Policy
-from tidemill.harvest.simulate import Machine, Tally, World
-from tidemill.harvest.swf import Job
+from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.simulation import availability, swf
+from tidemill.harvest.simulation.experiment import Study, results_of, run_all
+from tidemill.harvest.simulation.outcome import change, classes_of
+from tidemill.harvest.simulation.simulator import Machine, Tally, World
+from tidemill.harvest.simulation.swf import Job
 from tidemill.report.tide import tide
 
 DAY = 86400

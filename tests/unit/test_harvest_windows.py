@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill.errors import ConfigError
-from tidemill.harvest.windows import UNLIMITED_S, Request, Step, windows
+from tidemill.harvest.machine.windows import UNLIMITED_S, Request, Step, windows
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Reservation, Running, Snapshot
 
 NOW = 1_000_000.0

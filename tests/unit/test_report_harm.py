@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidemill.cli.main import main
-from tidemill.harvest.harm import Totals
-from tidemill.harvest.records import AnyRecord, Canceled, PlanMade, RegularStarted, encode, file_name
+from tidemill.harvest.account.harm import Totals
+from tidemill.harvest.account.records import AnyRecord, Canceled, PlanMade, RegularStarted, encode, file_name
 from tidemill.report.harm import harm, read_records
 
 DAY_S = 20_000 * 86400.0  #: midnight of 2024-10-04

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.records import Submitted
+from tidemill.harvest.account.records import Submitted
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.retention import BATCH, KEPT_MAX, KEPT_S, Batch, Leftovers
 from tidemill.site.state.state import Allocation

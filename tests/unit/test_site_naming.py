@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.backfill import Ending
-from tidemill.harvest.placement import Layout
-from tidemill.harvest.situation import (
+from tidemill.harvest.machine.backfill import Ending
+from tidemill.harvest.machine.placement import Layout
+from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
     Cancel,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.config.site import Harvest, SiteConfig
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.situation import Decision, Limits
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState

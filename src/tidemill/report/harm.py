@@ -1,4 +1,4 @@
-"""What the broker wrote (`harvest/records.py`) as an account: each regular job's wait, our share, and the evidence."""
+"""The broker's records (`harvest/account/records.py`) as an account: each regular job's wait, our share, evidence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.harvest import records as r
-from tidemill.harvest.harm import PLANS_MAX, Totals, add
+from tidemill.harvest.account import records as r
+from tidemill.harvest.account.harm import PLANS_MAX, Totals, add
 
 DAY_S = 86400.0
 

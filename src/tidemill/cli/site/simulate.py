@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.harvest.plan import Policy
+from tidemill.harvest.plan.policies import Policy
 
 if TYPE_CHECKING:
-    from tidemill.harvest.experiment import Result, Study
-    from tidemill.harvest.swf import Trace
+    from tidemill.harvest.simulation.experiment import Result, Study
+    from tidemill.harvest.simulation.swf import Trace
 
 SIMULATED = [Policy.YIELD, Policy.PREEMPT, Policy.CAPPED, Policy.TITAN, Policy.WINDOWS]
 
@@ -118,7 +118,7 @@ def define_times(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Simulate and print."""
-    from tidemill.harvest.experiment import results_of, run_all
+    from tidemill.harvest.simulation.experiment import results_of, run_all
 
     trace = read(args)
     study = study_of(args, trace)
@@ -137,18 +137,18 @@ def run(args: Namespace) -> int:
 def read(args: Namespace) -> Trace:
     """The trace of the command line."""
     if args.kind == "availability":
-        from tidemill.harvest import availability
+        from tidemill.harvest.simulation import availability
 
         return availability.read(args.trace, nodes=args.nodes)
-    from tidemill.harvest import swf
+    from tidemill.harvest.simulation import swf
 
     return swf.read(args.trace, nodes=args.nodes)
 
 
 def study_of(args: Namespace, trace: Trace) -> Study:
     """What the command line asks for. Raises ConfigError for what cannot be."""
-    from tidemill.harvest.experiment import Study, horizon_of, replicas_for
-    from tidemill.harvest.simulate import World
+    from tidemill.harvest.simulation.experiment import Study, horizon_of, replicas_for
+    from tidemill.harvest.simulation.simulator import World
 
     for name in ("event_s", "poll_s", "cycle_s", "walltime_max_s"):
         if getattr(args, name) <= 0:
@@ -184,7 +184,7 @@ def study_of(args: Namespace, trace: Trace) -> Study:
 
 def notes_of(trace: Trace) -> list[str]:
     """What is to be known of a log, for people."""
-    from tidemill.harvest.swf import told
+    from tidemill.harvest.simulation.swf import told
 
     lines = [f"{trace.name}: {len(trace.jobs):,} jobs on {trace.nodes:,} nodes ({trace.nodes_from})"]
     if trace.skipped:
@@ -197,7 +197,7 @@ def notes_of(trace: Trace) -> list[str]:
 
 def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Result]) -> dict[str, Any]:
     """The JSON document."""
-    from tidemill.harvest.phase import lead
+    from tidemill.harvest.plan.phase import lead
 
     first = next(iter(results.values()))
     world = study.world
@@ -233,7 +233,7 @@ def report_of(args: Namespace, study: Study, trace: Trace, results: dict[str, Re
 
 def draw(path: Path, study: Study, trace: Trace) -> None:
     """Write the plot of the first policy."""
-    from tidemill.harvest.experiment import tide_of
+    from tidemill.harvest.simulation.experiment import tide_of
     from tidemill.report.tide import tide
 
     policy = study.policies[0]

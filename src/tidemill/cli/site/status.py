@@ -17,10 +17,11 @@ from tidemill.report.tables import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
-    from tidemill.harvest.records import PlanMade
+    from tidemill.harvest.account.records import PlanMade
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import Waiting
     from tidemill.wire.api import SiteRow
+
 
 TAIL_BYTES_MAX = 1_000_000  #: of the newest file of plans
 METRICS_BYTES_MAX = 1_000_000
@@ -168,7 +169,7 @@ def mode_text(config: SiteConfig) -> str:
 def newest_plans(directory: Path) -> list[PlanMade]:
     """The last plan of each pool that the newest file of records tells of."""
     from tidemill.errors import ProtocolError
-    from tidemill.harvest.records import PlanMade, decode
+    from tidemill.harvest.account.records import PlanMade, decode
 
     newest = max(directory.glob("????-??-??.jsonl"), default=None)
     if newest is None:
@@ -308,7 +309,7 @@ def moves_lines(moves: list[UnderWay]) -> list[tuple[str, str]]:
 
 def _cause_text(cause: str) -> str:
     """Why no more nodes are asked for, in words."""
-    from tidemill.harvest.waves import SENTENCES
+    from tidemill.harvest.plan.waves import SENTENCES
     from tidemill.site.nodes import planning
 
     own = {
@@ -325,7 +326,7 @@ def quarantine_lines(path: Path, *, now_s: float) -> list[tuple[str, str]]:
     """Nodes that are not used because starts fail there, from SITE/quarantine.json."""
     import msgspec
 
-    from tidemill.harvest.quarantine import State
+    from tidemill.harvest.machine.quarantine import State
 
     try:
         state = msgspec.json.decode(path.read_bytes(), type=State)

@@ -17,7 +17,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.report.tables import count_text, duration_text
 
 if TYPE_CHECKING:
-    from tidemill.harvest.windows import Request, Step, Windows
+    from tidemill.harvest.machine.windows import Request, Step, Windows
     from tidemill.model.machine import Snapshot
 
 TOLD_MAX = 10
@@ -66,7 +66,7 @@ def define(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the staircase of nodes and times."""
-    from tidemill.harvest.windows import windows
+    from tidemill.harvest.machine.windows import windows
 
     snapshot, request = _look(args)
     found = windows(snapshot, request)
@@ -91,7 +91,7 @@ def _look(args: Namespace) -> tuple[Snapshot, Request]:
     from tidemill.batch.open import open_batch, open_cluster
     from tidemill.cli.site.directory import read_site
     from tidemill.config.site import Cluster
-    from tidemill.harvest.windows import GUARD_S, Request
+    from tidemill.harvest.machine.windows import GUARD_S, Request
 
     if args.dir is not None and args.batch is not None:
         raise ConfigError("name a site's directory or a batch system, not both")

@@ -1,4 +1,4 @@
-"""Which nodes are bad, kept across restarts: `harvest/quarantine.py` decides, this feeds it and keeps its memory.
+"""Which nodes are bad, kept across restarts: `harvest/machine/quarantine.py` decides, this module feeds it.
 
 SITE/quarantine.json      quarantine.State, written when something is worth remembering
 """
@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.harvest.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
+from tidemill.harvest.machine.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.site.nodes.costs import Costs

@@ -1,8 +1,8 @@
 """The broker's thin loop: look, decide, note, act. One look per poll, whatever is held; never in bursts.
 
-Decisions are `planning` and `harvest.plan.decide`, calls are `errands`, what is known is in `allocations` and the
-site's log. An intent is durable before its act: after a crash at any point the successor finds each allocation by its
-name, or sees that it never came to be.
+Decisions are `planning` and `harvest.plan.policies.decide`, calls are `errands`, what is known is in `allocations` and
+the site's log. An intent is durable before its act: after a crash at any point the successor finds each allocation by
+its name, or sees that it never came to be.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidemill import clock
 from tidemill.batch.contract import Submission
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest import phase
-from tidemill.harvest import records as r
-from tidemill.harvest.harm import Tracker, Yielded
-from tidemill.harvest.plan import Policy
+from tidemill.harvest.account import records as r
+from tidemill.harvest.account.harm import Tracker, Yielded
+from tidemill.harvest.plan import phase
+from tidemill.harvest.plan.policies import Policy
 from tidemill.log import Log
 from tidemill.site.fleet.wide import Wide, WidePlan, plan_wide
 from tidemill.site.nodes import planning

@@ -15,15 +15,15 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.foresight import foreseen
-from tidemill.harvest.holdings import Held
-from tidemill.harvest.ledger import Bounds, Ledger, Living, balance
-from tidemill.harvest.patience import Patience
-from tidemill.harvest.placement import layout_of
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.pools import Pool, Terms, cut, decide_each
-from tidemill.harvest.situation import Limits
-from tidemill.harvest.windows import partitions
+from tidemill.harvest.account.ledger import Bounds, Ledger, Living, balance
+from tidemill.harvest.machine.foresight import foreseen
+from tidemill.harvest.machine.holdings import Held
+from tidemill.harvest.machine.placement import layout_of
+from tidemill.harvest.machine.pools import Pool, Terms, cut, decide_each
+from tidemill.harvest.machine.windows import partitions
+from tidemill.harvest.plan.patience import Patience
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState

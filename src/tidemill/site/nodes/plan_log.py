@@ -1,4 +1,4 @@
-"""SITE/harvest/YYYY-MM-DD.jsonl: what the broker did and why, as `harvest/records.py` has it. Appends only.
+"""SITE/harvest/YYYY-MM-DD.jsonl: what the broker did and why, as `harvest/account/records.py` has it. Appends only.
 
 Evidence for people and for `site harm`; what must survive a crash is in the site's log. One write(2) a line.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.harvest.records import AnyRecord, decode, encode, file_name
+from tidemill.harvest.account.records import AnyRecord, decode, encode, file_name
 
 DAYS_KEPT = 400
 RECENT_BYTES_MAX = 32 << 20

@@ -1,6 +1,6 @@
 """From what the site has and wants to what is decided on. Pure: state, limits and `now` in.
 
-The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs; `naming` makes names of it.
+The decision itself is `harvest.plan.policies.decide`, which `tidemill simulate` runs, too; `naming` makes names of it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.harvest.plan import Policy
-from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
+from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.selection import Group, Named
@@ -32,7 +32,7 @@ DYING_US = 20_000_000
 at once."""
 
 STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
-"""Why no more nodes are asked for, besides what decisions name (`harvest.waves.Binding`)."""
+"""Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
 
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from tidemill.batch.contract import element_name
-from tidemill.harvest.records import Submitted
+from tidemill.harvest.account.records import Submitted
 from tidemill.model.state import ALLOCATION_FINAL
 from tidemill.site.state.state import Allocation
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.harvest.placement import Layout
-from tidemill.harvest.situation import Decision, Holding, Situation
+from tidemill.harvest.machine.placement import Layout
+from tidemill.harvest.plan.situation import Decision, Holding, Situation
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from tidemill import __version__, clock
 from tidemill.batch.contract import Calls
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.harvest.ledger import UNBOUNDED_S, Ledger
+from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 from tidemill import clock
-from tidemill.harvest.ledger import HOUR_S
+from tidemill.harvest.account.ledger import HOUR_S
 from tidemill.model.job import JobSpec
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState

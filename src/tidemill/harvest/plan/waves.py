@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from tidemill.harvest.situation import Situation, Submit
+from tidemill.harvest.plan.situation import Situation, Submit
 
 
 class Binding(StrEnum):

@@ -1,12 +1,17 @@
-"""Policy `yield`: fills what is idle, gives it back before anybody needs it. Pure."""
+"""Policy `yield`: fills what is idle, gives it back before anybody needs it. Pure.
+
+It works out what the queue would do if we were not here. Regular jobs that would start now get their nodes, the
+cheapest of ours go; allocations that stand in the way of a planned start are shortened to end before it; what is idle
+for long enough then is filled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.harvest.profile import Profile, ahead, play
-from tidemill.harvest.situation import Cancel, Decision, Holding, Shorten, Situation, Waiting
-from tidemill.harvest.waves import SENTENCES, Binding, room_of, wave
+from tidemill.harvest.plan.profile import Profile, ahead, play
+from tidemill.harvest.plan.situation import Cancel, Decision, Holding, Shorten, Situation, Waiting
+from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, wave
 
 LASTS_S = 3600.0
 """A gap is taken to last so long where its end is not planned."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidemill.harvest.situation import Holding
+from tidemill.harvest.plan.situation import Holding
 from tidemill.model.machine import NodeState, Snapshot
 
 LOSS_STEPS_PER_EVENT = 4

@@ -1,12 +1,18 @@
-"""The policies that never give a node back: references, and what is left where more is not possible. Pure."""
+"""The broker's policy: what to cancel, to shorten and to submit now. Pure; the simulator runs the same function.
+
+`yielding` holds the policy that gives nodes back. Those here never do: references, and what is left where more is not
+possible. A doubt is always decided for the regular job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 
-from tidemill.harvest.profile import Profile, ahead, play
-from tidemill.harvest.situation import Cancel, Decision, Situation, Submit
-from tidemill.harvest.waves import SENTENCES, Binding, room_of, rounded, wave
+from tidemill.harvest.plan.profile import Profile, ahead, play
+from tidemill.harvest.plan.situation import Cancel, Decision, Situation, Submit
+from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, rounded, wave
+from tidemill.harvest.plan.yielding import yields
 
 PLANNED_MAX = 100
 """`windows` leaves alone what so many blocked jobs will need, whatever the scheduler itself reserves."""
@@ -19,6 +25,17 @@ TITAN_JOB_S = 6264.0
 """The brokers on Titan, 2016-17: 20 of them, each with one batch job of 15 to 300 of its 18,688 nodes, whose events are
 fixed before it starts (100 a node, chosen by the average length of backfill); a job ran for 1.74 h on average. On
 another machine the widths are the same shares of it."""
+
+
+class Policy(StrEnum):
+    """How the broker behaves."""
+
+    YIELD = "yield"  #: gives nodes back before others wait
+    PREEMPT = "preempt"  #: limits fit the plan; the scheduler takes nodes back by itself
+    CAPPED = "capped"  #: limits fit the gaps of the plan; never gives back
+    TITAN = "titan"  #: some brokers with fixed jobs, sized to the backfill of the moment: the reference
+    WINDOWS = "windows"  #: only what no plan needs; never in the way, gives nothing back
+    DEMAND = "demand"  #: queues for what the backlog wants, like anybody else
 
 
 def capped(situation: Situation) -> Decision:
@@ -161,3 +178,26 @@ def staircase_of(windows_: Sequence[tuple[int, float]]) -> list[tuple[float, int
             most = nodes
             gaps.append((seconds, nodes))
     return gaps[::-1]
+
+
+POLICIES: dict[Policy, Callable[[Situation], Decision]] = {
+    Policy.YIELD: yields,
+    Policy.PREEMPT: preempt,
+    Policy.CAPPED: capped,
+    Policy.TITAN: titan,
+    Policy.WINDOWS: windows,
+    Policy.DEMAND: demand,
+}
+
+
+def decide(situation: Situation, policy: Policy) -> Decision:
+    """What to do now in one pool.
+
+    Nodes that are on their way to be free (cancelled, epilog) are no part of `idle` nor of a holding: they belong into
+    `busy`, with the time when they should be free. A regular job that has had enough idle nodes for longer than the
+    scheduler needs, and still does not start, waits for something that is not seen here: leave it out of `queue`.
+    Where the plan is not known, every policy but `demand` behaves as `windows`.
+    """
+    if not situation.knows_plan and policy is not Policy.DEMAND:
+        policy = Policy.WINDOWS
+    return POLICIES[policy](situation)

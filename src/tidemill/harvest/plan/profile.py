@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tidemill.harvest.situation import Busy, Outage, Waiting
+from tidemill.harvest.plan.situation import Busy, Outage, Waiting
 
 EVER = float("inf")
 OVERDUE_S = 60.0

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidemill.harvest.records import AnyRecord, PlanMade, RegularStarted, file_name
-from tidemill.harvest.situation import Decision, Situation
+from tidemill.harvest.account.records import AnyRecord, PlanMade, RegularStarted, file_name
+from tidemill.harvest.plan.situation import Decision, Situation
 from tidemill.model.machine import Queued, Running, Snapshot
 
 PLANS_MAX = 20

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tidemill.harvest.holdings import Held, Placed, gather, matched
-from tidemill.harvest.occupancy import FAR_S, Occupancy, occupancy
-from tidemill.harvest.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
-from tidemill.harvest.windows import GUARD_S, Request, free_until, partitions, stairs
+from tidemill.harvest.machine.holdings import Held, Placed, gather, matched
+from tidemill.harvest.machine.occupancy import FAR_S, Occupancy, occupancy
+from tidemill.harvest.machine.windows import GUARD_S, Request, free_until, partitions, stairs
+from tidemill.harvest.plan.situation import Backlog, Busy, Decision, Limits, Outage, Situation, Waiting
 from tidemill.model.machine import Node, NodeState, Queued, Snapshot
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from tidemill.harvest.holdings import Placed
-from tidemill.harvest.windows import is_open
+from tidemill.harvest.machine.holdings import Placed
+from tidemill.harvest.machine.windows import is_open
 from tidemill.model.machine import Snapshot
 
 FAR_S = 4e9

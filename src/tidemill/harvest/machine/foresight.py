@@ -2,9 +2,9 @@
 
 Our count says whether a job fits beside one that is planned: so many nodes are free for so long. The scheduler has
 chosen nodes for the planned one. The job may want some of these: then it does not start, with us or without, and what
-we gave back for it would be idle until our patience with it ends (`harvest.patience`). Or the planned one has others,
-since the scheduler looks at ends half a minute and more at a time: then the job starts where we count no room, and
-would wait for as long as we are there.
+we gave back for it would be idle until our patience with it ends (`harvest.plan.patience`). Or the planned one has
+others, since the scheduler looks at ends half a minute and more at a time: then the job starts where we count no room,
+and would wait for as long as we are there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tidemill.harvest.placement import Layout
-from tidemill.harvest.pools import Pool
-from tidemill.harvest.profile import ahead, play
-from tidemill.harvest.situation import Outage
+from tidemill.harvest.machine.placement import Layout
+from tidemill.harvest.machine.pools import Pool
+from tidemill.harvest.plan.profile import ahead, play
+from tidemill.harvest.plan.situation import Outage
 from tidemill.model.machine import Queued
 
 

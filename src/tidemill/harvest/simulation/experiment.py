@@ -10,10 +10,10 @@ from functools import partial
 
 import msgspec
 
-from tidemill.harvest.outcome import Change, Digest, SizeClass, change, classes_of, digest, share
-from tidemill.harvest.plan import Policy
-from tidemill.harvest.simulate import HOUR_S, Machine, Tally, World
-from tidemill.harvest.swf import Job
+from tidemill.harvest.plan.policies import Policy
+from tidemill.harvest.simulation.outcome import Change, Digest, SizeClass, change, classes_of, digest, share
+from tidemill.harvest.simulation.simulator import HOUR_S, Machine, Tally, World
+from tidemill.harvest.simulation.swf import Job
 
 REPLICA_JOBS = 170_000
 """Each seed replays about so many jobs: shorter logs, whose mean waits are noisier, get more replicas."""

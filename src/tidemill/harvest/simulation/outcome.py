@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.harvest.simulate import Tally
-from tidemill.harvest.swf import Job
+from tidemill.harvest.simulation.simulator import Tally
+from tidemill.harvest.simulation.swf import Job
 
 CLASS_SHARES = (1 / 64, 1 / 16, 1 / 4, 1.0)
 """Classes of jobs end at these shares of the machine."""

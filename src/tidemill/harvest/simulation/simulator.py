@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from tidemill.harvest.phase import lead
-from tidemill.harvest.plan import Policy, decide
-from tidemill.harvest.profile import EVER, Profile, play
-from tidemill.harvest.situation import (
+from tidemill.harvest.plan.phase import lead
+from tidemill.harvest.plan.policies import Policy, decide
+from tidemill.harvest.plan.profile import EVER, Profile, play
+from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
     Cancel,
@@ -29,7 +29,7 @@ from tidemill.harvest.situation import (
     Situation,
     Waiting,
 )
-from tidemill.harvest.swf import Job
+from tidemill.harvest.simulation.swf import Job
 
 HOUR_S = 3600.0
 ANNOUNCED_S = 7 * 86400.0

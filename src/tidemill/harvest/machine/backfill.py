@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import or_
 from typing import NamedTuple
 
-from tidemill.harvest.situation import Waiting
+from tidemill.harvest.plan.situation import Waiting
 
 WINDOW_S = 30.0
 """Ends of jobs within so long are looked at together; the next time within twice as long, and so on."""

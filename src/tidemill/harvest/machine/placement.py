@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from tidemill.harvest.backfill import Ending, Planned, chosen, planned
-from tidemill.harvest.pools import Pool
-from tidemill.harvest.situation import Waiting
+from tidemill.harvest.machine.backfill import Ending, Planned, chosen, planned
+from tidemill.harvest.machine.pools import Pool
+from tidemill.harvest.plan.situation import Waiting
 from tidemill.model.machine import NodeState, Running, Snapshot
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidemill.errors import ConfigError
-from tidemill.harvest.swf import Job, Trace, lines_of
+from tidemill.harvest.simulation.swf import Job, Trace, lines_of
 
 SAMPLES_MAX = 5_000_000
 LIMIT_S = 30 * 86400

@@ -1,0 +1,1 @@
+"""Workloads replayed on a simulated machine with and without the broker, and what the difference says."""
