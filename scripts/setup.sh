@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 UV_WANTED='uv>=0.9,<0.14' # tried with 0.13.8
-RUST_MINOR_MIN=75         # rust-version in Cargo.toml
+RUST_MINOR_MIN=85         # rust-version in Cargo.toml
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
