@@ -1,4 +1,4 @@
-"""Write what Rust gets from Python: JSON Schema, types and tables of `tidemill.wire.node`; copy the payload library.
+"""Write what Rust gets from Python: JSON Schema, types and tables of `tidemill.wire.node`.
 
     python scripts/gen_wire.py            # write
     python scripts/gen_wire.py --check    # exit 1 with a diff where a committed file differs
@@ -31,8 +31,6 @@ from tidemill.wire import node  # noqa: E402  # the path is set just above
 
 SCHEMA = ROOT / "schema/node.json"
 RUST = ROOT / "crates/wire/src/generated.rs"
-PAYLOAD = ROOT / "src/tidemill/payload/__init__.py"
-PAYLOAD_COPY = ROOT / "crates/slot/src/tidemill_payload.py"
 
 MODULES = (node.__name__, "tidemill.wire.staged")
 SIGNED_32 = frozenset({"exit_status", "signal"})  # what the kernel reports: int in wait(2)
@@ -164,11 +162,7 @@ def schema_text() -> str:
 
 def generated() -> dict[Path, str]:
     """Text of each file that is generated."""
-    files = {SCHEMA: schema_text(), RUST: rust_text()}
-    payload = PAYLOAD.read_text(encoding="utf-8") if PAYLOAD.exists() else ""
-    if payload.strip():
-        files[PAYLOAD_COPY] = payload
-    return files
+    return {SCHEMA: schema_text(), RUST: rust_text()}
 
 
 def check(files: dict[Path, str]) -> int:

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 UV_WANTED='uv>=0.9,<0.14' # tried with 0.13.8
-RUST_MINOR_MIN=75         # rust-version in Cargo.toml
+RUST_MINOR_MIN=85         # rust-version in Cargo.toml
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
@@ -106,7 +106,7 @@ is_static() { # no ELF interpreter
 
 sync_environment() { # $1 other than `all`: without what only tests need, unless that is there already
   local crates lock environment synced reinstall=() what=(--all-extras --group dev) mark=
-  crates=$(digest crates .cargo Cargo.toml) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock)
+  crates=$(digest crates .cargo Cargo.toml src/tidemill/payload) lock=$(digest Cargo.lock) environment=$(digest pyproject.toml uv.lock)
   synced=$(cat .uv/synced 2>/dev/null || true)
   if [ "$1" != all ] && [[ $synced != *[0-9a-f] ]]; then
     what=(--no-dev --extra examples) mark=-run

@@ -9,7 +9,7 @@ use std::path::Path;
 use tidemill_wire::{LeadAddress, Manifest, WireError, FORMAT};
 
 use crate::error::LeadError;
-use crate::replay::sync_directory;
+use crate::journal::replay::sync_directory;
 
 /// FLEET/manifest.json, checked.
 pub fn read_manifest(fleet: &Path) -> Result<Manifest, LeadError> {

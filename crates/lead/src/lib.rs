@@ -1,28 +1,10 @@
 //! `tidemill-node lead`: hands the fleet's work to the pilots that ask, and keeps its journal.
 
 mod address;
-mod allocations;
-mod bound;
-pub mod budget;
-#[cfg(test)]
-mod budget_tests;
-mod commit;
-mod connection;
-mod correction;
 mod error;
-mod files;
-mod grants;
-mod handout;
 mod intervals;
+mod journal;
 mod ledger;
-#[cfg(test)]
-mod ledger_tests;
-mod pace;
-mod peers;
-mod permits;
-mod protocol;
-mod record;
-mod replay;
 mod server;
 mod sources;
 

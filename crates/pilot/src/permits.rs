@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tidemill_lead::budget::{Budget, Costs, Over};
+use tidemill_budget::{Budget, Costs, Over};
 use tidemill_slot::ToSlot;
 use tidemill_stage::Order;
 use tidemill_wire::{Permit, PilotMessage, Usage, Want};

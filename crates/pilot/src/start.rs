@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidemill_lead::budget::Budget;
+use tidemill_budget::Budget;
 use tidemill_slot::{Isolated, Isolation};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;

@@ -80,25 +80,14 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
     // SAFETY: without CLONE_VM and with a null stack, clone is fork: the child goes on with a copy of this memory. There
     // is only one thread, so no lock is held by a thread that the child lacks.
     let pid = unsafe {
-        #[cfg(target_arch = "s390x")]
-        let pid = libc::syscall(
-            libc::SYS_clone,
-            0_usize,
-            flags as usize,
-            0_usize,
-            0_usize,
-            0_usize,
-        );
-        #[cfg(not(target_arch = "s390x"))]
-        let pid = libc::syscall(
+        libc::syscall(
             libc::SYS_clone,
             flags as usize,
             0_usize,
             0_usize,
             0_usize,
             0_usize,
-        );
-        pid
+        )
     };
     match check(pid, "fork", "")? {
         0 => Ok(Fork::Child),

@@ -34,6 +34,19 @@ fn records_work_files_and_manifests() {
 }
 
 #[test]
+fn a_number_of_a_manifest_stays_the_same_number() {
+    let text = include_str!("../../fuzz/corpus/manifest/ok");
+    let mut manifest: Manifest = serde_json::from_str(text).unwrap();
+    manifest.settings.drain_s = 0.0;
+    let zero = serde_json::to_string(&manifest).unwrap();
+    let told = zero.replace("\"drain_s\":0.0", "\"drain_s\":11844674407370955616");
+    assert_ne!(told, zero);
+    again::<Manifest>(told.as_bytes());
+    let read: Manifest = serde_json::from_str(&told).unwrap();
+    assert_eq!(read.settings.drain_s.to_bits(), 11_844_674_407_370_955_616_f64.to_bits());
+}
+
+#[test]
 fn frames_of_journals() {
     hunt("frames", |bytes| {
         let mut frames = frame::Frames::new(bytes);

@@ -27,8 +27,9 @@ use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
 use super::cover::Covers;
 use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 
-/// The Python payload library as payloads import it.
-const LIBRARY: &str = include_str!("../tidemill_payload.py");
+/// The Python payload library as payloads import it, from the tree of Python: the binary is built inside the repository
+/// only (see build.rs of tidemill-node).
+const LIBRARY: &str = include_str!("../../../../src/tidemill/payload/__init__.py");
 
 /// Directories and paths of a slot.
 pub(crate) struct Place {

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use tidemill_wire::memory::has_room;
 use tidemill_wire::{Ask, Grant, Program};
 
+use crate::ledger::pace::Pace;
 use crate::ledger::{Ledger, PilotKey, ProgramState};
-use crate::pace::Pace;
 
 /// Grants in one message at most.
 const GRANTS_MAX: usize = 4096;

@@ -2,9 +2,9 @@
 
 use tidemill_wire::{IoArea, LeadMessage, Permit, Usage, Want};
 
-use crate::budget::{Budget, Costs, Over};
 use crate::ledger::{Ledger, PilotKey};
 use crate::server::Lead;
+use tidemill_budget::{Budget, Costs, Over};
 
 /// What starts may cost shared file systems.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use tidemill_wire::log::{cause, Log};
 use tidemill_wire::{JournalReader, JournalWriter, WireError};
 
+use crate::ledger::record::{Kind, RecordHead};
 use crate::ledger::{Ledger, Number, PilotKey};
-use crate::record::{Kind, RecordHead};
 
 /// Reads every journal but our own.
 pub struct Journals {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use tidemill_wire::log::cause;
 use tidemill_wire::{handshake, Challenge, LeadMessage, LineBuffer, LINE_BYTES_MAX};
 
-use crate::connection::{self, Connection, Peer};
+use crate::server::connection::{self, Connection, Peer};
 use crate::server::{Lead, CONNECTIONS_MAX};
 
 const ACCEPTS_PER_TURN: usize = 64;

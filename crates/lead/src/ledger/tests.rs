@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 use tidemill_wire::{Ask, Grant, Program};
 
+use crate::ledger::record::RecordHead;
 use crate::ledger::{Ledger, Number};
-use crate::record::RecordHead;
 use tidemill_wire::WorkText;
 
 const GRACE_US: u64 = 1_000;
@@ -245,7 +245,7 @@ impl World {
     }
 
     fn keep(&mut self, head: &RecordHead<'_>) {
-        if head.kind() == crate::record::Kind::Done {
+        if head.kind() == crate::ledger::record::Kind::Done {
             self.done
                 .extend((head.first..head.first + head.count).map(|event| (head.grant, event)));
         }

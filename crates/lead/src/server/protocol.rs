@@ -6,9 +6,9 @@ use tidemill_wire::{
     frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage, Source,
 };
 
-use crate::connection::{Connection, Peer};
+use crate::ledger::record::RecordHead;
 use crate::ledger::{Ledger, Number, PilotKey};
-use crate::record::RecordHead;
+use crate::server::connection::{Connection, Peer};
 use crate::server::Lead;
 use crate::sources::{Answer, Wish};
 

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use tidemill_wire::{End, Grant, Program};
 
 use crate::intervals::Intervals;
+use crate::ledger::pace::Pace;
 use crate::ledger::{GrantState, JobState, Ledger, ProgramState};
-use crate::pace::Pace;
 use tidemill_wire::{one_line, WorkText};
 
 /// What a work file orders besides work.

@@ -16,6 +16,11 @@
 //! What a node has read it mostly has in its page cache for later starts, so bytes that are observed may be far fewer than
 //! files have. The first start of a program by a waiter is therefore never taken to read less than its program says.
 
+mod bound;
+mod correction;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use tidemill_wire::{IoArea, Program, Usage};

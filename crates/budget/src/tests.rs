@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tidemill_wire::{IoArea, Usage};
 
-use crate::budget::{Budget, Costs, Granted, Kind, OVER_MAX, SAVED_S, STARTS_MAX, WINDOW_US};
+use crate::{Budget, Costs, Granted, Kind, OVER_MAX, SAVED_S, STARTS_MAX, WINDOW_US};
 
 const SW: (&str, Kind) = ("sw", Kind::Ops);
 const SW_BYTES: (&str, Kind) = ("sw", Kind::Bytes);

@@ -1,5 +1,11 @@
 //! The loop: sockets, work files, journal and ledger meet here and nowhere else. One turn is bounded.
 
+mod connection;
+mod fleet_files;
+mod peers;
+mod permits;
+mod protocol;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,12 +20,12 @@ use tidemill_wire::{
 };
 
 use crate::address;
-use crate::commit::Commit;
-use crate::connection::{Connection, Peer};
 use crate::error::LeadError;
+use crate::journal::commit::Commit;
+use crate::journal::replay::Journals;
 use crate::ledger::{Ledger, PilotKey};
-use crate::permits::Pacing;
-use crate::replay::Journals;
+use crate::server::connection::{Connection, Peer};
+use crate::server::permits::Pacing;
 use crate::sources::Sources;
 use tidemill_wire::WorkReader;
 
