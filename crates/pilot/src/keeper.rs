@@ -8,6 +8,7 @@ use tidemill_wire::{log, Done, Grant, OutputRef};
 use crate::bundle::{Bundle, Member, Stoppable};
 use crate::error::PilotError;
 use crate::piece::Piece;
+use crate::time::seconds_us;
 
 /// Unsafe bytes at which the bundle is fsynced whatever the time.
 const DIRTY_BYTES_MAX: u64 = 64 << 20;
@@ -65,7 +66,7 @@ impl Keeper {
     pub fn new(bundle: Bundle, flush_s: f64) -> Self {
         Keeper {
             bundle,
-            flush_us: (flush_s.max(0.0) * 1e6) as u64,
+            flush_us: seconds_us(flush_s),
             pending: Vec::new(),
             waiting: VecDeque::new(),
             retry_at_us: 0,

@@ -4,7 +4,6 @@
 //! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
 //! the fleet directory and the lead are all it sees.
 
-mod again;
 mod binding;
 mod board;
 mod bundle;
@@ -38,6 +37,7 @@ mod staging;
 mod start;
 mod system;
 mod tar;
+mod time;
 mod traces;
 mod usage;
 mod variables;
@@ -60,7 +60,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
             match start::start(&options).and_then(|pilot| pilot.map_or(Ok(0), pilot::Pilot::run)) {
                 Ok(code) => code,
                 Err(error) => {
-                    pilot::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
+                    error::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
                     error.exit_code()
                 }
             }

@@ -8,11 +8,11 @@ use tidemill_wire::{log, Record};
 
 use crate::binding::Action;
 use crate::bundle::Member;
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
 use crate::keeper::{self, Kept};
 use crate::leaving::{Reason, COPY_US};
 use crate::piece::Piece;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
 
 /// After so many deaths of slots without a Done between them, the oldest work of the next one that dies failed.
 const DEATHS_SUSPECT: u32 = 3;

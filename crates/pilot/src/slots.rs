@@ -6,9 +6,9 @@ use tidemill_slot::{Isolated, SlotSpec, ToSlot};
 use tidemill_sys::time::realtime_us;
 use tidemill_wire::log;
 
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
 use crate::piece::Shape;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
 use crate::place::Share;
 use crate::variables;
 

@@ -9,11 +9,11 @@ use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_wire::log;
 
-use crate::again;
-use crate::error::PilotError;
-use crate::pilot::{Pilot, LOG};
+use crate::error::{PilotError, LOG};
+use crate::pilot::Pilot;
 use crate::stage_process::StageProcess;
 use crate::staging::Staging;
+use crate::time::pause_after;
 use crate::variables;
 
 /// A stage that has lived for so long did not die of what its predecessors died of.
@@ -135,7 +135,7 @@ impl Pilot {
         }
         self.staging.failures += 1;
         let failures = self.staging.failures;
-        let (pause_us, next) = again::after(failures, u64::MAX);
+        let (pause_us, next) = pause_after(failures, u64::MAX);
         let message = format!("{cause} ({next})");
         LOG.warning("stage.lost", &[("cause", &message)]);
         let mut steps = self.staging.stager.lost_stage(now_us);

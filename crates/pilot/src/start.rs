@@ -11,7 +11,7 @@ use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMA
 use crate::binding::Binding;
 use crate::board::Board;
 use crate::bundle::Bundle;
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
 use crate::facts;
 use crate::keeper::Keeper;
 use crate::lead_process::LeadProcess;
@@ -21,12 +21,13 @@ use crate::mailbox::{Address, Mailbox};
 use crate::node::{spill, Node};
 use crate::options::Options;
 use crate::permits::Permits;
-use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
+use crate::pilot::{Parts, Pilot, Post};
 use crate::place::{Affinity, Room};
 use crate::records::Records;
 use crate::results;
 use crate::source::Source;
 use crate::system::{self, Signals};
+use crate::time::seconds_us;
 use crate::usage::UsageMeter;
 use crate::watch::deadline_us;
 

@@ -41,7 +41,7 @@ pub fn look(named: Option<&str>) -> (u64, String) {
     }
     let removed = own::clean(&path, "slot");
     if removed > 0 {
-        crate::pilot::LOG.info("spill.cleaned", &[("base", &base), ("removed", &removed)]);
+        crate::error::LOG.info("spill.cleaned", &[("base", &base), ("removed", &removed)]);
     }
     if let Err(error) = own::OwnDirectory::make(&path, "slot").map(|own| own::remove(own.path())) {
         return no(&tidemill_wire::log::cause(&error));
