@@ -7,10 +7,10 @@ use tidemill_sys::time::realtime_us;
 use tidemill_wire::log;
 
 use crate::error::{PilotError, LOG};
-use crate::piece::Shape;
+use crate::node::place::Share;
+use crate::node::variables;
 use crate::pilot::Pilot;
-use crate::place::Share;
-use crate::variables;
+use crate::work::piece::Shape;
 
 /// Different remarks about slots in a pilot's records.
 pub(crate) const TOLD_MAX: usize = 100;

@@ -7,7 +7,7 @@ use tidemill_sys::mountinfo::mounts;
 use tidemill_sys::{file, own};
 use tidemill_wire::file_systems::is_shared;
 
-use crate::variables;
+use crate::node::variables;
 
 /// So much of what is free stays free.
 const RESERVE: u64 = 20;

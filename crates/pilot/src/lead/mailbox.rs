@@ -18,7 +18,7 @@ use tidemill_wire::{
 };
 
 use crate::error::PilotError;
-use crate::link::LinkEvent;
+use crate::lead::link::LinkEvent;
 use crate::time::seconds_us;
 
 /// Work files of one look; more come with the next turn.
@@ -238,4 +238,5 @@ fn log_stop(path: &Path) {
 }
 
 #[cfg(test)]
+#[path = "mailbox_tests.rs"]
 mod tests;

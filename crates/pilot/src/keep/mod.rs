@@ -1,14 +1,17 @@
 //! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
 
+pub mod bundle;
+mod tar;
+
 use std::collections::VecDeque;
 
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_wire::{log, Done, Grant, OutputRef};
 
-use crate::bundle::{Bundle, Member, Stoppable};
 use crate::error::PilotError;
-use crate::piece::Piece;
+use crate::keep::bundle::{Bundle, Member, Stoppable};
 use crate::time::seconds_us;
+use crate::work::piece::Piece;
 
 /// Unsafe bytes at which the bundle is fsynced whatever the time.
 const DIRTY_BYTES_MAX: u64 = 64 << 20;

@@ -10,11 +10,11 @@ use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_wire::log;
 
 use crate::error::{PilotError, LOG};
+use crate::node::variables;
 use crate::pilot::Pilot;
-use crate::stage_process::StageProcess;
-use crate::staging::Staging;
+use crate::stage::process::StageProcess;
+use crate::stage::Staging;
 use crate::time::pause_after;
-use crate::variables;
 
 /// A stage that has lived for so long did not die of what its predecessors died of.
 const STEADY_US: u64 = 600_000_000;
