@@ -1,7 +1,11 @@
-//! Errors of this crate: what was attempted, on what; the exit code that goes with it.
+//! Errors of this crate: what was attempted, on what; the exit code that goes with it. And the log they end up in.
 
 use std::io;
 use std::path::PathBuf;
+
+use tidemill_wire::log::Log;
+
+pub const LOG: Log = Log::new("pilot");
 
 /// Why a pilot cannot start or go on.
 #[derive(Debug, thiserror::Error)]

@@ -6,10 +6,11 @@ use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::{Ended, Record};
 
-use crate::error::PilotError;
-use crate::link::{LinkEvent, OUT_BYTES_MAX};
-use crate::piece::Piece;
-use crate::pilot::{seconds_us, Pilot, LOG};
+use crate::error::{PilotError, LOG};
+use crate::lead::link::{LinkEvent, OUT_BYTES_MAX};
+use crate::pilot::Pilot;
+use crate::time::seconds_us;
+use crate::work::piece::Piece;
 
 /// Slots that were told to stop have so long to answer.
 const STOP_US: u64 = 600_000;

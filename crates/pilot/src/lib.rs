@@ -4,44 +4,27 @@
 //! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
 //! the fleet directory and the lead are all it sees.
 
-mod again;
-mod binding;
-mod board;
-mod bundle;
-mod counters;
 mod error;
-mod facts;
-#[cfg(test)]
-mod hostile;
-mod keeper;
-mod lead_process;
+mod images;
+mod keep;
+mod lead;
 mod leaving;
-mod link;
-mod mailbox;
 mod node;
 mod notes;
 mod options;
 mod orders;
 mod permits;
-mod piece;
 mod pilot;
-mod place;
 mod records;
 mod results;
 pub mod setup;
 mod slots;
-mod source;
-mod stage_life;
-mod stage_process;
-mod stager;
-mod staging;
+mod stage;
 mod start;
-mod system;
-mod tar;
+mod time;
 mod traces;
-mod usage;
-mod variables;
 mod watch;
+mod work;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -60,7 +43,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
             match start::start(&options).and_then(|pilot| pilot.map_or(Ok(0), pilot::Pilot::run)) {
                 Ok(code) => code,
                 Err(error) => {
-                    pilot::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
+                    error::LOG.error("pilot.failed", &[("cause", &log::cause(&error))]);
                     error.exit_code()
                 }
             }

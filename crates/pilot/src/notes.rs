@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tidemill_sys::time::realtime_us;
 use tidemill_wire::{Noted, Record};
 
-use crate::error::PilotError;
-use crate::pilot::{Pilot, LOG};
+use crate::error::{PilotError, LOG};
+use crate::pilot::Pilot;
 
 impl Pilot {
     /// Note something of a topic, of one program or of none.

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidemill_slot::ToSlot;
 use tidemill_wire::LeadMessage;
 
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
+use crate::lead::link::LinkEvent;
 use crate::leaving::Phase;
 use crate::leaving::Reason;
-use crate::link::LinkEvent;
-use crate::piece::Piece;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
 use crate::setup::Admitted;
 use crate::slots::TOLD_MAX;
+use crate::work::piece::Piece;
 
 impl Pilot {
     /// Read and connect; do what the lead says.

@@ -9,26 +9,28 @@ use tidemill_slot::{Isolation, Slot};
 use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::time::monotonic_us;
-use tidemill_wire::log::Log;
 use tidemill_wire::{Ask, Beat, Manifest, PilotMessage, Record, Returned, Settings};
 
-use crate::binding::Binding;
-use crate::error::PilotError;
-use crate::keeper::{Keeper, Kept};
-use crate::lead_process::{LeadProcess, WATCH_US};
+use crate::error::{PilotError, LOG};
+use crate::images::Node;
+use crate::keep::{Keeper, Kept};
+use crate::lead::link::{LinkEvent, OUT_BYTES_MAX};
+use crate::lead::process::{LeadProcess, WATCH_US};
+use crate::lead::Source;
 use crate::leaving::{Phase, Reason, COPY_US};
-use crate::link::{LinkEvent, OUT_BYTES_MAX};
-use crate::node::Node;
+use crate::node::{
+    self,
+    signals::{Notice, Signals},
+};
 use crate::permits::Permits;
-use crate::piece::Piece;
 use crate::records::{Records, UNSAFE_BYTES_MAX};
 use crate::setup::Setups;
-use crate::source::Source;
-use crate::staging::Staging;
-use crate::system::{self, Notice, Signals};
+use crate::stage::Staging;
+use crate::time::seconds_us;
 use crate::traces::FirstTraces;
+use crate::work::piece::Piece;
+use crate::work::Binding;
 
-pub const LOG: Log = Log::new("pilot");
 /// Records that no lead has acknowledged for so long go to the own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
@@ -412,7 +414,7 @@ impl Pilot {
         let ask = Ask {
             cores: self.binding.room().whole().0,
             memory_mb: self.binding.room().whole().1,
-            devices: system::device_counts(self.binding.room()),
+            devices: node::device_counts(self.binding.room()),
             remaining_s: self
                 .post
                 .deadline_us
@@ -450,8 +452,4 @@ impl Pilot {
 /// A sign of life is due when nothing else was sent for a third of `dead_after_s`, at most 10 s.
 fn beat_us(settings: &Settings) -> u64 {
     seconds_us((settings.dead_after_s / 3.0).min(10.0))
-}
-
-pub fn seconds_us(seconds: f64) -> u64 {
-    (seconds.max(0.0) * 1e6) as u64
 }

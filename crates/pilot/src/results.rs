@@ -6,13 +6,13 @@ use tidemill_slot::{Done, Failed, FromSlot, PayloadLog, Slot, SlotSpec, ToSlot};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::{log, Record};
 
-use crate::binding::Action;
-use crate::bundle::Member;
-use crate::error::PilotError;
-use crate::keeper::{self, Kept};
+use crate::error::{PilotError, LOG};
+use crate::keep::bundle::Member;
+use crate::keep::{self, Kept};
 use crate::leaving::{Reason, COPY_US};
-use crate::piece::Piece;
-use crate::pilot::{Pilot, LOG};
+use crate::pilot::Pilot;
+use crate::work::piece::Piece;
+use crate::work::Action;
 
 /// After so many deaths of slots without a Done between them, the oldest work of the next one that dies failed.
 const DEATHS_SUSPECT: u32 = 3;
@@ -270,7 +270,7 @@ impl Pilot {
         if done.outputs.is_empty() {
             self.flush_since_us.get_or_insert(now_us);
             self.records
-                .add_open(keeper::record(&done, &piece, slot, Vec::new()));
+                .add_open(keep::record(&done, &piece, slot, Vec::new()));
             return Ok(());
         }
         let kept = match self.slots.get(&slot) {

@@ -6,11 +6,11 @@ use tidemill_slot::{Isolated, SlotSpec, ToSlot};
 use tidemill_sys::time::realtime_us;
 use tidemill_wire::log;
 
-use crate::error::PilotError;
-use crate::piece::Shape;
-use crate::pilot::{Pilot, LOG};
-use crate::place::Share;
-use crate::variables;
+use crate::error::{PilotError, LOG};
+use crate::node::place::Share;
+use crate::node::variables;
+use crate::pilot::Pilot;
+use crate::work::piece::Shape;
 
 /// Different remarks about slots in a pilot's records.
 pub(crate) const TOLD_MAX: usize = 100;

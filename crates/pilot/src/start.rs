@@ -8,35 +8,38 @@ use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
 use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
 
-use crate::binding::Binding;
-use crate::board::Board;
-use crate::bundle::Bundle;
-use crate::error::PilotError;
-use crate::facts;
-use crate::keeper::Keeper;
-use crate::lead_process::LeadProcess;
+use crate::error::{PilotError, LOG};
+use crate::images::Node;
+use crate::keep::bundle::Bundle;
+use crate::keep::Keeper;
+use crate::lead::board::Board;
+use crate::lead::link::{Identity, Link};
+use crate::lead::mailbox::{Address, Mailbox};
+use crate::lead::process::LeadProcess;
+use crate::lead::Source;
 use crate::leaving::Reason;
-use crate::link::{Identity, Link};
-use crate::mailbox::{Address, Mailbox};
-use crate::node::{spill, Node};
+use crate::node;
+use crate::node::facts;
+use crate::node::place::{Affinity, Room};
+use crate::node::signals::Signals;
+use crate::node::spill;
 use crate::options::Options;
+use crate::permits::usage::UsageMeter;
 use crate::permits::Permits;
-use crate::pilot::{seconds_us, Parts, Pilot, Post, LOG};
-use crate::place::{Affinity, Room};
+use crate::pilot::{Parts, Pilot, Post};
 use crate::records::Records;
 use crate::results;
-use crate::source::Source;
-use crate::system::{self, Signals};
-use crate::usage::UsageMeter;
+use crate::time::seconds_us;
 use crate::watch::deadline_us;
+use crate::work::Binding;
 
 const INCARNATIONS_MAX: u64 = 10_000;
 
 /// Read what there is to know and prepare everything; nothing has been asked for yet. None: it has left at once.
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
-    system::close_to_tracers()?;
-    let environ = system::environ();
+    node::close_to_tracers()?;
+    let environ = node::environ();
     let facts = facts::read(&environ)?;
     for note in &facts.notes {
         LOG.warning("node.note", &[("note", note)]);
@@ -50,14 +53,14 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let settings = manifest.settings.clone();
     let (isolation, affinity) = modes(&options.fleet, &manifest)?;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
-    let room = system::room(options, &facts, affinity)?;
+    let room = node::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
     let now_us = monotonic_us();
     let post = post(options, manifest, (isolation, facts.ends_at_s), now_us);
     let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
         (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
-    let node = facts.node.unwrap_or_else(system::host);
+    let node = facts.node.unwrap_or_else(node::host);
     let files = post.manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
     let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
@@ -230,7 +233,7 @@ fn leave_late(options: &Options, rank: u64, node: Option<String>) {
     let tell = || -> Result<(), PilotError> {
         let (pilot, _, _) = claim(options, rank, u64::MAX)?;
         let mut records = journal(&pilot, options, true);
-        let node = node.unwrap_or_else(system::host);
+        let node = node.unwrap_or_else(node::host);
         let unprobed = Ok((String::from("none"), String::new()));
         let started = first_record(options, (&pilot, rank, &node), &unprobed);
         records.add(Record::Started(started))?;

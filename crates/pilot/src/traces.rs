@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tidemill_slot::PayloadLog;
 use tidemill_wire::Program;
 
-use crate::bundle::Member;
 use crate::error::PilotError;
+use crate::keep::bundle::Member;
 use crate::pilot::Pilot;
 
 /// Which slot traces the first payload of a program: one of the node's, not each. Pure.

@@ -3,10 +3,11 @@
 use tidemill_slot::ToSlot;
 use tidemill_sys::time::realtime_us;
 
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
+use crate::lead::Source;
 use crate::leaving::{Phase, Reason};
-use crate::pilot::{seconds_us, Pilot, LOG};
-use crate::source::Source;
+use crate::pilot::Pilot;
+use crate::time::seconds_us;
 
 /// A pilot whose lead is away looks for STOP files so often: with a lead, the lead does for all of them.
 const STOP_US: u64 = 60_000_000;

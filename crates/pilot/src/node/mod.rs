@@ -1,206 +1,137 @@
-//! The pilot's own place on its node: memory in which images and staged files lie, and what shows the images.
+//! What this node is and gives: facts from its environment, resources that were granted, and signals.
 //!
-//! It is entered when the first image is wanted. With user namespaces it is a tmpfs in a mount namespace of our own, so
-//! that nobody else sees it and nothing of it is left however we end; slots are forked from here and inherit it. Without,
-//! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_sys::own`).
-//!
-//! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
-//! and the pilot's loop hears of it.
+//! Knows no work, no slot and no lead.
 
-mod child;
-mod hear;
-mod home;
-mod image;
+pub mod facts;
+pub mod place;
+pub mod signals;
 pub mod spill;
+pub mod variables;
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
 
-use tidemill_image::{choose, Way};
-use tidemill_slot::SlotImage;
-use tidemill_sys::fd::{self, Poll, READABLE};
-use tidemill_wire::{ImageUse, Settings};
+use tidemill_sys::{process, security};
 
-use home::Home;
-use image::{Image, Progress};
+use crate::error::PilotError;
+use crate::options::Options;
+use facts::{Environ, Facts};
+use place::{Affinity, Room};
 
-/// What became of an image.
-#[derive(Debug)]
-pub enum Event {
-    Shown(Shown),
-    /// It cannot be had: what was attempted, and what came back.
-    Failed {
-        sha256: String,
-        cause: String,
-    },
-    /// It was shown, and nothing can be read of it any more.
-    Died {
-        sha256: String,
-        cause: String,
-    },
+/// Nobody of the same user may trace this process or read its memory: it knows the fleet's secret.
+pub fn close_to_tracers() -> Result<(), PilotError> {
+    security::set_dumpable(false).map_err(system("become non-dumpable"))
 }
 
-/// An image that slots can use now.
-#[derive(Debug)]
-pub struct Shown {
-    pub sha256: String,
-    /// `fuse`, `unpack` or `relocate`
-    pub way: String,
-    /// why not a better way; empty where there is none
-    pub note: String,
-    /// memory that it takes, its file included
-    pub held_mb: u64,
-    pub bytes: u64,
-    pub fetch_ms: u64,
-    pub show_ms: u64,
+/// The environment as text; what is no UTF-8 names nothing that we read.
+pub fn environ() -> Environ {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
-/// The place, and the images in it.
-pub struct Node {
-    want: String,
-    /// slots have mount namespaces: images can be laid over the original paths
-    isolated: bool,
-    home: Option<Home>,
-    images: BTreeMap<String, Image>,
-    /// children that still remove what is not wanted any more
-    removals: Vec<i32>,
+/// This machine's name.
+pub fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| String::from("unknown"), |t| t.trim().to_owned())
 }
 
-impl Node {
-    /// `isolated`: slots get namespaces.
-    pub fn new(settings: &Settings, isolated: bool) -> Self {
-        Node {
-            want: settings.images.clone(),
-            isolated,
-            home: None,
-            images: BTreeMap::new(),
-            removals: Vec::new(),
-        }
-    }
+/// The room for slots: what was granted, bounded by what was asked for on the command line.
+pub fn room(options: &Options, facts: &Facts, affinity: Affinity) -> Result<Room, PilotError> {
+    let granted = process::affinity().map_err(system("get CPU affinity"))?;
+    let cpus = if affinity == Affinity::None {
+        Vec::new()
+    } else {
+        place::locate(
+            &granted,
+            &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
+        )
+    };
+    let units = place::units(affinity, &cpus);
+    let usable = if affinity == Affinity::None {
+        granted.len()
+    } else {
+        units.len()
+    } as u64;
+    let granted_by_batch = match affinity {
+        Affinity::Core => usable, // the batch system counts CPUs, we count physical cores
+        _ => facts.cores.map_or(usable, |count| count.clamp(1, usable.max(1))),
+    };
+    let cores = options.cores.unwrap_or(granted_by_batch).max(1);
+    let memory_mb = options.memory_mb.unwrap_or_else(|| memory_mb(facts));
+    Ok(Room::new(units, cores, memory_mb, facts.devices.clone()))
+}
 
-    /// The directory in memory, entered where that has not happened yet. `size_mb`: what it may hold at most.
-    pub fn enter(&mut self, size_mb: u64) -> Result<&Path, String> {
-        if self.home.is_none() {
-            self.removals.extend(home::clean());
-            self.home = Some(Home::enter(self.isolated, size_mb)?);
-        }
-        match &self.home {
-            Some(home) => Ok(home.path()),
-            None => Err(String::from("the node's own place could not be entered")),
-        }
-    }
+fn memory_mb(facts: &Facts) -> u64 {
+    let node = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| meminfo_mb(&text));
+    let group = std::fs::read_to_string("/proc/self/cgroup")
+        .ok()
+        .and_then(|text| cgroup_limit_mb(&text, read_limit));
+    [facts.memory_mb, node, group]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(1024)
+}
 
-    /// Bring an image. `limit_mb`: memory that it may take in all; `by_files`: squashfuse has failed here. `size_mb`: of
-    /// the whole place.
-    pub fn bring(
-        &mut self,
-        image: &ImageUse,
-        (limit_mb, size_mb): (u64, u64),
-        by_files: bool,
-    ) -> Result<(), String> {
-        self.enter(size_mb)?;
-        let Some(home) = &self.home else { return Ok(()) };
-        let (mut want, note) = way(&self.want, (self.isolated, home.is_private()), by_files);
-        let (tree_bytes, file_bytes) = (image.unpacked_bytes + image.unpacked_bytes / 8, image.file.bytes);
-        let fits = tree_bytes + file_bytes <= limit_mb << 20;
-        if want == "auto" && fits && choose(image.unpacked_bytes, size_mb << 20) == Way::Unpack {
-            want = "unpack";
-        }
-        let sha256 = image.file.sha256.clone();
-        let begun = Image::begin(home.path(), image, (want, note), limit_mb)?;
-        self.images.insert(sha256, begun);
-        Ok(())
-    }
+fn read_limit(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
 
-    /// Take an image away; nothing may use it any more.
-    pub fn drop_image(&mut self, sha256: &str) {
-        if let Some(mut image) = self.images.remove(sha256) {
-            self.removals.extend(image.remove());
-        }
-    }
+/// `MemTotal` of /proc/meminfo, proc(5).
+fn meminfo_mb(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
 
-    /// Descriptors that are readable when `poll` has something to tell.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.images.values().filter_map(Image::fd)
-    }
-
-    /// What happened since the last call. Never waits.
-    pub fn poll(&mut self) -> Vec<Event> {
-        self.removals.retain(|&pid| tidemill_sys::child::still_runs(pid));
-        let mut events = Vec::new();
-        for (sha256, image) in &mut self.images {
-            let sha256 = sha256.clone();
-            match image.poll() {
-                Progress::Nothing => {}
-                Progress::Shown(shown) => events.push(Event::Shown(Shown { sha256, ..shown })),
-                Progress::Failed(cause) => events.push(Event::Failed { sha256, cause }),
-                Progress::Died(cause) => events.push(Event::Died { sha256, cause }),
+/// The smallest memory limit on the way up from this process's cgroup (Linux Documentation/admin-guide/cgroup-v2.rst;
+/// cgroup-v1/memory.rst, where "no limit" is a number near 2^63).
+fn cgroup_limit_mb(text: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    const DEPTH_MAX: usize = 16;
+    let mut least: Option<u64> = None;
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|each| each == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        for _ in 0..DEPTH_MAX {
+            let limit =
+                read(&format!("{root}{path}/{file}")).and_then(|value| value.trim().parse::<u64>().ok());
+            if let Some(bytes) = limit.filter(|&bytes| bytes < 1 << 60) {
+                least = Some(least.map_or(bytes, |old| old.min(bytes)));
+            }
+            match path.rfind('/') {
+                Some(at) => path = &path[..at],
+                None => break,
             }
         }
-        for event in &events {
-            if let Event::Failed { sha256, .. } | Event::Died { sha256, .. } = event {
-                self.drop_image(&sha256.clone());
-            }
-        }
-        events
     }
+    least.map(|bytes| bytes >> 20)
+}
 
-    /// What a slot is told of an image that is shown.
-    pub fn for_slot(&self, sha256: &str, areas: &[String]) -> Option<SlotImage> {
-        let image = self.images.get(sha256)?;
-        Some(SlotImage {
-            root: image.root()?,
-            areas: areas.to_vec(),
-        })
-    }
-
-    /// Wait a moment for news; whether there are some.
-    pub fn settle(&self, wait_us: u64) -> bool {
-        let mut polls: Vec<Poll> = self.fds().map(|fd| Poll::new(fd, READABLE)).collect();
-        fd::poll(&mut polls, Some(wait_us)).is_ok_and(|ready| ready > 0)
-    }
-
-    /// Whether squashfuse serves the image: then it can die.
-    pub fn is_served(&self, sha256: &str) -> bool {
-        self.images.get(sha256).is_some_and(|image| image.fd().is_some())
-    }
-
-    /// End everything and remove what the kernel would not remove by itself; the child that is still at that.
-    pub fn leave(&mut self) -> Option<i32> {
-        for image in self.images.values_mut() {
-            image.end();
-        }
-        self.images.clear();
-        self.home.take().and_then(Home::leave)
+fn system(operation: &'static str) -> impl FnOnce(tidemill_sys::SysError) -> PilotError {
+    move |error| PilotError::System {
+        operation,
+        source: error.source,
     }
 }
 
-/// The way to ask for, and why it is another one than the site asked for. `private`: mounts are possible.
-fn way(want: &str, (isolated, private): (bool, bool), by_files: bool) -> (&'static str, String) {
-    match (want, isolated, private) {
-        (_, false, _) => ("relocate", "slots have no namespaces here".to_owned()),
-        ("relocate", true, _) => (
-            "unpack",
-            "slots have namespaces: nothing needs to be relocated".to_owned(),
-        ),
-        (_, true, false) => (
-            "unpack",
-            "the pilot could not get a mount namespace of its own".to_owned(),
-        ),
-        _ if by_files => ("unpack", "squashfuse has died here before".to_owned()),
-        ("fuse", ..) => ("fuse", String::new()),
-        ("unpack", ..) => ("unpack", String::new()),
-        _ => ("auto", String::new()),
-    }
-}
-
-/// Directory of the place for what is being removed.
-const GONE: &str = "gone";
-
-/// Where files lie in the place: `files/SHA256`, `images/SHA256/`.
-fn paths(home: &Path, sha256: &str) -> (PathBuf, PathBuf) {
-    (home.join("files").join(sha256), home.join("images").join(sha256))
+/// Counts of each kind, as told to the lead.
+pub fn device_counts(room: &Room) -> BTreeMap<String, i64> {
+    room.whole()
+        .2
+        .iter()
+        .map(|(kind, &count)| (kind.clone(), count as i64))
+        .collect()
 }
 
 #[cfg(test)]
@@ -208,19 +139,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_and_accidents_decide_the_way_and_say_why() {
-        assert_eq!(way("auto", (true, true), false), ("auto", String::new()));
-        assert_eq!(way("fuse", (true, true), false).0, "fuse");
-        for (want, isolated, private, by_files, way_taken) in [
-            ("fuse", false, false, false, "relocate"),
-            ("auto", false, true, false, "relocate"),
-            ("relocate", true, true, false, "unpack"),
-            ("fuse", true, false, false, "unpack"),
-            ("fuse", true, true, true, "unpack"),
-        ] {
-            let (taken, note) = way(want, (isolated, private), by_files);
-            assert_eq!(taken, way_taken);
-            assert!(!note.is_empty());
-        }
+    fn memory_of_the_node_is_its_total() {
+        assert_eq!(
+            meminfo_mb("MemTotal:       50331648 kB\nMemFree: 1 kB\n"),
+            Some(49152)
+        );
+        assert_eq!(meminfo_mb("nothing"), None);
+    }
+
+    #[test]
+    fn the_smallest_limit_up_the_tree_counts() {
+        let limits = BTreeMap::from([
+            ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("/sys/fs/cgroup/a/memory.max", "2147483648\n"),
+        ]);
+        let read = |path: &str| limits.get(path).map(|text| (*text).to_owned());
+        assert_eq!(cgroup_limit_mb("0::/a/b\n", read), Some(2048));
+        assert_eq!(cgroup_limit_mb("0::/\n", read), None);
+        let old = |path: &str| {
+            (path == "/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes")
+                .then(|| "1073741824\n".to_owned())
+        };
+        assert_eq!(
+            cgroup_limit_mb("9:cpu:/x\n5:memory:/slurm/job_7\n", old),
+            Some(1024)
+        );
+        assert_eq!(
+            cgroup_limit_mb("5:memory:/\n", |_| Some("9223372036854771712".to_owned())),
+            None
+        );
     }
 }

@@ -7,7 +7,7 @@ use tidemill_sys::mountinfo::mounts;
 use tidemill_sys::{file, own};
 use tidemill_wire::file_systems::is_shared;
 
-use crate::variables;
+use crate::node::variables;
 
 /// So much of what is free stays free.
 const RESERVE: u64 = 20;
@@ -41,7 +41,7 @@ pub fn look(named: Option<&str>) -> (u64, String) {
     }
     let removed = own::clean(&path, "slot");
     if removed > 0 {
-        crate::pilot::LOG.info("spill.cleaned", &[("base", &base), ("removed", &removed)]);
+        crate::error::LOG.info("spill.cleaned", &[("base", &base), ("removed", &removed)]);
     }
     if let Err(error) = own::OwnDirectory::make(&path, "slot").map(|own| own::remove(own.path())) {
         return no(&tidemill_wire::log::cause(&error));

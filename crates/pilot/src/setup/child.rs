@@ -209,7 +209,7 @@ fn prepare(def: &SetupDef) -> Result<Stored, String> {
     Ok(Stored {
         format: FORMAT,
         lines: def.lines.clone(),
-        host: crate::system::host(),
+        host: crate::node::host(),
         variables,
         left_out,
     })

@@ -2,7 +2,7 @@
 
 use tidemill_fuzz::hunt;
 
-use crate::counters::{cgroup_io, llite, lustre_md, nfs, own_cgroup};
+use crate::permits::counters::{cgroup_io, llite, lustre_md, nfs, own_cgroup};
 
 #[test]
 fn counters_of_any_text() {

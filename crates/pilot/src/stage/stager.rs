@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use tidemill_stage::{FailureKind, Order, Report};
 use tidemill_wire::{Holds, IoArea, JobDef, PilotMessage, Seek, Source, StagedFile};
 
-use crate::usage::bytes_in;
+use crate::permits::usage::bytes_in;
 
 /// A lead that is away for so long is not waited for.
 pub const ALONE_US: u64 = 30_000_000;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tidemill_wire::Grant;
 
 use super::{Action, Binding, SlotState, Ticket, SPARE_JOBS_MAX};
-use crate::piece::Piece;
+use crate::work::piece::Piece;
 
 impl Binding {
     /// Events that a slot has answered for; the piece that they belong to, None if they were not its to answer for.

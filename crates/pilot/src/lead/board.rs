@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tidemill_wire::{log, Holds, PilotMessage, Seek, Source};
 
-use crate::again;
-use crate::pilot::LOG;
+use crate::error::LOG;
+use crate::time::pause_after;
 
 /// Nodes that are named: each gives a file to 32 others at once.
 const HOLDERS_MAX: usize = 16;
@@ -166,7 +166,7 @@ impl Board {
                 }
                 Ok(false) => {
                     told.looks += 1;
-                    if let (Some(pause_us), _) = again::after(told.looks, u64::MAX) {
+                    if let (Some(pause_us), _) = pause_after(told.looks, u64::MAX) {
                         // not all at once
                         told.look_at_us = Some(now_us + pause_us + (self.turn as u64 % pause_us) / 2);
                         return None;

@@ -1,14 +1,19 @@
 //! Where work comes from and records go: a lead over TCP, or files alone.
 
+pub mod board;
+pub mod link;
+pub mod mailbox;
+pub mod process;
+
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use tidemill_wire::{Grant, LeadMessage, PilotMessage};
 
-use crate::board::{self, Board};
 use crate::error::PilotError;
-use crate::link::{Link, LinkEvent};
-use crate::mailbox::Mailbox;
+use crate::lead::link::{Link, LinkEvent};
+use crate::lead::mailbox::Mailbox;
+use board::Board;
 
 pub enum Source {
     Lead(Link),

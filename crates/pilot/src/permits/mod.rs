@@ -1,6 +1,11 @@
 //! Starts that cost shared file systems something: slots ask, the lead permits; without a lead the pilot does, within its
 //! allocation's own share.
 
+mod counters;
+#[cfg(test)]
+mod hostile;
+pub mod usage;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidemill_budget::{Budget, Costs, Over};
@@ -10,8 +15,8 @@ use tidemill_wire::{Permit, PilotMessage, Usage, Want};
 
 use crate::error::PilotError;
 use crate::leaving::Phase;
+use crate::permits::usage::{bytes_in, UsageMeter};
 use crate::pilot::Pilot;
-use crate::usage::{bytes_in, UsageMeter};
 
 /// A permit that no slot waits for is kept for so long.
 const SPARE_US: u64 = 500_000;

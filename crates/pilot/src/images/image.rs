@@ -13,7 +13,7 @@ use tidemill_wire::ImageUse;
 
 use super::child::{Child, Teller};
 use super::{paths, Shown, GONE};
-use crate::pilot::LOG;
+use crate::error::LOG;
 
 /// Where it is.
 enum Stage {

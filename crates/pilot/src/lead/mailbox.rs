@@ -18,8 +18,8 @@ use tidemill_wire::{
 };
 
 use crate::error::PilotError;
-use crate::link::LinkEvent;
-use crate::pilot::seconds_us;
+use crate::lead::link::LinkEvent;
+use crate::time::seconds_us;
 
 /// Work files of one look; more come with the next turn.
 const FILES_PER_LOOK: usize = 64;
@@ -144,7 +144,7 @@ impl Mailbox {
 
     fn tell_problem(&mut self, problem: &str) {
         if self.problem != problem {
-            crate::pilot::LOG.error("work.unreadable", &[("error", &problem)]);
+            crate::error::LOG.error("work.unreadable", &[("error", &problem)]);
             problem.clone_into(&mut self.problem);
         }
     }
@@ -171,7 +171,7 @@ impl Mailbox {
             Ok(Some(share)) => events.push(LinkEvent::Message(LeadMessage::Work(share))),
             Err(error) => {
                 let error = log::cause(&error);
-                crate::pilot::LOG.error("work.unusable", &[("number", &number), ("error", &error)]);
+                crate::error::LOG.error("work.unusable", &[("number", &number), ("error", &error)]);
             }
         }
         if leaves {
@@ -234,8 +234,9 @@ fn drain(reason: &str) -> LinkEvent {
 
 fn log_stop(path: &Path) {
     let path = path.display().to_string();
-    crate::pilot::LOG.warning("pilot.stop_file", &[("file", &path)]);
+    crate::error::LOG.warning("pilot.stop_file", &[("file", &path)]);
 }
 
 #[cfg(test)]
+#[path = "mailbox_tests.rs"]
 mod tests;

@@ -1,13 +1,17 @@
 //! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
 
+pub mod bundle;
+mod tar;
+
 use std::collections::VecDeque;
 
 use tidemill_slot::{Done as SlotDone, Slot};
 use tidemill_wire::{log, Done, Grant, OutputRef};
 
-use crate::bundle::{Bundle, Member, Stoppable};
 use crate::error::PilotError;
-use crate::piece::Piece;
+use crate::keep::bundle::{Bundle, Member, Stoppable};
+use crate::time::seconds_us;
+use crate::work::piece::Piece;
 
 /// Unsafe bytes at which the bundle is fsynced whatever the time.
 const DIRTY_BYTES_MAX: u64 = 64 << 20;
@@ -65,7 +69,7 @@ impl Keeper {
     pub fn new(bundle: Bundle, flush_s: f64) -> Self {
         Keeper {
             bundle,
-            flush_us: (flush_s.max(0.0) * 1e6) as u64,
+            flush_us: seconds_us(flush_s),
             pending: Vec::new(),
             waiting: VecDeque::new(),
             retry_at_us: 0,

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tidemill_sys::signal;
-use tidemill_wire::log::Log;
 
-const LOG: Log = Log::new("pilot");
+use crate::error::LOG;
+
 const RESTART_US_MIN: u64 = 200_000;
 const RESTART_US_MAX: u64 = 10_000_000;
 /// How often its end is looked for.

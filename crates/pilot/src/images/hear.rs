@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Event, Shown};
-use crate::error::PilotError;
-use crate::pilot::{Pilot, LOG};
+use crate::error::{PilotError, LOG};
+use crate::pilot::Pilot;
 
 /// A payload that lost its image is dead a moment before we hear of the image.
 const SETTLE_US: u64 = 200_000;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_wire::{IoArea, StagedFile, Usage};
 
-use crate::counters::{self, Counted};
+use crate::permits::counters::{self, Counted};
 
 /// Counters are read so often: no request of them reaches a shared file system.
 const EVERY_US: u64 = 10_000_000;

@@ -3,8 +3,8 @@
 use tidemill_wire::memory::{work_directory, WorkDirectory};
 
 use super::{Action, Binding, SlotState};
-use crate::piece::Shape;
-use crate::place::{Need, Room};
+use crate::node::place::{Need, Room};
+use crate::work::piece::Shape;
 
 impl Binding {
     /// A place for work directories that do not fit into memory, with so much room; or why there is none.

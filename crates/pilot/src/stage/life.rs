@@ -9,12 +9,12 @@ use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_wire::log;
 
-use crate::again;
-use crate::error::PilotError;
-use crate::pilot::{Pilot, LOG};
-use crate::stage_process::StageProcess;
-use crate::staging::Staging;
-use crate::variables;
+use crate::error::{PilotError, LOG};
+use crate::node::variables;
+use crate::pilot::Pilot;
+use crate::stage::process::StageProcess;
+use crate::stage::Staging;
+use crate::time::pause_after;
 
 /// A stage that has lived for so long did not die of what its predecessors died of.
 const STEADY_US: u64 = 600_000_000;
@@ -135,7 +135,7 @@ impl Pilot {
         }
         self.staging.failures += 1;
         let failures = self.staging.failures;
-        let (pause_us, next) = again::after(failures, u64::MAX);
+        let (pause_us, next) = pause_after(failures, u64::MAX);
         let message = format!("{cause} ({next})");
         LOG.warning("stage.lost", &[("cause", &message)]);
         let mut steps = self.staging.stager.lost_stage(now_us);

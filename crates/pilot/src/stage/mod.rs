@@ -1,5 +1,9 @@
 //! What the pilot does about files: has them brought by the stage, lets work wait for them, tells how they came.
 
+pub mod life;
+mod process;
+pub mod stager;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -11,8 +15,8 @@ use crate::error::PilotError;
 use crate::leaving::Phase;
 use crate::pilot::Pilot;
 use crate::slots::TOLD_MAX;
-use crate::stage_life::Stage;
-use crate::stager::{Came, Stager, Step, User};
+use crate::stage::life::Stage;
+use crate::stage::stager::{Came, Stager, Step, User};
 
 /// Smaller inputs are read by each slot: asking for them costs as much as reading them.
 pub const STAGED_BYTES_MIN: u64 = 1 << 20;

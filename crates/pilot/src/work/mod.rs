@@ -6,14 +6,15 @@
 mod answers;
 mod images;
 mod inputs;
+pub mod piece;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use tidemill_wire::{Grant, JobDef, Program, Work};
 
-use crate::piece::{KnownProgram, Piece, Shape};
-use crate::place::{Room, Share};
+use crate::node::place::{Room, Share};
+use crate::work::piece::{KnownProgram, Piece, Shape};
 use images::Images;
 
 /// Work that a slot has at hand: at least so many seconds, or two runs.

@@ -12,7 +12,7 @@ use tidemill_wire::log::cause;
 
 use super::child::Child;
 use super::GONE;
-use crate::pilot::LOG;
+use crate::error::LOG;
 
 /// Where memory is on every Linux; mounting over it needs no directory of ours that could be left behind. Our slots get
 /// their own /dev/shm anyway.

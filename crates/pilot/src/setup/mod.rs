@@ -20,7 +20,7 @@ pub use child::run;
 pub use nodetype::node_type;
 use stored::{Claim, Stored};
 
-use crate::again;
+use crate::time::{pause_after, seconds_us};
 
 /// How often a child's end, or another pilot's result, is looked for.
 const LOOK_US: u64 = 50_000;
@@ -219,7 +219,7 @@ impl Setups {
             Err(_) => self.start(def, None, now_us),
             Ok(Some(claim)) => self.start(def, Some(claim), now_us),
             Ok(None) => State::Awaited {
-                until_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S),
+                until_us: now_us + seconds_us(def.timeout_s + CLAIM_MARGIN_S),
                 look_us: now_us + LOOK_OTHERS_US,
             },
         }
@@ -253,7 +253,7 @@ impl Setups {
             Ok(child) => State::Running {
                 child,
                 claim,
-                end_us: now_us + micros(def.timeout_s + CLAIM_MARGIN_S / 2.0),
+                end_us: now_us + seconds_us(def.timeout_s + CLAIM_MARGIN_S / 2.0),
             },
             Err(error) => failed(format!("failed to start the set-up's shell: {error}")),
         }
@@ -435,7 +435,7 @@ fn settle(
     };
     *failures += 1;
     // nobody waits longer than the lines themselves may take
-    let (pause_us, next) = again::after(*failures, micros(def.timeout_s));
+    let (pause_us, next) = pause_after(*failures, seconds_us(def.timeout_s));
     let message = format!("{why} ({next})");
     news.push(News {
         key: def.key.clone(),
@@ -452,10 +452,6 @@ fn settle(
             since_us: now_us,
         },
     }
-}
-
-fn micros(seconds: f64) -> u64 {
-    (seconds.max(0.0) * 1e6) as u64
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use tidemill_wire::memory::image_mb;
 use tidemill_wire::{ImageUse, Program};
 
 use super::{Action, Binding};
-use crate::piece::{Piece, Shape};
-use crate::place::Room;
+use crate::node::place::Room;
+use crate::work::piece::{Piece, Shape};
 
 /// A node on which an image could not be had does not try again sooner: others may do better in the meantime.
 const TRY_AGAIN_US: u64 = 30_000_000;

@@ -1,0 +1,60 @@
+//! What the batch system or an operator says by a signal.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use tidemill_sys::fd::{self, Poll};
+use tidemill_sys::signal;
+
+use super::system;
+use crate::error::PilotError;
+
+/// What the batch system or an operator tells by a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// TERM, INT, HUP: give everything back now.
+    Yield,
+    /// USR1: the walltime is near.
+    Finish,
+}
+
+/// Signals, as a descriptor to poll.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Block the signals that this pilot waits for; call once, at the start.
+    pub fn block() -> Result<Self, PilotError> {
+        let list = [
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGUSR1,
+            libc::SIGPIPE,
+        ];
+        signal::block_only(&list).map_err(system("block signals"))?;
+        Ok(Signals(
+            signal::descriptor(&list[..4]).map_err(system("watch signals"))?,
+        ))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Whether a notice waits to be taken.
+    pub fn is_pending(&self) -> bool {
+        let mut polls = [Poll::new(self.fd(), fd::READABLE)];
+        fd::poll(&mut polls, Some(0)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The strongest notice among the pending signals.
+    pub fn take(&self) -> Option<Notice> {
+        let mut notice = None;
+        while let Some(number) = signal::take(self.fd()) {
+            notice = match number {
+                libc::SIGUSR1 => notice.or(Some(Notice::Finish)),
+                _ => Some(Notice::Yield),
+            };
+        }
+        notice
+    }
+}
