@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Does all the set-up of a checkout: Debian packages (as root), uv in .uv, the environment .venv with tidemill and the
-# static tidemill-node. Quick when nothing has changed; several at once wait for each other.
+# Does all the set-up of a checkout: Debian packages (as root), a Rust toolchain where none suffices, uv in .uv, the
+# environment .venv with tidemill and the static tidemill-node. Quick when nothing has changed; several at once wait for
+# each other.
 #   scripts/setup.sh          everything, for tests and benches too
 #   scripts/setup.sh run      what `make quickstart` needs
 #   scripts/setup.sh node     only build tidemill-node anew, where its sources have changed
@@ -30,6 +31,7 @@ try_thrice() {
 
 find_python() {
   local candidate
+  command -v python3 >/dev/null || ! may_install || apt_install python3 python3-venv
   for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
     if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       PYTHON=$("$candidate" -c 'import sys; print(sys.executable)')
@@ -40,13 +42,46 @@ find_python() {
   fail 'no Python 3.11 or later found' 'install python3 (Debian 12 has 3.11), or set PYTHON to one'
 }
 
-find_cargo() {
+rust_minor() { # of the rustc that PATH has; 0 without one
+  local minor
+  minor=$(rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
+  printf '%s' "${minor:-0}"
+}
+
+rust_suffices() { # $1 = all: `make check` needs rustfmt and clippy too
+  command -v cargo >/dev/null && [ "$(rust_minor)" -ge "$RUST_MINOR_MIN" ] || return 1
+  [ "$1" != all ] || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1
+}
+
+# Debian 12 has a toolchain of last year beside that of its release: `-web`, kept up to date for browsers.
+debian_rust() { # the names of the packages that suffice; nothing where the release has none
+  local cargo minor
+  for cargo in cargo-web cargo; do
+    minor=$(apt-cache policy "$cargo" | sed -n 's/^ *Candidate: 1\.\([0-9]*\)\..*/\1/p')
+    if [ "${minor:-0}" -ge "$RUST_MINOR_MIN" ]; then
+      case $1-$cargo in
+        all-cargo-web) echo cargo-web rustc-web rustfmt-web rust-web-clippy ;;
+        all-cargo) echo cargo rustc rustfmt rust-clippy ;;
+        *-cargo-web) echo cargo-web rustc-web ;;
+        *) echo cargo rustc ;;
+      esac
+      return 0
+    fi
+  done
+}
+
+find_rust() {
+  local packages=()
   # shellcheck disable=SC1091
   command -v cargo >/dev/null || { [ ! -r "$HOME/.cargo/env" ] || . "$HOME/.cargo/env"; }
-  command -v cargo >/dev/null || fail 'no cargo found' 'install a Rust toolchain, such as with rustup'
-  local minor
-  minor=$(rustc --version | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
-  [ "${minor:-0}" -ge "$RUST_MINOR_MIN" ] || fail "$(rustc --version) is too old: 1.$RUST_MINOR_MIN or later is needed" 'rustup update'
+  # a toolchain of rustup's is the user's own: Debian's packages conflict with it
+  if ! rust_suffices "$1" && ! command -v rustup >/dev/null && may_install; then
+    apt_update
+    read -ra packages <<<"$(debian_rust "$1")"
+    [ ${#packages[@]} -eq 0 ] || apt_install "${packages[@]}"
+  fi
+  rust_suffices "$1" || fail "no Rust toolchain found that suffices: 1.$RUST_MINOR_MIN or later$([ "$1" != all ] || echo ', with rustfmt and clippy')" \
+    'install it with rustup, or update it: rustup update; rustup component add rustfmt clippy'
   HOST=$(rustc -vV | sed -n 's/^host: //p')
 }
 
@@ -59,29 +94,43 @@ missing_packages() { # $1 = run: what only tests need is left out
   done <scripts/debian-packages.txt
 }
 
+may_install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null
+}
+
+APT=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120)
+
+apt_update() { # once
+  [ -z "${APT_UPDATED:-}" ] || return 0
+  APT_UPDATED=yes
+  try_thrice 300 "${APT[@]}" update >.uv/apt.log 2>&1 || { tail -n 20 .uv/apt.log >&2; fail 'apt-get update failed'; }
+}
+
+apt_install() {
+  say "installing $*"
+  apt_update
+  hold_daemons
+  try_thrice 900 "${APT[@]}" install -y --no-install-recommends "$@" >.uv/apt.log 2>&1 ||
+    { tail -n 20 .uv/apt.log >&2; fail "apt-get install $* failed"; }
+}
+
 install_packages() {
   local missing
   mapfile -t missing < <(missing_packages "$1")
   [ ${#missing[@]} -gt 0 ] || return 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  if may_install; then
+    apt_install "${missing[@]}"
+  else
     say "missing: ${missing[*]}"
     say "hint: as root: apt-get install ${missing[*]}"
-    return 0
   fi
-  say "installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  local apt=(apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120)
-  try_thrice 300 "${apt[@]}" update >.uv/apt.log 2>&1 || { tail -n 20 .uv/apt.log >&2; fail 'apt-get update failed'; }
-  hold_daemons
-  try_thrice 900 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >.uv/apt.log 2>&1 ||
-    { tail -n 20 .uv/apt.log >&2; fail "apt-get install ${missing[*]} failed"; }
 }
 
 # Packages of services start them when they are installed, with a configuration that is not ours: the tests start their
 # own. Debian's way to forbid it (invoke-rc.d(8)); taken back when we end.
 hold_daemons() {
   local policy=/usr/sbin/policy-rc.d
-  [ ! -e "$policy" ] || return 0
+  [ ! -e "$policy" ] || return 0 # ours from a moment ago, or the machine's own
   printf '#!/bin/sh\nexit 101\n' >"$policy"
   chmod 755 "$policy"
   trap 'rm -f /usr/sbin/policy-rc.d' EXIT
@@ -126,7 +175,7 @@ sync_environment() { # $1 other than `all`: without what only tests need, unless
   printf '%s %s %s%s' "$crates" "$(digest Cargo.lock)" "$environment" "$mark" >.uv/synced
 }
 
-# No Debian package and nothing on PyPI is a small S3 service; crates.io has one. Only tests and benches of `s3:` need it.
+# No Debian package and nothing on PyPI is a small S3 service; the Rust registry has one. Only tests and benches of `s3:` need it.
 install_s3_server() {
   if [ -x .tools/bin/s3s-fs ] || command -v s3s-fs >/dev/null; then return 0; fi
   say 'building s3s-fs (an S3 server for tests) into .tools'
@@ -140,7 +189,7 @@ main() {
   flock --timeout 1800 9 || fail 'another set-up of this checkout has been running for half an hour'
   find_python
   [ "$goal" = node ] || install_packages "$goal"
-  find_cargo
+  find_rust "$goal"
   install_uv
   sync_environment "$goal"
   [ "$goal" != all ] || install_s3_server
