@@ -14,11 +14,11 @@ from tidemill.config.notify import Hook, Mail, Notify, Rule
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.work import Kept
+from tidemill.server.errors import AwayError, LaterError, RefusedError, RequestError
 from tidemill.server.notify import book
 from tidemill.server.notify.addressees import Addressees
-from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
+from tidemill.server.notify.channel import Parcel
 from tidemill.server.notify.message import Messenger
 from tidemill.server.notify.service import Gatherer, Post
 from tidemill.server.read import pages
@@ -340,7 +340,7 @@ def test_many_messages_to_one_who_is_away_hold_up_nobody_else(world: World, gath
 def test_whom_the_server_may_not_tell_is_refused_at_submit(
     world: World, gatherer: Gatherer, to: str, hint: str
 ) -> None:
-    with pytest.raises(Bad) as caught:
+    with pytest.raises(RequestError) as caught:
         world.submit(SIM, notify=[Subscription(to=to)])
 
     assert hint in (caught.value.hint or "")
@@ -352,7 +352,7 @@ def test_one_campaign_tells_a_bounded_number_of_people(world: World, gatherer: G
     world.submit(SIM, notify=many)
     world.submit(SIM, notify=many)  # the same again is no more
 
-    with pytest.raises(Bad, match="more than 20"):
+    with pytest.raises(RequestError, match="more than 20"):
         world.submit(SIM, notify=[Subscription(to="mail:one-more@example.org")])
 
 
@@ -386,9 +386,9 @@ def test_messages_go_to_the_campaigns_owner_and_wait_while_the_queue_is_away(
 
 def test_messages_need_an_owner_and_are_nobody_elses(world: World, gatherer: Gatherer) -> None:
     world.dispatcher.addressees = Addressees(messages=True)
-    with pytest.raises(Bad, match="no owner"):
+    with pytest.raises(RequestError, match="no owner"):
         world.submit(SIM, notify=[Subscription(to="message")])
-    with pytest.raises(Bad) as caught:
+    with pytest.raises(RequestError) as caught:
         world.submit(SIM, owner="jane", notify=[Subscription(to="message:john")])
 
     assert "write `message`" in (caught.value.hint or "")

@@ -11,7 +11,7 @@ from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.api.routes import ROUTES, Call, OfCampaignQuery
 from tidemill.server.core import views
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import RequestError
 from tidemill.server.read import browse, listing, pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.wire.api import (
@@ -99,9 +99,9 @@ def test_a_filter_says_how_many_jobs_it_has(many: World) -> None:
 
 def test_places_and_states_that_are_none_are_refused(many: World) -> None:
     for after in ("x", "1.2.3", "-1", "9" * 30, ""):
-        with pytest.raises(Bad, match="no place"):
+        with pytest.raises(RequestError, match="no place"):
             browse.jobs(many.reader, Filter(), Sort.ENDED, after=after, size=5)
-    with pytest.raises(Bad, match="no state"):
+    with pytest.raises(RequestError, match="no state"):
         listing.find(many.reader, Filter(state="DONE"), Sort.NEWEST, after=None, size=5)
 
 
@@ -148,7 +148,7 @@ def test_an_owner_gets_as_many_failures_as_were_asked_for(many: World) -> None:
     first = page(1)
     assert len(first.failures) == 1
     assert first.failures + page(100, first.next).failures == page(100).failures
-    with pytest.raises(Bad, match="limit"):
+    with pytest.raises(RequestError, match="limit"):
         page(0)
 
 

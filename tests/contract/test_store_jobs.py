@@ -13,11 +13,11 @@ from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, 
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
-from tidemill.server.core.dispatcher import Dispatcher, Missing
-from tidemill.server.core.sync import Bad
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import COMPLETED
 from tidemill.server.database.store import Store, row
-from tidemill.server.database.work import Work, WrongEdgeError
+from tidemill.server.database.work import Work
+from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
 from tidemill.server.read import pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
@@ -167,7 +167,7 @@ def test_cancel_stops_a_campaign_wherever_it_is(world: World) -> None:
     assert world.dispatcher.handle_cancel(ActionRequest(jobs=ids)).unchanged == 3
     assert world.dispatcher.handle_retry(ActionRequest(campaign="c")).changed == 3
     assert len(leases(site.sync())) == 3
-    with pytest.raises(Missing):
+    with pytest.raises(MissingError):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[999]))
 
 
@@ -197,7 +197,7 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
             if before is None:
                 break
         assert found == expected, filters
-    with pytest.raises(Bad, match="no state"):
+    with pytest.raises(RequestError, match="no state"):
         pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
 
 
@@ -296,11 +296,11 @@ def test_a_crashed_postgresql_refuses_and_is_found_again(tmp_path_factory: pytes
 
 
 def test_numbers_that_are_not_finite_are_refused(world: World) -> None:
-    with pytest.raises(Bad, match="not finite"):
+    with pytest.raises(RequestError, match="not finite"):
         Site(world).sync(want=float("inf"))
-    with pytest.raises(Bad, match="no name"):
+    with pytest.raises(RequestError, match="no name"):
         Site(world, "s\n").sync()
-    with pytest.raises(Missing, match="no job"):
+    with pytest.raises(MissingError, match="no job"):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[2**70]))
 
 
@@ -370,7 +370,7 @@ def test_a_drained_site_gets_no_leases_and_another_does(world: World) -> None:
 
 def test_a_site_that_has_not_joined_cannot_be_drained(world: World) -> None:
     world.submit(JobSpec(app="sim", site="later"))
-    with pytest.raises(Missing, match="later"):
+    with pytest.raises(MissingError, match="later"):
         world.dispatcher.handle_drain("later", DrainRequest(drain=True))
 
 

@@ -27,9 +27,10 @@ from tidemill.server.api.app import _decode
 from tidemill.server.audit import audit_log
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
+from tidemill.server.errors import StrangerError
 from tidemill.server.gateway.intake import Intake, Letter, SyncIntake
 from tidemill.server.identity import revocations
-from tidemill.server.identity.certificates import Certificates, Stranger
+from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.issuers import parse as parse_keys
 from tidemill.server.identity.tokens import Tokens
 from tidemill.transfer.allowed import check_endpoint
@@ -172,7 +173,7 @@ def _keys(content: bytes) -> object:
         told = {"kid": each["kid"]} if isinstance(each.get("kid"), str) else {}
         try:
             tokens.identity(jwt.encode({"iss": ISSUER, "sub": "a"}, key, "ES256", told).encode())
-        except Stranger:
+        except StrangerError:
             continue
     return keys
 
@@ -206,7 +207,7 @@ PARSERS = [
     Parser("duration", _duration, (ValueError,)),
     Parser("size", _size, (ValueError,)),
     Parser("intervals", _intervals, (ValueError,)),
-    Parser("token", lambda content: _tokens().identity(content), (Stranger,)),
+    Parser("token", lambda content: _tokens().identity(content), (StrangerError,)),
     Parser("jwks", _keys, (ValueError, ConfigError)),
-    Parser("certificate", _certificate, (Stranger,)),
+    Parser("certificate", _certificate, (StrangerError,)),
 ]

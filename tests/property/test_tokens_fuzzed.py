@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
-from tidemill.server.identity.certificates import Stranger
+from tidemill.server.errors import StrangerError
 from tidemill.server.identity.tokens import Tokens
 
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -54,7 +54,7 @@ def test_a_good_token_is_believed(tokens: Tokens) -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_are_refused(tokens: Tokens, content: bytes) -> None:
-    with pytest.raises(Stranger):
+    with pytest.raises(StrangerError):
         tokens.identity(content)
 
 
@@ -63,7 +63,7 @@ def test_heads_and_bodies_of_any_kind_are_refused(
     tokens: Tokens, head: Any, body: Any, signature: bytes
 ) -> None:
     parts = (json.dumps(head).encode(), json.dumps(body).encode(), signature)
-    with pytest.raises(Stranger):
+    with pytest.raises(StrangerError):
         tokens.identity(b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts))
 
 
@@ -75,7 +75,7 @@ def test_signed_claims_of_any_kind_end_in_a_name_or_a_refusal(tokens: Tokens, cl
         return  # the library does not sign it
     try:
         found = tokens.identity(text.encode())
-    except Stranger:
+    except StrangerError:
         return
     assert found.name.endswith("@iam")
     assert found.expires_us is not None

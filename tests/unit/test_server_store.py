@@ -12,11 +12,11 @@ import pytest
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.core.sync import Bad
 from tidemill.server.database import mounts, rows
 from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
 from tidemill.server.database.store import Store
 from tidemill.server.database.work import Work
+from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
 SOURCE = resources.files("tidemill.server")
@@ -119,7 +119,7 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     def one(key: str, events: int) -> None:
         try:
             results[key] = dispatcher.handle_submit(submit(key, events=events)).count
-        except Bad as error:
+        except RequestError as error:
             results[key] = error.message
 
     threads = [threading.Thread(target=one, args=each) for each in (("a", 1), ("b", 0), ("c", 1))]

@@ -18,8 +18,8 @@ from tests.unit.test_server_issuers import Iam, iam
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
 from tidemill.model.identity import Identity
+from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Guard, Keys
-from tidemill.server.identity.certificates import Stranger
 from tidemill.server.identity.tokens import Tokens
 
 __all__ = ["iam"]
@@ -81,7 +81,7 @@ def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Ia
 def test_a_token_is_believed_so_long_after_its_end_as_clocks_may_differ(tmp_path: Path) -> None:
     ended = token(HERE, ends_s=-20)
     assert asyncio.run(asked(guard(tmp_path, leeway_s=60), ended)).name == "ada@here"
-    with pytest.raises(Stranger, match="expired"):
+    with pytest.raises(StrangerError, match="expired"):
         asyncio.run(asked(guard(tmp_path, leeway_s=10), ended))
 
 
@@ -92,7 +92,7 @@ def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
     async def run() -> None:
         assert (await asked(door, ended)).name == "ada@here"
         await asyncio.sleep(2.5)
-        with pytest.raises(Stranger, match="expired"):
+        with pytest.raises(StrangerError, match="expired"):
             await asked(door, ended)
 
     asyncio.run(run())
@@ -102,5 +102,5 @@ def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
 def test_an_algorithm_that_is_none_is_refused(tmp_path: Path, algorithm: Any) -> None:
     head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "kid": "k"}).encode()).decode().rstrip("=")
     text = ".".join([head, *token(HERE).split(".")[1:]])
-    with pytest.raises(Stranger, match=r"not believed|is none"):
+    with pytest.raises(StrangerError, match=r"not believed|is none"):
         asyncio.run(asked(guard(tmp_path), text))

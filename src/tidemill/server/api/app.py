@@ -27,10 +27,10 @@ from tidemill.server.api import openapi
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.core import rights, submission
-from tidemill.server.core.dispatcher import Dispatcher, Missing
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.rights import who
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.store import Session, Store
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.identity.access import IDENTITY
 from tidemill.server.read import pages
 from tidemill.server.read.listing import TOP
@@ -164,7 +164,7 @@ def _log_handler(api: Api) -> Any:
         event: int | None = query.event
         rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
         if not rows:
-            raise Missing(f"there is no job {job}")
+            raise MissingError(f"there is no job {job}")
         await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
         loop = asyncio.get_running_loop()
         number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
@@ -250,10 +250,10 @@ def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
         fields = kind.__struct_fields__
         unknown = next((key for key in pairs if key not in fields), None)
         hint = None if unknown is None else did_you_mean(unknown, fields)
-        raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+        raise RequestError(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
     for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
         if isinstance(number, int) and not 0 <= number <= TOP:
-            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
+            raise RequestError(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
     return query
 
 
@@ -263,7 +263,7 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except UNDECODABLE as error:
-        raise Bad(
+        raise RequestError(
             f"{kind.__name__} cannot be read: {error}", hint=submission.hint(str(error), kind)
         ) from error
 

@@ -15,8 +15,8 @@ from tidemill.model.job import JobSpec
 from tidemill.server.audit import traces
 from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.store import Session
+from tidemill.server.errors import RequestError
 from tidemill.server.read import browse, pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
@@ -176,7 +176,7 @@ def _audit(call: Call) -> list[AuditRow]:
     query: AuditQuery = call.query
     rights.check(call.identity, Act.AUDIT, site=query.site)
     if query.batch_id is None and (not query.node or query.at_us is None):
-        raise Bad("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
+        raise RequestError("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
     asked = traces.Asked(
         batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
     )
@@ -187,7 +187,7 @@ def _own_query(call: Call) -> OfCampaignQuery:
     query: OfCampaignQuery = call.query
     rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
     if query.campaign is not None:
-        # Missing, with hints at his own
+        # MissingError, with hints at own names
         pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
     if query.job is not None:
         rights.check_jobs(call.session, call.identity, Act.READ, [query.job])

@@ -25,10 +25,10 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import audit_log
 from tidemill.server.core import actions, expiry, idempotency, lifelines, rights, silence, submission, sync
 from tidemill.server.core.meters import Meters
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import kind_of, site_of
 from tidemill.server.database.store import Session, Store
 from tidemill.server.database.work import Kept, Memory, Work
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.notify.addressees import Addressees
 from tidemill.wire.api import (
     ActionReply,
@@ -105,14 +105,14 @@ class Dispatcher:
 
     # ---- the verbs, each one transaction ---------------------------------------------------------------------
 
-    # Each takes who asks, and refuses with `rights.Forbidden` what that one may not do, before anything is changed.
+    # Each takes who asks, and refuses with ForbiddenError what that one may not do, before anything is changed.
 
     def handle_submit(self, request: SubmitRequest | bytes, identity: Identity = LOCAL) -> SubmitReply:
         """Insert jobs, all or none. They belong to the one who asks."""
         decoded = submission.decode(request) if isinstance(request, bytes) else request
         refused = self.addressees.refuse(decoded.notify)
         if refused is not None:
-            raise Bad(refused[0], hint=refused[1])
+            raise RequestError(refused[0], hint=refused[1])
 
         def deed(work: Work) -> SubmitReply:
             rights.check_submit(work.session, identity, decoded)
@@ -206,7 +206,7 @@ class Dispatcher:
 
         changed = self.write(deed)
         if changed is None:
-            raise Missing(f"there is no site `{name}`")
+            raise MissingError(f"there is no site `{name}`")
         return ActionReply(changed=int(changed), unchanged=int(not changed))
 
     def ask_log(self, job: int, event: int | None, identity: Identity = LOCAL) -> int | None:
@@ -257,7 +257,7 @@ class Dispatcher:
         self, request: ActionRequest, states: tuple[int, ...], deed: Deed, by: tuple[Identity, Act]
     ) -> ActionReply:
         if (request.campaign is None) == (not request.jobs):
-            raise Bad("name either jobs or a campaign")
+            raise RequestError("name either jobs or a campaign")
         key = idempotency.once_of(request, *by)
         named = sorted(set(request.jobs))
         self.write(partial(_all_exist, jobs=named))
@@ -468,17 +468,13 @@ class Dispatcher:
 def _campaign(work: Work, name: str) -> int:
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        raise Missing(f"there is no campaign `{name}`")
+        raise MissingError(f"there is no campaign `{name}`")
     return int(rows[0][0])
 
 
 def _all_exist(work: Work, jobs: list[int]) -> None:
     if not all(0 < each < NUMBER_MAX for each in jobs):
-        raise Missing(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
+        raise MissingError(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
     missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
     if missing:
-        raise Missing(f"there is no job {min(missing)}")
-
-
-class Missing(Bad):
-    """There is no such thing (HTTP 404)."""
+        raise MissingError(f"there is no job {min(missing)}")

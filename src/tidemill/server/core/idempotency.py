@@ -13,8 +13,8 @@ import msgspec
 
 from tidemill.model.identity import Act, Identity
 from tidemill.server.core.submission import KEY_MAX
-from tidemill.server.core.sync import Bad, Conflict
 from tidemill.server.database.work import Work
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import ActionReply, ActionRequest
 
 KEPT_US = 30 * 86_400_000_000
@@ -29,23 +29,23 @@ class Once(NamedTuple):
 
 
 def once_of(request: ActionRequest, identity: Identity, act: Act) -> Once | None:
-    """None without a key. Raises Bad."""
+    """None without a key. Raises RequestError."""
     if not request.key:
         return None
     if len(request.key) > KEY_MAX or "\0" in request.key:
-        raise Bad(f"key `{request.key[:50]}` is longer than {KEY_MAX}")
+        raise RequestError(f"key `{request.key[:50]}` is longer than {KEY_MAX}")
     content = _ENCODER.encode([act, request])
     return Once(f"{identity.role}/{identity.name}/{request.key}", hashlib.sha256(content).digest())
 
 
 def known(work: Work, once: Once | None) -> ActionReply | None:
-    """What was answered to the key. Raises Conflict if that was for other content."""
+    """What was answered to the key. Raises ConflictError if that was for other content."""
     rows = [] if once is None else work.session.rows("act_by_key", key=once.key)
     if once is None or not rows:
         return None
     digest, changed, unchanged = rows[0]
     if bytes(digest) != once.digest:
-        raise Conflict(
+        raise ConflictError(
             f"key `{once.key.partition('/')[2].partition('/')[2]}` was used for another cancel or retry",
             hint="a new request needs a new key",
         )

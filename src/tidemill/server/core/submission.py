@@ -18,9 +18,9 @@ from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.core import ending, sync
 from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
-from tidemill.server.core.sync import Bad, Conflict
 from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
 from tidemill.server.database.work import Work
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.notify import book
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
 
@@ -41,13 +41,13 @@ _FIELDS = {
 
 
 def decode(body: bytes) -> SubmitRequest:
-    """The request. Raises Bad with the nearest legal key for an unknown one."""
+    """The request. Raises RequestError with the nearest legal key for an unknown one."""
     if len(body) > REQUEST_BYTES_MAX:
-        raise Bad(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
+        raise RequestError(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
     try:
         return _DECODER.decode(body)
     except UNDECODABLE as error:
-        raise Bad(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
+        raise RequestError(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
 
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:
@@ -62,15 +62,15 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
 
 
 def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
-    """Insert the jobs. Raises Bad, or Conflict when the key was used for other content."""
+    """Insert the jobs. Raises RequestError, or ConflictError when the key was used for other content."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
-        raise Bad(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
+        raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
     digest = hashlib.sha256(_content(request)).digest()
     known = work.session.rows("submit_by_key", key=request.key)
     if known:
         old, campaign, first, count = known[0]
         if bytes(old) != digest:
-            raise Conflict(
+            raise ConflictError(
                 f"key `{request.key}` was used for other content, in campaign `{campaign}`",
                 hint="a new submission needs a new key",
             )
@@ -125,25 +125,25 @@ def apps_of(request: SubmitRequest) -> list[str]:
 
 def _check(request: SubmitRequest) -> list[int]:
     if not _NAME.fullmatch(request.campaign):
-        raise Bad(
+        raise RequestError(
             f"`{request.campaign[:100]}` is no name for a campaign",
             hint="letters, digits and `._+-`, at most 100",
         )
     repeat = [1] * len(request.jobs) if request.repeat is None else request.repeat
     if len(repeat) != len(request.jobs):
-        raise Bad(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
+        raise RequestError(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
     if not request.jobs or min(repeat) < 1:
-        raise Bad(
+        raise RequestError(
             "there is nothing to submit", hint="give at least one job, and a repeat of at least 1 for each"
         )
     if sum(repeat) > SUBMIT_JOBS_MAX:
-        raise Bad(
+        raise RequestError(
             f"{sum(repeat)} jobs in one request, at most {SUBMIT_JOBS_MAX}", hint="send several requests"
         )
     if request.shares is not None and not 0 < request.shares <= SHARES_MAX:
-        raise Bad(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
+        raise RequestError(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
     if len(request.owner) > KEY_MAX or "\0" in request.owner:
-        raise Bad(f"`owner` is longer than {KEY_MAX}")
+        raise RequestError(f"`owner` is longer than {KEY_MAX}")
     return repeat
 
 
@@ -218,7 +218,7 @@ class _Plan:
                 events += spec.events
             counts[(kind, WAITING, pin)] += times
         if events > CAMPAIGN_EVENTS_MAX:
-            raise Bad(
+            raise RequestError(
                 f"campaign `{request.campaign}` would have {events} events, at most {CAMPAIGN_EVENTS_MAX}",
                 hint="seeds are unique within a campaign only up to that number: start another campaign",
             )
@@ -262,7 +262,9 @@ class _Plan:
             check_spec(spec, index)
             _refuse(self._offered_fault(spec), index)
             if len(body) > SPEC_BYTES_MAX:
-                raise Bad(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
+                raise RequestError(
+                    f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
+                )
             pin = sync.site_id(self._work, spec.site) if spec.site is not None else 0
             found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
         return found
@@ -327,7 +329,7 @@ class _Plan:
 def resolve_after(
     work: Work, spec: JobSpec, *, index: int, upto: int
 ) -> tuple[list[tuple[int, int, int]], str]:
-    """What a job still waits for, and why it cannot run, if something that it comes after has failed. Raises Bad."""
+    """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError."""
     where = f"job {index} of the request"
     jobs = {each for each in spec.after if isinstance(each, int)}
     jobs |= {named[0] for named in map(job_input, (each.url for each in spec.inputs)) if named is not None}
@@ -343,7 +345,7 @@ def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
     missing = set(jobs) - {row[0] for row in rows}
     if missing:
-        raise Bad(f"{where} comes after job {min(missing)}, which does not exist")
+        raise RequestError(f"{where} comes after job {min(missing)}, which does not exist")
     waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
     whys = [
         f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
@@ -358,7 +360,9 @@ def _after_campaign(
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        raise Bad(f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first")
+        raise RequestError(
+            f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first"
+        )
     campaign = int(rows[0][0])
     still = ending.oldest(work, campaign, (WAITING, RUNNING))
     if still is not None and still <= upto:
@@ -370,20 +374,20 @@ def _after_campaign(
 
 
 def check_row(spec: JobSpec, index: int) -> None:
-    """What differs between jobs that share a spec. Raises Bad."""
+    """What differs between jobs that share a spec. Raises RequestError."""
     _refuse(legal.row_fault(spec), index)
 
 
 def check_spec(spec: JobSpec, index: int) -> None:
-    """What the server can check without knowing the application. Raises Bad."""
+    """What the server can check without knowing the application. Raises RequestError."""
     _refuse(legal.spec_fault(spec), index)
     for each in spec.inputs:
         try:
             job_input(each.url)
         except ValueError as error:
-            raise Bad(f"job {index} of the request: input `{each.name}`: {error}") from error
+            raise RequestError(f"job {index} of the request: input `{each.name}`: {error}") from error
 
 
 def _refuse(fault: legal.Fault | None, index: int) -> None:
     if fault is not None:
-        raise Bad(f"job {index} of the request: {fault.text}", hint=fault.hint)
+        raise RequestError(f"job {index} of the request: {fault.text}", hint=fault.hint)

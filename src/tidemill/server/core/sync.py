@@ -12,13 +12,13 @@ from itertools import pairwise
 import msgspec
 
 from tidemill import log
-from tidemill.errors import JobError
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
 from tidemill.server.core import ending, leasing, settling, silence, views
 from tidemill.server.core.matching import decayed
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.work import Work
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ORDER_NUMBER_MAX,
@@ -44,14 +44,6 @@ _ORDERS = msgspec.json.Decoder(list[Order])
 _NAME = re.compile(NAME_PATTERN)
 
 
-class Conflict(JobError):
-    """The request contradicts what the server knows: an old epoch, a key used for other content (HTTP 409)."""
-
-
-class Bad(JobError):
-    """The request is not legal (HTTP 400)."""
-
-
 def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     """Apply the reports, and answer with the orders that the site does not have."""
     site = _admit(work, request)
@@ -63,7 +55,7 @@ def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
         silence.take_back(work, site)
     fresh = [report for report in request.reports if report.n > site.acked]
     if any(a.n >= b.n for a, b in pairwise(fresh)):
-        raise Bad(f"reports of site `{site.name}` are not numbered in ascending order")
+        raise RequestError(f"reports of site `{site.name}` are not numbered in ascending order")
     settling.apply(work, site, fresh)
     if fresh:
         site.acked = fresh[-1].n
@@ -107,12 +99,12 @@ def _admit(work: Work, request: SyncRequest) -> Site:
     request.host, request.version = clean(request.host), clean(request.version)
     site = work.memory.sites[site_id(work, request.site)]
     if request.epoch < site.epoch:
-        raise Conflict(
+        raise ConflictError(
             f"site `{site.name}` belongs to epoch {site.epoch} on host `{site.host}`; this is epoch {request.epoch}",
             hint="another agent has taken the site over: this one must stop",
         )
     if request.epoch == site.epoch and site.host != request.host:
-        raise Conflict(
+        raise ConflictError(
             f"epoch {site.epoch} of site `{site.name}` belongs to host `{site.host}`, not to `{request.host}`",
             hint="two agents run with copies of one site directory: stop one",
         )
@@ -132,24 +124,24 @@ def _admit(work: Work, request: SyncRequest) -> Site:
 
 
 def _check(request: SyncRequest) -> None:
-    """Raises Bad for numbers and names that cannot be."""
+    """Raises RequestError for numbers and names that cannot be."""
     if len(request.reports) > REPORTS_MAX:
-        raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
+        raise RequestError(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
     if not _NAME.fullmatch(request.site):
-        raise Bad(
+        raise RequestError(
             f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
         )
     if not 0 <= request.have < ORDER_NUMBER_MAX:
-        raise Bad(f"site `{request.site}` says that it has order {request.have}")
+        raise RequestError(f"site `{request.site}` says that it has order {request.have}")
     for offer in request.offers or ():
         if not _NAME.fullmatch(offer.name):  # jobs cannot ask for it, and pages have names in their addresses
-            raise Bad(
+            raise RequestError(
                 f"site `{request.site}` offers `{clean(offer.name)[:100]}`, which is no name for an application",
                 hint="letters, digits and `._+-`, at most 100",
             )
     capacity = request.capacity
     if not all(map(math.isfinite, [capacity.want_core_s, capacity.wide_core_s, *capacity.event_s.values()])):
-        raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
+        raise RequestError(f"capacity of site `{request.site}` holds a number that is not finite")
 
 
 def site_id(work: Work, name: str) -> int:

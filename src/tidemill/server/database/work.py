@@ -32,6 +32,7 @@ from tidemill.server.database.rows import (
     sets_of,
 )
 from tidemill.server.database.store import Session
+from tidemill.server.errors import WrongEdgeError
 from tidemill.wire.api import Change, LeaseOrder, Order, Usage
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
@@ -367,10 +368,6 @@ class Work:
         slowest = self.session.rows("slowest_follower")[0][0]
         told = after if slowest is None else max(int(slowest) + 1, after - self._kept.most)
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
-
-
-class WrongEdgeError(AssertionError):
-    """A change of state that stands in no table of `model/state.py`: a bug, which undoes its request."""
 
 
 def _enter_lease(lease: Lease, state: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
+from tidemill.server.errors import AwayError, LaterError, RefusedError
+from tidemill.server.notify.channel import Parcel
 from tidemill.wire.amqp import STATES, Type
 from tidemill.wire.link import Link, Message, UnroutedError
 

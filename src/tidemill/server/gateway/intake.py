@@ -17,8 +17,7 @@ from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.core import submission
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import ForbiddenError, RequestError
 from tidemill.wire.amqp import CONTENT_TYPE, Type
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest, ErrorReply, SyncRequest
 
@@ -100,7 +99,7 @@ class Intake:
     def _verb(self, letter: Letter) -> Callable[[Identity, Letter], tuple[Type, Any]]:
         verb = self._verbs.get(letter.type)
         if verb is None:
-            raise Bad(
+            raise RequestError(
                 f"a message of type `{letter.type[:50]}` is not known",
                 hint="its property `type` is one of " + ", ".join(f"`{each}`" for each in self._verbs),
             )
@@ -144,19 +143,19 @@ def identity_of(role: Role, name: str, user: str) -> Identity:
 
 def _believed(role: Role, user: str, name: str | None, judge: Judge) -> Identity:
     if not user:
-        raise Forbidden(
+        raise ForbiddenError(
             "the message does not say who sent it",
             hint="set its property `user_id` to your user at the broker",
         )
     if name is None:
-        raise Forbidden(
+        raise ForbiddenError(
             f"the broker's user `{user[:100]}` is no {role} here",
             hint=f"the server's staff name it in server.toml, `[amqp.{role}s]`",
         )
     identity = identity_of(role, name, user)
     revoked = judge(identity)
     if revoked is not None:
-        raise Forbidden(f"the {role} `{name}` is revoked: `{revoked}`", hint="ask the server's operator")
+        raise ForbiddenError(f"the {role} `{name}` is revoked: `{revoked}`", hint="ask the server's operator")
     return identity
 
 
@@ -166,7 +165,7 @@ def _action(letter: Letter) -> ActionRequest:
     try:
         request = _ACTION.decode(body)
     except UNDECODABLE as error:
-        raise Bad(
+        raise RequestError(
             f"ActionRequest cannot be read: {error}", hint=submission.hint(str(error), ActionRequest)
         ) from error
     request.key = request.key or letter.id
@@ -177,14 +176,18 @@ def _sync_of(body: bytes) -> SyncRequest:
     try:
         return _SYNC.decode(body)
     except UNDECODABLE as error:
-        raise Bad(f"SyncRequest cannot be read: {error}") from error
+        raise RequestError(f"SyncRequest cannot be read: {error}") from error
 
 
 def _body(letter: Letter) -> bytes:
     if letter.content_type not in ("", CONTENT_TYPE):
-        raise Bad(f"content type `{letter.content_type[:50]}` is not known", hint=f"send `{CONTENT_TYPE}`")
+        raise RequestError(
+            f"content type `{letter.content_type[:50]}` is not known", hint=f"send `{CONTENT_TYPE}`"
+        )
     if len(letter.body) > REQUEST_BYTES_MAX:
-        raise Bad(f"message of {len(letter.body)} bytes, at most {REQUEST_BYTES_MAX}", hint="send several")
+        raise RequestError(
+            f"message of {len(letter.body)} bytes, at most {REQUEST_BYTES_MAX}", hint="send several"
+        )
     return letter.body
 
 

@@ -18,7 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import clock, log
 from tidemill.model.identity import LOCAL, Identity, Role, Via
-from tidemill.server.identity.certificates import Certificates, Stranger
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.tokens import Tokens
 from tidemill.wire.api import ErrorReply
@@ -50,7 +51,7 @@ class Guard:
         if scope["type"] == "http":
             try:
                 scope[IDENTITY] = await self.identify(scope)
-            except Stranger as stranger:
+            except StrangerError as stranger:
                 if scope["path"] not in OPEN_PATHS:
                     peer = scope.get("client") or ("unknown", 0)
                     why = str(stranger)
@@ -61,37 +62,39 @@ class Guard:
         await self._app(scope, receive, send)
 
     async def identify(self, scope: Any) -> Identity:
-        """Who asks. Raises Stranger."""
+        """Who asks. Raises StrangerError."""
         peer = scope.get(PEER)
         if peer == "socket":
             return LOCAL
         if _is_cross_site(scope):
-            raise Stranger("another web site made this request: `Origin` is not this server")
+            raise StrangerError("another web site made this request: `Origin` is not this server")
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) > 1:
-            raise Stranger("two credentials in one request")
+            raise StrangerError("two credentials in one request")
         if given:
             identity = await self._of_header(given[0], encrypted=scope["scheme"] == "https")
         elif peer is not None and self._keys.certificates is not None:
             identity = self._keys.certificates.identity(peer)
         else:
-            raise Stranger("no credential was given: a client certificate, a token or the server's secret")
+            raise StrangerError(
+                "no credential was given: a client certificate, a token or the server's secret"
+            )
         return self.checked(identity)
 
     def checked(self, identity: Identity) -> Identity:
-        """The same identity, unless it has expired or is revoked. Raises Stranger."""
+        """The same identity, unless it has expired or is revoked. Raises StrangerError."""
         if identity.expires_us is not None and identity.expires_us <= clock.now_us():
-            raise Stranger(f"the credential of `{identity.subject}` has expired")
+            raise StrangerError(f"the credential of `{identity.subject}` has expired")
         revoked = self._keys.revoked.why(identity)
         if revoked is not None:
-            raise Stranger(f"the credential of `{identity.subject}` is revoked: `{revoked}`")
+            raise StrangerError(f"the credential of `{identity.subject}` is revoked: `{revoked}`")
         return identity
 
     def believes(self, identity: Identity) -> bool:
         """Whether somebody who was let in some time ago still would be."""
         try:
             self.checked(identity)
-        except Stranger:
+        except StrangerError:
             return False
         return True
 
@@ -99,15 +102,15 @@ class Guard:
         kind, _, text = value.partition(b" ")
         text = text.strip()
         if kind.lower() != b"bearer" or not text:
-            raise Stranger("the request's `Authorization` is not `Bearer ...`")
+            raise StrangerError("the request's `Authorization` is not `Bearer ...`")
         secret = self._keys.secret
         if secret is not None and hmac.compare_digest(text, secret):
             return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
         tokens = self._keys.tokens
         if tokens is None or text.count(b".") != 2:
-            raise Stranger("the secret is missing or wrong")
+            raise StrangerError("the secret is missing or wrong")
         if not encrypted:
-            raise Stranger("a token came in clear text; it is burnt: ask for another")
+            raise StrangerError("a token came in clear text; it is burnt: ask for another")
         found = tokens.known(text)
         if found is not None:
             return found

@@ -10,9 +10,9 @@ import msgspec
 
 from tidemill.config.addressee import Channel, Occasion, parse_target
 from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.store import Session
 from tidemill.server.database.work import Work
+from tidemill.server.errors import RequestError
 from tidemill.server.notify.digest import HOUR_US, Key
 from tidemill.server.notify.gather import Body, Notice, Notices
 from tidemill.wire.notification import Digest, News
@@ -52,7 +52,7 @@ def subscribe(work: Work, campaign: str, wanted: Sequence[Subscription]) -> None
     wanted = [_named(each, owner) for each in wanted]
     known = {row[1] for row in work.session.rows("subscriptions_of", names=[campaign])}
     if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
-        raise Bad(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
+        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
     rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
     work.session.many("insert_subscriptions", rows)
 
@@ -64,7 +64,9 @@ def _named(wanted: Subscription, owner: str) -> Subscription:
     try:
         parse_target(f"{Channel.MESSAGE}:{owner}")
     except ValueError:
-        raise Bad("the campaign has no owner whom messages could be sent to", hint="`owner`") from None
+        raise RequestError(
+            "the campaign has no owner whom messages could be sent to", hint="`owner`"
+        ) from None
     return msgspec.structs.replace(wanted, to=f"{Channel.MESSAGE}:{owner}")
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from tidemill.config.addressee import Occasion
 from tidemill.model.failure import POLICY, Evidence, FailureClass
-from tidemill.server.core.dispatcher import Missing
 from tidemill.server.database.store import Session
+from tidemill.server.errors import MissingError
 from tidemill.server.notify.gather import Notice
 from tidemill.server.read import pages
 from tidemill.wire.notification import (
@@ -91,7 +91,7 @@ def campaign_figures(session: Session, name: str) -> CampaignFigures | None:
     """A campaign as it stands; None = there is none of this name."""
     try:
         row = pages.campaign(session, name)
-    except Missing:
+    except MissingError:
         return None
     used = row.usage
     return CampaignFigures(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.server.notify.channel import AwayError, Parcel
+from tidemill.server.errors import AwayError
+from tidemill.server.notify.channel import Parcel
 
 Publish = Callable[[str, str, bytes], None]
 """Publish to a name, with an identity that stays the same over repetitions, and wait until the queue has it. Raises

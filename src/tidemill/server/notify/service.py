@@ -19,8 +19,9 @@ from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import RUNNING
 from tidemill.server.database.store import Session, Store
+from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notify import book, facts, gather
-from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError, Sender
+from tidemill.server.notify.channel import Parcel, Sender
 from tidemill.server.notify.digest import Batch, Key, Limits, Pending, decide, retry_after_us
 from tidemill.server.read import pages
 from tidemill.wire.api import Change

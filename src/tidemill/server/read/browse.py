@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.server.core import views
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
+from tidemill.server.errors import RequestError
 from tidemill.server.read import listing, pages
 from tidemill.server.read.listing import TOP
 from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
@@ -53,7 +53,9 @@ class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
 def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow], bool]:
     """A page of campaigns, and whether there are more."""
     if query.offset > OFFSET_MAX:
-        raise Bad(f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name")
+        raise RequestError(
+            f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name"
+        )
     held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
     rows = session.rows(
         "campaigns_sorted", pattern=f"%{held}%", owner=query.owner or "", open=int(query.unfinished), sort=query.sort,
@@ -150,7 +152,7 @@ def allocations(
     names: dict[int, str] = dict(session.rows("site_names"))
     time, _, name = (after or "").partition(".")
     if after is not None and not (time.isdecimal() and time.isascii() and len(time) < 19):
-        raise Bad(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
     before = int(time) if after else TOP
     only = {"state": state} if state else {}
     query = "allocations_newest_in" if state else "allocations_newest"

@@ -15,9 +15,9 @@ import msgspec
 
 from tidemill.errors import did_you_mean
 from tidemill.model.state import JobState
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import CANCELED, COMPLETED, FAILED, PARTIAL, STATE_CODES
 from tidemill.server.database.store import Session
+from tidemill.server.errors import RequestError
 
 TOP = 2**62
 LOOK = 5_000  #: jobs looked at in one step, by order; about 5 ms
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, size: int) -> Found:
-    """A page of jobs. Raises Bad for a state that there is not, or a place that cannot be read."""
+    """A page of jobs. Raises RequestError for a state that there is not, or a place that cannot be read."""
     legs = legs_of(session, filters) if filters.by_legs else None
     total = None if legs is None else sum(legs.values())
     chosen = None if legs is None else set(legs)
@@ -84,7 +84,9 @@ def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, si
 def legs_of(session: Session, filters: Filter) -> dict[Leg, int]:
     """The (kind, state, site) of a filter and how many jobs each has."""
     if filters.state is not None and filters.state not in STATE_CODES:
-        raise Bad(f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState)))
+        raise RequestError(
+            f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState))
+        )
     site = -1
     if filters.site is not None:
         found = [row[0] for row in session.rows("site_names") if row[1] == filters.site]
@@ -231,5 +233,5 @@ def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | Non
 def _place(text: str, parts: int) -> tuple[int, ...]:
     pieces = text.split(".")
     if len(pieces) != parts or not all(each.isdecimal() and len(each) < 19 for each in pieces):
-        raise Bad(f"`{text[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{text[:40]}` is no place in this listing", hint="start from its first page")
     return tuple(map(int, pieces))

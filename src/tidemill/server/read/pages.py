@@ -14,8 +14,6 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.seed import seed
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import (
     JOB_STATES,
     LEASE_STATES,
@@ -30,6 +28,7 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.store import Session
 from tidemill.server.database.work import specs
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import listing
 from tidemill.server.read.listing import TOP, Filter, Leg
 from tidemill.server.read.waiting import after_texts, waits_for
@@ -59,11 +58,11 @@ CHANGE_BATCHES = 20
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
-    """A page's size within limits. Raises Bad."""
+    """A page's size within limits. Raises RequestError."""
     if limit is None:
         return default
     if not 1 <= limit <= PAGE_MAX:
-        raise Bad(f"`limit` is {limit}, legal is 1 to {PAGE_MAX}")
+        raise RequestError(f"`limit` is {limit}, legal is 1 to {PAGE_MAX}")
     return limit
 
 
@@ -124,10 +123,10 @@ def _row(job: Job, known: dict[int, Kind], names: dict[int, str], of_site: dict[
 
 
 def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set[str]) -> JobDetail:
-    """Everything about one job. Raises Missing."""
+    """Everything about one job. Raises MissingError."""
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
-        raise Missing(f"there is no job {number}")
+        raise MissingError(f"there is no job {number}")
     found, known, all_sites = Job(*rows[0]), kinds(session), sites(session)
     kind = known[found.kind]
     of_site = {site.id: site.name for site in all_sites}
@@ -184,7 +183,7 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign. Raises Missing, which hints at campaigns of `owner` only, None = of anybody."""
+    """One campaign. Raises MissingError, which hints at campaigns of `owner` only, None = of anybody."""
     rows = session.rows("campaign_whole", name=name)
     if not rows:
         raise _no_campaign(session, name, owner)
@@ -211,10 +210,10 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
     ]  # fmt: skip
 
 
-def _no_campaign(session: Session, name: str, owner: str | None = None) -> Missing:
+def _no_campaign(session: Session, name: str, owner: str | None = None) -> MissingError:
     of_owner = [row[0] for row in session.rows("campaigns_owned", owner=owner)] if owner is not None else None
     known = of_owner if of_owner is not None else [row[0] for row in session.rows("campaign_known")]
-    return Missing(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
+    return MissingError(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
 
 
 def counts(session: Session) -> Counts:
@@ -283,7 +282,7 @@ def outputs(
         rows = session.rows("outputs_of_jobs", ids=[job])
         return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)
     if campaign is None:
-        raise Bad("name a job or a campaign whose outputs are to be listed")
+        raise RequestError("name a job or a campaign whose outputs are to be listed")
     found = session.rows("campaign_by_name", name=campaign)
     if not found:
         raise _no_campaign(session, campaign)
@@ -346,7 +345,7 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
     size = limit_of(limit)
     found = [each for each in sites(session) if site is None or each.name == site]
     if site is not None and not found:
-        raise Missing(
+        raise MissingError(
             f"there is no site `{site}`", hint=did_you_mean(site, [each.name for each in sites(session)])
         )
     rows = [

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.model.identity import Identity, Via
-from tidemill.server.identity.certificates import Stranger
+from tidemill.server.errors import StrangerError
 from tidemill.server.web.sessions import Session, Sessions
 from tidemill.wire.api import ErrorReply
 
@@ -58,10 +58,10 @@ class Knows(Protocol):
         """Handle a request that is for no page."""
 
     async def identify(self, scope: Any) -> Identity:
-        """Who asks. Raises Stranger."""
+        """Who asks. Raises StrangerError."""
 
     def checked(self, identity: Identity) -> Identity:
-        """The same, unless it has expired or is revoked. Raises Stranger."""
+        """The same, unless it has expired or is revoked. Raises StrangerError."""
 
 
 class Entrance:
@@ -106,7 +106,7 @@ class Entrance:
                 self._guard.checked(session.identity)
                 return Visit(session, "", elsewhere)
             identity = await self._guard.identify(scope)
-        except Stranger as stranger:
+        except StrangerError as stranger:
             return Visit(None, str(stranger) if given else "", elsewhere)
         if identity.via is Via.SOCKET and not is_local(headers.get(b"host", "")):
             # A name that leads here through somebody's tunnel may belong to anybody (DNS rebinding)

@@ -8,8 +8,7 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import browse, pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
@@ -88,7 +87,7 @@ def _detail(ask: Ask) -> tuple[JobDetail, str]:
     ask.require(Act.READ)
     owner = browse.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise Missing(f"there is no job {number}", hint="the listing shows which there are")
+        raise MissingError(f"there is no job {number}", hint="the listing shows which there are")
     ask.require(Act.READ, owner=owner)
     return pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
 
@@ -99,7 +98,7 @@ def log(ask: Ask, made: Pages) -> str:
     ask.require(Act.LOG, owner=owner)
     found = browse.log(ask.session, detail.row.id, ask.at["number"])
     if found is None:
-        raise Missing(
+        raise MissingError(
             f"output {ask.at['number']} of job {detail.row.id} is not kept any more",
             hint="ask the site for it again",
         )
@@ -120,14 +119,16 @@ def ask_log(ask: Ask, form: Form) -> str:
     number = int(ask.at["job"])
     owner = browse.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise Missing(f"there is no job {number}")
+        raise MissingError(f"there is no job {number}")
     ask.require(Act.LOG, owner=owner)
     text = form.get("event", [""])[0].strip()
     if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
-        raise Bad(f"`{text[:40]}` is no number of an event", hint="leave it empty for the latest payload")
+        raise RequestError(
+            f"`{text[:40]}` is no number of an event", hint="leave it empty for the latest payload"
+        )
     request = ask.dispatcher.ask_log(number, int(text) if text else None, ask.identity)
     if request is None:
-        raise Bad(f"no site has had {f'event {text}' if text else 'an event'} of job {number} yet")
+        raise RequestError(f"no site has had {f'event {text}' if text else 'an event'} of job {number} yet")
     return to("jobs", number, "log", request)
 
 
@@ -135,7 +136,7 @@ def act(ask: Ask, form: Form) -> str:
     """Cancel or retry jobs or a campaign; where to go on, which says what was done."""
     word = form.get("act", [""])[0]
     if word not in ("cancel", "retry"):
-        raise Bad(
+        raise RequestError(
             f"`{word[:40]}` is nothing that can be done to jobs", hint=did_you_mean(word, ["cancel", "retry"])
         )
     wanted = Act.CANCEL if word == "cancel" else Act.RETRY
@@ -145,7 +146,7 @@ def act(ask: Ask, form: Form) -> str:
     if campaign is not None:
         ask.require(wanted, owner=pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
     elif not jobs:
-        raise Bad("no job is ticked", hint="go back and tick some")
+        raise RequestError("no job is ticked", hint="go back and tick some")
     for owner in set(browse.owners(ask.session, jobs).values()):
         ask.require(wanted, owner=owner)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
@@ -161,7 +162,9 @@ def _reason(form: Form) -> str:
 
 def _numbers(texts: list[str]) -> list[int]:
     if len(texts) > JOBS_MAX:
-        raise Bad(f"{len(texts)} jobs at once, at most {JOBS_MAX}", hint="act on the whole campaign instead")
+        raise RequestError(
+            f"{len(texts)} jobs at once, at most {JOBS_MAX}", hint="act on the whole campaign instead"
+        )
     if not all(each.isdecimal() and each.isascii() and len(each) < 19 for each in texts):
-        raise Bad("a job's number cannot be read")
+        raise RequestError("a job's number cannot be read")
     return [int(each) for each in texts]

@@ -45,11 +45,11 @@ class Ask(NamedTuple):
         return may(self.identity, act, owner=owner, site=site).allowed
 
     def require(self, act: Act, *, owner: str | None = None, site: str | None = None) -> None:
-        """Raise Forbidden unless there is a right to it."""
+        """Raise ForbiddenError unless there is a right to it."""
         rights.check(self.identity, act, owner=owner, site=site)
 
     def own(self, act: Act) -> str | None:
-        """The owner, or site, that what is shown must be of; None = all. Raises Forbidden."""
+        """The owner, or site, that what is shown must be of; None = all. Raises ForbiddenError."""
         self.require(act)
         return own_name(self.identity, act)
 

@@ -18,10 +18,8 @@ from tidemill.errors import SiteError
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api.app import Api, error_reply
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER
-from tidemill.server.identity.certificates import Stranger
 from tidemill.server.read import browse
 from tidemill.server.web import campaigns, home, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Knows, Visit, is_local, set_cookie
@@ -122,7 +120,7 @@ class Web:
             if visit.session is None or not self.sessions.is_form_token(
                 visit.session, form.get("form", [""])[0]
             ):
-                raise Forbidden(
+                raise ForbiddenError(
                     "this form is not of your session, or older than it", hint="open the page anew"
                 )
             ask = self._ask(request, visit)
@@ -140,7 +138,7 @@ class Web:
             raise Strange
         at = dict(request.path_params)
         if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
-            raise Bad("a number in the address is too large")
+            raise RequestError("a number in the address is too large")
         query = Query(request.url.path, dict(request.query_params.items()))
         return lambda store: Ask(
             store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
@@ -163,7 +161,7 @@ class Web:
             token = form.get("token", [""])[0].strip()
             try:
                 identity = await self._judge(request, token)
-            except Stranger as stranger:
+            except StrangerError as stranger:
                 _LOG.warning("login.refused", why=str(stranger))
                 self.api.on_refused(request.client.host if request.client else "socket", str(stranger))
                 await asyncio.sleep(REFUSAL_PAUSE_S)
@@ -188,9 +186,9 @@ class Web:
 
     async def _judge(self, request: Asked, token: str) -> Identity:
         if insecure(request):
-            raise Stranger(insecure(request))
+            raise StrangerError(insecure(request))
         if self.guard is None or not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
-            raise Stranger("no token was given")
+            raise StrangerError("no token was given")
         scope = {key: value for key, value in request.scope.items() if key not in (IDENTITY, PEER)}
         scope["headers"] = [(b"authorization", b"Bearer " + token.encode())]
         return await self.guard.identify(scope)
@@ -282,12 +280,12 @@ def _visit(request: Asked) -> Visit:
 async def _form(request: Asked) -> jobs.Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
-        raise Bad("a form is wanted here")
+        raise RequestError("a form is wanted here")
     body = await request.body()  # of FORM_BYTES_MAX at most: see `_route`
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
-        raise Bad(f"a form that cannot be read: {error}") from error
+        raise RequestError(f"a form that cannot be read: {error}") from error
     return {key: [each.replace("\0", "") for each in values] for key, values in fields.items()}
 
 

@@ -9,8 +9,7 @@ from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act
 from tidemill.model.state import AllocationState
 from tidemill.server.core import views
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import browse, pages
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
@@ -76,7 +75,7 @@ def site(ask: Ask, made: Pages) -> str:
     if not found:
         own = ask.own(Act.SITES)
         known = [row[1] for row in ask.session.rows("site_names") if own in (None, row[1])]
-        raise Missing(f"there is no site `{name}` that you may see", hint=did_you_mean(name, known))
+        raise MissingError(f"there is no site `{name}` that you may see", hint=did_you_mean(name, known))
     card = found[0]
     sees = ask.may(Act.ALLOCATIONS, site=name)
     allocations = []
@@ -94,7 +93,7 @@ def drain(ask: Ask, form: Form) -> str:
     ask.require(Act.DRAIN)
     word = form.get("act", [""])[0]
     if word not in ("drain", "resume"):
-        raise Bad(f"`{word[:40]}` is nothing that can be done to a site")
+        raise RequestError(f"`{word[:40]}` is nothing that can be done to a site")
     reason = form.get("reason", [""])[0].strip()[:200]
     ask.dispatcher.handle_drain(
         ask.at["name"], DrainRequest(drain=word == "drain", reason=reason), ask.identity
@@ -109,7 +108,7 @@ def allocations(ask: Ask, made: Pages) -> str:
     states = [str(each) for each in AllocationState]
     state = ask.query.text("state") or ""
     if state and state not in states:
-        raise Bad(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
+        raise RequestError(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
     page = browse.allocations(
         ask.session, site=own or chosen, state=state, after=ask.query.text("after"), size=ask.query.size()
     )
@@ -202,7 +201,7 @@ def application(ask: Ask, made: Pages) -> str:
     known = offered(ask)
     found = next((each for each in known if each.name == name), None)
     if found is None:
-        raise Missing(f"no site offers `{name}`", hint=did_you_mean(name, [each.name for each in known]))
+        raise MissingError(f"no site offers `{name}`", hint=did_you_mean(name, [each.name for each in known]))
     return made.show(
         ask, "application.html", app=found, first=found.offers[0][1], after=browse.reached(ask.session)
     )
