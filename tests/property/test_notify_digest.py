@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.server.notify.digest import HOUR_US, Batch, Key, Limits, Pending, decide, retry_after_us
+from tidemill.server.notices.digests import HOUR_US, Batch, Key, Limits, Pending, decide, retry_after_us
 
 S = 1_000_000
 LIMITS = st.builds(

@@ -12,14 +12,15 @@ import pytest
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.database import mounts, rows
+from tidemill.server.database import rows
+from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
 from tidemill.server.database.store import Store
 from tidemill.server.database.work import Work
 from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
-SOURCE = resources.files("tidemill.server")
+SOURCE = Path(str(resources.files("tidemill.server")))
 
 
 def test_both_databases_know_the_same_statements_and_all_are_used() -> None:
@@ -64,8 +65,8 @@ def test_a_database_on_a_network_file_system_is_refused(kind: str, tmp_path: Pat
         "3 1 0:8 / /ab rw - tmpfs t rw\n"
     )
     with pytest.raises(ConfigError, match=f"network file system: `{kind}`"):
-        mounts.refuse_network(home, table)
-    mounts.refuse_network(tmp_path, table)
+        refuse_network(home, table)
+    refuse_network(tmp_path, table)
 
 
 def test_an_unknown_database_url_is_refused_without_telling_its_password() -> None:

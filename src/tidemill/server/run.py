@@ -21,6 +21,7 @@ from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
 from tidemill.server.api.app import Api, make_app
+from tidemill.server.api.connection import PeerProtocol
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher
@@ -88,7 +89,7 @@ def run_server(config: ServerConfig) -> int:
                 more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
                 parts.enter_context(telling(store, dispatcher, config, more=more))
                 api = Api(store, dispatcher)
-                keeper = Keeper(api, audit, config)
+                keeper = Keeper(api.readers, dispatcher.write, audit, kept_s=config.roles.audit_kept_s)
                 asyncio.run(_serve(api, listeners, keys=keys, keeper=keeper, web=config.web))
         finally:
             dispatcher.close()
@@ -170,7 +171,7 @@ async def _serve(
     guard, app = application(api, keys, web)
     api.believed = guard.believes
     config = uvicorn.Config(
-        app, http=access.Door, loop="asyncio", ws="none", proxy_headers=False,
+        app, http=PeerProtocol, loop="asyncio", ws="none", proxy_headers=False,
         lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )  # fmt: skip

@@ -7,7 +7,6 @@ that wait for the one writer.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,21 +22,20 @@ from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
 from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server.api import openapi
+from tidemill.server.api import openapi, probes
+from tidemill.server.api.connection import who
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.core import rights, submission
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.core.rights import who
-from tidemill.server.database.store import Session, Store
+from tidemill.server.database.readers import Readers
+from tidemill.server.database.store import Store
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.identity.access import IDENTITY
 from tidemill.server.read import pages
 from tidemill.server.read.listing import TOP
-from tidemill.server.watch import probes
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
 
-READERS = 3
 WAITERS = 16
 SUBSCRIBERS_MAX = 200
 BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
@@ -52,11 +50,9 @@ class Api:
     """What handlers share. Made in the event loop's thread, ended by `close`."""
 
     def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
-        self.store, self.dispatcher = store, dispatcher
-        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self.dispatcher, self.readers = dispatcher, Readers(store)
+        self.session, self.read = self.readers.session, self.readers.read
         self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
-        self._local = threading.local()
-        self._sessions: list[Session] = []
         self._specs: dict[int, JobSpec] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
@@ -66,18 +62,6 @@ class Api:
         self.closing = False
         dispatcher.on_commit = self._wake_from_writer
 
-    def session(self) -> Session:
-        """This thread's connection for reading."""
-        found: Session | None = getattr(self._local, "session", None)
-        if found is None:
-            found = self._local.session = self.store.reader()
-            self._sessions.append(found)
-        return found
-
-    async def read(self, act: Callable[[Session], T]) -> T:
-        """Run in a reader's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.readers, lambda: act(self.session()))
-
     async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
         """The encoded answer of a route."""
         self._loop = asyncio.get_running_loop()
@@ -85,7 +69,7 @@ class Api:
         body = await request.body()
         query = _query(called.query, request)
         at = dict(request.path_params)
-        pool = self.readers if called.reads else self.waiters
+        pool = self.readers.threads if called.reads else self.waiters
         answer = partial(self._answer, called, query, body, at)
         return await self._loop.run_in_executor(pool, answer, identity)
 
@@ -128,10 +112,8 @@ class Api:
 
     def close(self) -> None:
         """End the threads and their connections."""
-        self.readers.shutdown()
         self.waiters.shutdown()
-        for session in self._sessions:
-            session.close()
+        self.readers.close()
 
 
 def make_app(api: Api, pages_: Sequence[Any] = (), error: Callable[..., Any] | None = None) -> Litestar:

@@ -29,7 +29,7 @@ from tidemill.server.database.rows import kind_of, site_of
 from tidemill.server.database.store import Session, Store
 from tidemill.server.database.work import Kept, Memory, Work
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.notify.addressees import Addressees
+from tidemill.server.notices.addressees import Addressees
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,

@@ -6,15 +6,11 @@ The dispatcher asks before it changes anything, inside the same transaction, whi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-from litestar import Request
 
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.server.core.leasing import job_input
 from tidemill.server.database.store import Session
 from tidemill.server.errors import ForbiddenError
-from tidemill.server.identity.access import IDENTITY
 from tidemill.wire.api import SubmitRequest
 
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
@@ -25,15 +21,6 @@ def check(identity: Identity, act: Act, *, owner: str | None = None, site: str |
     decision = may(identity, act, owner=owner, site=site)
     if not decision.allowed:
         raise ForbiddenError(decision.reason, hint="ask the server's operator which role your credential has")
-
-
-def who(request: Request[Any, Any, Any], act: Act) -> Identity:
-    """Who asks, if that one may do such a thing at all. Raises ForbiddenError, before a body is read."""
-    found = request.scope.get(IDENTITY)
-    if not isinstance(found, Identity):
-        raise TypeError(f"{request.url.path} was reached past the guard")
-    check(found, act)
-    return found
 
 
 def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[int]) -> None:

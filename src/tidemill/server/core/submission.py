@@ -21,7 +21,7 @@ from tidemill.server.core.matching import decayed
 from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
 from tidemill.server.database.work import Work
 from tidemill.server.errors import ConflictError, RequestError
-from tidemill.server.notify import book
+from tidemill.server.notices import tables
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
 
 APPS_TOLD = 20
@@ -88,7 +88,7 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
         first_job=first,
         count=count,
     )
-    book.subscribe(work, request.campaign, request.notify)
+    tables.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
     work.flush()
     sync.keep_sites(work)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidemill.errors import ConfigError, JobError, SiteError
-from tidemill.server.database import mounts
+from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, Query, load, migrations, statements
 
 Row = tuple[Any, ...]
@@ -95,7 +95,7 @@ class Store:
     def init(self) -> None:
         """Create the schema, or bring nothing about if it is there. Raises as `check`."""
         if self.path is not None:
-            mounts.refuse_network(self.path.parent)
+            refuse_network(self.path.parent)
         self.upgrade()
 
     def version(self) -> int:
@@ -109,7 +109,7 @@ class Store:
     def check(self) -> None:
         """Refuse a database on a network file system, from a newer version, or that wants an upgrade."""
         if self.path is not None:
-            mounts.refuse_network(self.path.parent)
+            refuse_network(self.path.parent)
             if not self.path.exists():
                 raise ConfigError(
                     f"there is no database `{self.path}`", hint="`tidemill server init` makes one"

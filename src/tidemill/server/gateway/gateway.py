@@ -21,7 +21,7 @@ from tidemill.errors import SiteError
 from tidemill.model.identity import Role
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.courier import Courier
+from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.gateway.feed import Feed
 from tidemill.server.gateway.intake import (
     Answer,
@@ -33,7 +33,8 @@ from tidemill.server.gateway.intake import (
     identity_of,
 )
 from tidemill.server.gateway.setup import check
-from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, Header, submit_queue, sync_queue
+from tidemill.server.notices.channel import Parcel
+from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, STATES, Header, Type, submit_queue, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library
 from tidemill.wire.credentials import Credentials
@@ -43,6 +44,7 @@ PREFETCH = 4  #: messages of one submitter in our memory, of REQUEST_BYTES_MAX e
 SYNC_PREFETCH = 4
 SYNC_THREADS = 4
 CONFIRM_S = 60.0
+NOTICE_CONFIRM_S = 30.0
 CUT_BYTES = 1_000_000  #: what is kept of a message that is longer than any may be
 AGAIN_S = 1.0
 JOIN_S = 5.0
@@ -245,6 +247,35 @@ class Gateway:
                     headers=((Header.STATUS.value, answer.status),), persistent=False, mandatory=False,
                 )
             )  # fmt: skip
+
+
+class Courier:
+    """Sends notifications as messages to the states queue of the submitter; done when the broker has one."""
+
+    def __init__(self, link: Link, names: frozenset[str]) -> None:
+        self._link, self._names = link, names
+
+    def send(self, parcel: Parcel) -> None:
+        """Publish it. Raises RefusedError, LaterError or AwayError."""
+        if parcel.where not in self._names:
+            raise RefusedError(
+                f"`{parcel.where}` gets no messages", hint="name it in server.toml, `[amqp.submitters]`"
+            )
+        if not self._link.is_up:
+            raise AwayError(self._link.down().message)
+        body = msgspec.json.encode(parcel.digest)
+        message = Message(STATES, parcel.where, body, Type.NOTICE, id=parcel.digest.id)
+        try:
+            self._link.publish(message).result(NOTICE_CONFIRM_S)
+        except UnroutedError as error:
+            raise LaterError(error.message, hint=error.hint) from error
+        except TimeoutError as error:
+            raise AwayError(f"the broker did not confirm a notice within {NOTICE_CONFIRM_S:.0f} s") from error
+        except SiteError as error:  # its queue is full, or the connection broke
+            raise (LaterError if self._link.is_up else AwayError)(error.message) from error
+
+    def rest(self) -> None:
+        """The connection is the gateway's."""
 
 
 @contextmanager

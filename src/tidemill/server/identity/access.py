@@ -5,16 +5,11 @@ Says who asks and nothing of what that one may do (`model/identity.py`). Refusal
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import clock, log
 from tidemill.model.identity import LOCAL, Identity, Role, Via
@@ -136,49 +131,3 @@ async def _refuse(send: Any, why: str) -> None:
     reply = ErrorReply(error=why, hint="name your certificate, your token or the server's secret file")
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": msgspec.json.encode(reply)})
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: SO_PEERCRED, unix(7)."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
-
-
-class _Known:
-    """The application as one connection sees it: each of its requests carries who is at the other end."""
-
-    def __init__(self, app: Any, peer: object) -> None:
-        self._app, self._peer = app, peer
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope[PEER] = self._peer
-        await self._app(scope, receive, send)
-
-
-class Door(H11Protocol):
-    """uvicorn's HTTP. On a Unix socket for our own user only: the directory keeps others out, this makes sure."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection and remember its other end, or end it before a byte is read."""
-        plug = transport.get_extra_info("socket")
-        peer: object = None
-        if plug.family == socket.AF_UNIX:
-            uid = peer_uid(plug)
-            if uid != os.getuid():
-                _LOG.warning("access.refused", peer=f"uid {uid}", why="user")
-                transport.abort()
-                return
-            peer = "socket"
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None:
-            peer = secured.getpeercert(binary_form=True)
-        super().connection_made(transport)
-        self.app = _Known(self.app, peer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell uvicorn, if it knows of the connection."""
-        if getattr(self, "transport", None) is not None:
-            super().connection_lost(exc)
-
-    def eof_received(self) -> None:
-        """Nothing to do."""

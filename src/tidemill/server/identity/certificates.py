@@ -18,7 +18,6 @@ from tidemill.config.tls import Member, Tls
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
-from tidemill.server.identity.handshake import Handshake
 from tidemill.wire.credentials import check_private
 
 _LOG = log.Log("server")
@@ -29,6 +28,8 @@ _CRL = {
 }
 NAME_MAX = 100
 SOON_S = 14 * 86400
+TOLD_MAX = 100  #: lines a minute about TLS that ended before a request: strangers may come by thousands
+_told = {"minute": 0, "lines": 0, "untold": 0}
 STAY = "the files that were read before stay in use"
 _SHORT = {  #: names of attributes as `openssl x509 -nameopt compat` and grid services write them
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.10": "O", "2.5.4.11": "OU",
@@ -241,3 +242,34 @@ def _stat(path: Path) -> Any:
         return path.stat()
     except OSError:
         return None
+
+
+class Handshake(ssl.SSLObject):
+    """TLS of one connection that logs why it ended before a request: a foreign CA, an expired or revoked certificate.
+
+    asyncio says nothing of these, and a centre's staff want to see who tries.
+    """
+
+    def do_handshake(self) -> None:
+        """Shake hands; raises and logs what `ssl` raises."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            _tell(error)
+            raise
+
+
+def _tell(error: ssl.SSLError) -> None:
+    minute = int(clock.monotonic_s() // 60)
+    if minute != _told["minute"]:
+        if _told["untold"]:
+            _LOG.warning("access.refused", why="tls", more=_told["untold"])
+        _told.update(minute=minute, lines=0, untold=0)
+    if _told["lines"] >= TOLD_MAX:
+        _told["untold"] += 1
+        return
+    _told["lines"] += 1
+    why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
+    _LOG.warning("access.refused", why=f"tls: {why or error}")

@@ -10,7 +10,7 @@ from tidemill.config.addressee import Occasion
 from tidemill.model.failure import POLICY, Evidence, FailureClass
 from tidemill.server.database.store import Session
 from tidemill.server.errors import MissingError
-from tidemill.server.notify.gather import Notice
+from tidemill.server.notices.gathering import Notice
 from tidemill.server.read import pages
 from tidemill.wire.notification import (
     GROUPS_SHOWN,

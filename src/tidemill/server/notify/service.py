@@ -20,9 +20,10 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import RUNNING
 from tidemill.server.database.store import Session, Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
-from tidemill.server.notify import book, facts, gather
-from tidemill.server.notify.channel import Parcel, Sender
-from tidemill.server.notify.digest import Batch, Key, Limits, Pending, decide, retry_after_us
+from tidemill.server.notices import gathering, tables
+from tidemill.server.notices.channel import Parcel, Sender
+from tidemill.server.notices.digests import Batch, Key, Limits, Pending, decide, retry_after_us
+from tidemill.server.notify import facts
 from tidemill.server.read import pages
 from tidemill.wire.api import Change
 
@@ -43,7 +44,7 @@ class Gatherer:
         self._session: Session = store.reader()
         self._dispatcher, self._config = dispatcher, config
         self._limits = Limits(int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max)
-        self._notices: gather.Notices | None = None
+        self._notices: gathering.Notices | None = None
         self._at = self._kept = 0
         self._kept_s = self._pruned_s = 0.0
         self._going_on: set[str] = set()  #: campaigns with work left, as last looked at and not changed since
@@ -70,9 +71,9 @@ class Gatherer:
         """Let go of the connection."""
         self._session.close()
 
-    def _load(self) -> gather.Notices:
+    def _load(self) -> gathering.Notices:
         if self._notices is None:
-            self._notices = book.notices(self._session)
+            self._notices = tables.notices(self._session)
             self._at = self._kept = int(self._session.rows("notified")[0][0])
         return self._notices
 
@@ -102,12 +103,12 @@ class Gatherer:
         notices = self._load()
         names = {change.campaign for change in changes}
         self._going_on -= names
-        asked = book.subscriptions(self._session, names)
+        asked = tables.subscriptions(self._session, names)
         wants: dict[str, Mapping[str, Subscription]] = {
-            name: gather.wanted(name, asked.get(name, []), self._config.rules) for name in names
+            name: gathering.wanted(name, asked.get(name, []), self._config.rules) for name in names
         }
         wants = {name: each for name, each in wants.items() if each}
-        changed = gather.take_changes(notices, changes, wants)
+        changed = gathering.take_changes(notices, changes, wants)
         failing = {
             each.campaign
             for each in changes
@@ -116,7 +117,7 @@ class Gatherer:
         if failing:
             for name, done, failed in self._session.rows("campaign_events", names=sorted(failing)):
                 counts = int(done), int(failed)
-                changed |= gather.take_failures(
+                changed |= gathering.take_failures(
                     notices, name, counts, wants=wants[name], now_us=clock.now_us()
                 )
         return changed
@@ -124,7 +125,7 @@ class Gatherer:
     def _keep(self, keys: set[Key]) -> None:
         notices, at = self._load(), self._at
         changed = [notices[key] for key in sorted(keys)]
-        self._dispatcher.write(partial(book.keep, changed=changed, notified=at))
+        self._dispatcher.write(partial(tables.keep, changed=changed, notified=at))
         self._kept, self._kept_s = at, clock.monotonic_s()
 
     def _take_sites(self) -> None:
@@ -143,7 +144,7 @@ class Gatherer:
             if key.what == Occasion.SITE and key.subject in wants:
                 wants[key.subject].add(key.target)
         now = [
-            gather.SiteNow(
+            gathering.SiteNow(
                 site.name,
                 "LOST" if site.lost else "DRAINED" if site.drained else "UP",
                 "" if site.lost else site.drain_reason,
@@ -151,7 +152,7 @@ class Gatherer:
             for site in rows
             if site.epoch
         ]
-        changed = gather.take_sites(self._load(), now, wants, clock.now_us())
+        changed = gathering.take_sites(self._load(), now, wants, clock.now_us())
         if changed:
             self._keep(changed)
 
@@ -178,11 +179,11 @@ class Gatherer:
             for each in waiting
             if each.key.what != Occasion.CAMPAIGN or each.key.subject in done
         ]
-        batches = decide(pending, book.recent(self._session, now_us), now_us, self._limits)
+        batches = decide(pending, tables.recent(self._session, now_us), now_us, self._limits)
         if not batches:
             return 0
         made = [self._compose(batch) for batch in batches]
-        numbers = self._dispatcher.write(partial(book.post, made=made, now_us=now_us))
+        numbers = self._dispatcher.write(partial(tables.post, made=made, now_us=now_us))
         for number, each in zip(numbers, made, strict=True):
             for key in each.gone:
                 notices.pop(key, None)
@@ -202,12 +203,12 @@ class Gatherer:
                 found.add(name)
         return found if not found or pages.changes(self._session, self._at, None)[1] == self._at else set()
 
-    def _compose(self, batch: Batch) -> book.Made:
+    def _compose(self, batch: Batch) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]
         items = facts.news(self._session, found)
-        left = [each for notice in found if (each := gather.told(notice)) is not None]
+        left = [each for notice in found if (each := gathering.told(notice)) is not None]
         kept = {each.key for each in left}
-        return book.Made(batch.target, items, [key for key in batch.keys if key not in kept], left)
+        return tables.Made(batch.target, items, [key for key in batch.keys if key not in kept], left)
 
     def _prune(self) -> None:
         if clock.monotonic_s() - self._pruned_s < PRUNE_S:
@@ -242,12 +243,12 @@ class Post:
             return 0
         sent = 0
         alone = [target for target in self._later_s if self._waits(target)]
-        for message in book.waiting(self._session, channel, alone):
+        for message in tables.waiting(self._session, channel, alone):
             if self._waits(message.target):
                 continue
             try:
                 self._sender.send(
-                    Parcel(parse_target(message.target).where, book.digest(message, self._server))
+                    Parcel(parse_target(message.target).where, tables.digest(message, self._server))
                 )
             except RefusedError as error:
                 self._give_up(message, error)
@@ -258,7 +259,7 @@ class Post:
                 self._fail(message, error, message.target)
             else:
                 sent += 1
-                self._end(message, book.SENT)
+                self._end(message, tables.SENT)
         self._sender.rest()
         return sent
 
@@ -278,25 +279,25 @@ class Post:
     def _pay(self) -> None:
         """Write how messages ended. Before anything else is sent, so that none is sent twice."""
         for number, (state, why) in list(self._owed.items()):
-            self._dispatcher.write(partial(book.end, number=number, state=state, error=why))
+            self._dispatcher.write(partial(tables.end, number=number, state=state, error=why))
             del self._owed[number]
 
-    def _end(self, message: book.Waiting, state: int, why: str = "") -> None:
+    def _end(self, message: tables.Waiting, state: int, why: str = "") -> None:
         self._owed[message.id] = (state, why)
         self._pay()
-        self._count(message, "sent" if state == book.SENT else "given_up")
-        if state == book.SENT:
+        self._count(message, "sent" if state == tables.SENT else "given_up")
+        if state == tables.SENT:
             self.sent += 1
             _LOG.info("message.sent", message=message.id, to=shown(message.target), items=len(message.items))
         for key in ("", message.target):
             self._failures.pop(key, None)
             self._later_s.pop(key, None)
 
-    def _count(self, message: book.Waiting, outcome: str) -> None:
+    def _count(self, message: tables.Waiting, outcome: str) -> None:
         channel = str(parse_target(message.target).channel)
         self._dispatcher.meters.add("tidemill_server_notifications_total", channel=channel, outcome=outcome)
 
-    def _give_up(self, message: book.Waiting, error: TidemillError) -> None:
+    def _give_up(self, message: tables.Waiting, error: TidemillError) -> None:
         self.refused += 1
         _LOG.error(
             "message.given_up",
@@ -305,9 +306,9 @@ class Post:
             reason=error.message,
             hint=error.hint,
         )
-        self._end(message, book.GIVEN_UP, error.message)
+        self._end(message, tables.GIVEN_UP, error.message)
 
-    def _fail(self, message: book.Waiting, error: LaterError | AwayError, key: str) -> None:
+    def _fail(self, message: tables.Waiting, error: LaterError | AwayError, key: str) -> None:
         if error.wait_s is not None:
             self._later_s[key] = clock.monotonic_s() + error.wait_s
             return

@@ -12,8 +12,8 @@ from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.notify.addressees import Addressees
-from tidemill.server.notify.channel import Parcel, Sender
+from tidemill.server.notices.addressees import Addressees
+from tidemill.server.notices.channel import Parcel, Sender
 from tidemill.server.notify.hook import Poster
 from tidemill.server.notify.mail import Mailer
 from tidemill.server.notify.service import Notifier

@@ -8,7 +8,7 @@ from tidemill import __version__, clock
 from tidemill.errors import SiteError
 from tidemill.server.core.dispatcher import QUEUE_MAX, SILENT_S, Dispatcher
 from tidemill.server.database.store import Session
-from tidemill.server.notify import book
+from tidemill.server.notices import tables
 from tidemill.server.read import pages
 from tidemill.wire.api import Health, Problem
 
@@ -58,7 +58,7 @@ def problems(session: Session, dispatcher: Dispatcher) -> list[str]:
         found.append("sites_silent")
     if dispatcher.broker_up is not None and not dispatcher.broker_up():
         found.append("broker_away")
-    oldest = [each.oldest_us for each in book.standing(session).values() if each.oldest_us is not None]
+    oldest = [each.oldest_us for each in tables.standing(session).values() if each.oldest_us is not None]
     if oldest and clock.now_us() - min(oldest) > OLD_S * 1e6:
         found.append("notifications")
     return found

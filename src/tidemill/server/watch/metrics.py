@@ -20,7 +20,7 @@ from tidemill.model.state import AllocationState
 from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Session
-from tidemill.server.notify import book
+from tidemill.server.notices import tables
 from tidemill.server.read import pages
 from tidemill.server.watch.health import PROBLEMS, problems
 from tidemill.wire.api import SiteRow
@@ -93,7 +93,7 @@ class ServerMetrics:
         }
         for row in pages.site_rows(session, silent)[: SITES_MAX - 1]:
             yield from self._of_site(row)
-        for channel, standing in book.standing(session).items():
+        for channel, standing in tables.standing(session).items():
             yield Sample("tidemill_server_notifications_waiting", standing.waiting, (("channel", channel),))
             age_s = (
                 0.0 if standing.oldest_us is None else max(0.0, (clock.now_us() - standing.oldest_us) / 1e6)

@@ -15,7 +15,7 @@ from tidemill.config.addressee import Occasion
 from tidemill.config.notify import Rule
 from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
-from tidemill.server.notify.digest import Key
+from tidemill.server.notices.digests import Key
 from tidemill.wire.api import Change
 from tidemill.wire.notification import JOBS_SHOWN, MOVES_SHOWN, Move
 

@@ -12,7 +12,7 @@ from litestar import Request, Response, route
 from tidemill import clock
 from tidemill.errors import SiteError
 from tidemill.model.identity import Act
-from tidemill.server.core import rights
+from tidemill.server.api.connection import who
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Session
 from tidemill.server.watch.health import health
@@ -45,7 +45,7 @@ def handlers(api: Api) -> list[Any]:
                 session = None
             return act(session)
 
-        return await asyncio.get_running_loop().run_in_executor(api.readers, run)
+        return await asyncio.get_running_loop().run_in_executor(api.readers.threads, run)
 
     async def tell() -> Response[bytes]:
         found = await read(lambda session: health(session, api.dispatcher))
@@ -57,7 +57,7 @@ def handlers(api: Api) -> list[Any]:
         return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
 
     async def scrape(request: Request[Any, Any, Any]) -> Response[bytes]:
-        rights.who(request, Act.METRICS)
+        who(request, Act.METRICS)
         text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
         return Response(text.encode(), media_type=TYPE)
 

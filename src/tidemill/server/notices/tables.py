@@ -13,8 +13,8 @@ from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
 from tidemill.server.database.store import Session
 from tidemill.server.database.work import Work
 from tidemill.server.errors import RequestError
-from tidemill.server.notify.digest import HOUR_US, Key
-from tidemill.server.notify.gather import Body, Notice, Notices
+from tidemill.server.notices.digests import HOUR_US, Key
+from tidemill.server.notices.gathering import Body, Notice, Notices
 from tidemill.wire.notification import Digest, News
 
 WAITS, SENT, GIVEN_UP = range(3)
