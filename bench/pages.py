@@ -196,7 +196,7 @@ class Filler:
             )
             self._sync(site, reports, want=0, view=view)
             rows = [(site + 1, minute - k, 300.0 + k % 90, 60.0 + k % 40, 20.0, 3.0) for k in range(MINUTES)]
-            self.dispatcher.write(lambda work, rows=rows: work.session.many("upsert_tide", rows))  # type: ignore[misc]
+            self.dispatcher.writer.write(lambda work, rows=rows: work.session.many("upsert_tide", rows))  # type: ignore[misc]
 
 
 def _offers() -> list[AppOffer]:

@@ -13,6 +13,7 @@ from tidemill.config.notify import Hook, Mail, Notify, Rule
 from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
+from tidemill.server.core.dispatcher import DispatchRules
 from tidemill.server.database.work import Kept
 from tidemill.server.errors import AwayError, LaterError, RefusedError, RequestError
 from tidemill.server.notices import tables
@@ -60,7 +61,7 @@ class Picky(Box):
 
 @pytest.fixture
 def gatherer(world: World) -> Iterator[Gatherer]:
-    world.dispatcher.addressees = Addressees(MAIL)
+    world.dispatcher.rules = DispatchRules(addressees=Addressees(MAIL))
     made = gatherer_of(world)
     yield made
     made.close()
@@ -222,7 +223,7 @@ def test_rules_of_the_configuration_need_nobody_to_ask(world: World, gatherer: G
 
 
 def test_the_feed_keeps_what_nobody_was_told_of_yet(world: World, gatherer: Gatherer) -> None:
-    world.dispatcher.kept = Kept(
+    world.dispatcher.writer.kept = Kept(
         always=0
     )  # as when much has happened: nothing stays but what somebody follows
     site = Site(world)
@@ -315,7 +316,7 @@ def test_many_messages_to_one_who_is_away_hold_up_nobody_else(world: World, gath
             to = "mail:gone@example.org" if number < tables.WAITING_MAX + 4 else ME
             work.session.rows("insert_outbox", channel="mail", target=to, made_us=number, body=b"[]")
 
-    world.dispatcher.write(fill)
+    world.dispatcher.writer.write(fill)
     box = Picky()
     post = post_of(world, box)
 
@@ -359,7 +360,7 @@ def test_one_campaign_tells_a_bounded_number_of_people(world: World, gatherer: G
 def test_messages_go_to_the_campaigns_owner_and_wait_while_the_queue_is_away(
     world: World, gatherer: Gatherer
 ) -> None:
-    world.dispatcher.addressees = Addressees(messages=True)
+    world.dispatcher.rules = DispatchRules(addressees=Addressees(messages=True))
     box = Box()
     box.error = AwayError("the broker does not confirm")
     world.submit(SIM, owner="jane", notify=[Subscription(to="message", when=[Occasion.CAMPAIGN])])
@@ -377,7 +378,7 @@ def test_messages_go_to_the_campaigns_owner_and_wait_while_the_queue_is_away(
 
 
 def test_messages_need_an_owner_and_are_nobody_elses(world: World, gatherer: Gatherer) -> None:
-    world.dispatcher.addressees = Addressees(messages=True)
+    world.dispatcher.rules = DispatchRules(addressees=Addressees(messages=True))
     with pytest.raises(RequestError, match="no owner"):
         world.submit(SIM, notify=[Subscription(to="message")])
     with pytest.raises(RequestError) as caught:

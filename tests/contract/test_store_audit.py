@@ -175,9 +175,9 @@ def test_what_is_old_is_forgotten(world: World) -> None:
         allocation("a", "7", ["n1"], ended_us=START_US + 1),
         RanReport(n=0, allocation="a", ran=[RanRange(job, "0")]), want=0,
     )  # fmt: skip
-    world.dispatcher.write(lambda work: traces.prune(work, START_US))
+    world.dispatcher.writer.write(lambda work: traces.prune(work, START_US))
     assert find(world, batch_id="7")
-    world.dispatcher.write(lambda work: traces.prune(work, START_US + 10**15))
+    world.dispatcher.writer.write(lambda work: traces.prune(work, START_US + 10**15))
     assert find(world, batch_id="7") == []
 
 

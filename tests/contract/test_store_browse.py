@@ -154,7 +154,7 @@ def test_an_owner_gets_as_many_failures_as_were_asked_for(many: World) -> None:
 
 def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
     site = Site(world)
-    now = world.dispatcher._now_us() // 60_000_000
+    now = world.dispatcher.server_clock.now_us() // 60_000_000
     point = TidePoint(minute=now - 1, regular=5.0, ours=2.0, idle=1.0, away=0.0)
     node = BadNode(
         node="n17", since_us=1, until_us=2, why="starts failed fast", evidence=["after 0.2 s: exit 1"]
@@ -175,7 +175,7 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
 
 def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:
     site = Site(world)
-    now = world.dispatcher._now_us() // 60_000_000
+    now = world.dispatcher.server_clock.now_us() // 60_000_000
     minutes = [*range(now - 3 * TIDE_POINTS_MAX, now), now + 10_000, -5, 2**61]
     tide = [TidePoint(minute=each, regular=1.0, ours=0.0, idle=0.0, away=0.0) for each in minutes]
     tide[-10] = TidePoint(minute=now - 8, regular=float("inf"), ours=-1.0, idle=0.0, away=0.0)
@@ -193,8 +193,8 @@ def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:
 
 def test_old_tide_is_forgotten(world: World) -> None:
     site = Site(world)
-    now = world.dispatcher._now_us() // 60_000_000
-    world.dispatcher.write(
+    now = world.dispatcher.server_clock.now_us() // 60_000_000
+    world.dispatcher.writer.write(
         lambda work: work.session.many("upsert_tide", [(1, now - 2 * views.MINUTES_KEPT, 1.0, 1.0, 1.0, 1.0)])
     )
     site.sync(view=SiteView())

@@ -13,7 +13,8 @@ from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, 
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
-from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.rows import COMPLETED
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.work import Work
@@ -262,7 +263,9 @@ def test_everything_is_there_after_the_server_starts_again(world: World) -> None
     (lease,) = leases(site.sync())
     site.sync(done(lease, 0, 1, outputs=True))
     world.dispatcher.close()
-    world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    world.dispatcher = Dispatcher(
+        world.store, DispatchRules(site_lost_s=600), server_clock=ServerClock(monotonic_s=lambda: world.now_s)
+    )
     assert leases(site.sync()) == []
     orders = site.sync(done(lease, 1, 2, outputs=True))
     assert [order.done for order in orders if isinstance(order, DeliverOrder)] == ["0-2"]
@@ -313,7 +316,9 @@ def test_a_lease_that_was_settled_with_its_job_is_shown_so_and_stays_so(world: W
     (lease,) = leases(site.sync())
     site.sync(done(lease))
     world.dispatcher.close()
-    world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    world.dispatcher = Dispatcher(
+        world.store, DispatchRules(site_lost_s=600), server_clock=ServerClock(monotonic_s=lambda: world.now_s)
+    )
     (attempt,) = world.job(number).attempts
     assert (world.state(number), attempt.state) == ("COMPLETED", "SETTLED")
     assert attempt.ended_us is not None
@@ -334,7 +339,11 @@ def test_results_count_alike_whether_the_server_remembers_the_job_or_not(
     first, second, third, fourth = leases(site.sync())
     if restart:
         world.dispatcher.close()
-        world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+        world.dispatcher = Dispatcher(
+            world.store,
+            DispatchRules(site_lost_s=600),
+            server_clock=ServerClock(monotonic_s=lambda: world.now_s),
+        )
     site.sync(done(first), failed(second, 0, final=False), refused(third), failed(fourth, 0), want=0)
     assert [world.state(each) for each in numbers] == ["COMPLETED", "RUNNING", "WAITING", "FAILED"]
     site.sync(done(second), want=0)
@@ -382,5 +391,5 @@ def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: Wo
         work.enter(work.jobs[number], COMPLETED)
 
     with pytest.raises(WrongEdgeError, match="WAITING -> COMPLETED"):
-        world.dispatcher.write(complete)
+        world.dispatcher.writer.write(complete)
     assert len(leases(Site(world).sync())) == 1

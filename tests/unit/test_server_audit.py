@@ -17,6 +17,7 @@ from tidemill.server.audit import audit_log
 from tidemill.server.audit.audit_log import AuditLog, verify
 from tidemill.server.core import expiry
 from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
 from tidemill.server.database.work import Work
 from tidemill.wire.api import ActionRequest, Capacity, SubmitRequest, SyncRequest
@@ -183,7 +184,10 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
     world = World(store)
     world.dispatcher.close()
     dispatcher = world.dispatcher = Dispatcher(
-        store, monotonic_s=lambda: world.now_s, now_us=lambda: NOV + int(world.now_s * 1e6)
+        store,
+        server_clock=ServerClock(
+            monotonic_s=lambda: world.now_s, wall_us=lambda: NOV + int(world.now_s * 1e6)
+        ),
     )
     site = Site(world)
     site.sync(want=0)  # told at once: the first of this agent
@@ -205,7 +209,7 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
 
     try:
         with pytest.raises(SiteError):
-            dispatcher.write(undone)
+            dispatcher.writer.write(undone)
         site.sync(want=0)
         site.sync(want=0)
     finally:
@@ -277,7 +281,7 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
     store.init()
     dispatcher = Dispatcher(store)
     try:
-        now_us = dispatcher._now_us()
+        now_us = dispatcher.server_clock.now_us()
         short = msgspec.structs.replace(ADA, expires_us=now_us + 3_600_000_000)
         long = request(key="long", events=7200)
         assert "your certificate ends at" in dispatcher.handle_submit(long, short).remark

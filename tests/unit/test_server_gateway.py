@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tidemill.server.database.store import Store
 from tidemill.server.gateway.feed import windows
 from tidemill.server.gateway.intake import Answer, Intake, Letter, SyncIntake
 from tidemill.server.gateway.setup import check, commands, definitions, rights
-from tidemill.server.watch.health import health, problems
+from tidemill.server.watch.health import Watched, health, problems
 from tidemill.server.watch.metrics import ServerMetrics
 from tidemill.wire.amqp import REPLIES, STATES, SUBMIT, SYNC
 from tidemill.wire.api import ActionReply, Change, ErrorReply
@@ -160,7 +161,7 @@ def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: 
     body = b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"owner":"%s"}'
     for claimed in (b"atlas", b"", b"cms"):
         assert intake.take(Letter("CN=cms", "submit", "", body % claimed)).refused is None
-    rows = dispatcher.write(lambda work: work.session.rows("owners_by_name", names=["c"]))
+    rows = dispatcher.writer.write(lambda work: work.session.rows("owners_by_name", names=["c"]))
     assert rows == [("c", "cms")]
 
 
@@ -179,7 +180,9 @@ def test_a_cancel_or_retry_that_comes_again_changes_nothing(dispatcher: Dispatch
         assert answer.outcome == "repeated"
         found = msgspec.json.decode(answer.body, type=ActionReply)
         assert (found.changed, found.unchanged, found.repeated) == (before.changed, before.unchanged, True)
-    assert {row[1] for row in dispatcher.write(lambda work: work.session.rows("counts")) if row[3]} == {0}
+    assert {
+        row[1] for row in dispatcher.writer.write(lambda work: work.session.rows("counts")) if row[3]
+    } == {0}
     other = refused(intake.take(cancel._replace(body=b'{"jobs":[1]}')))
     assert other == (409, "key `m1` was used for another cancel or retry")
     assert refused(intake.take(retry._replace(type="cancel")))[0] == 409
@@ -203,20 +206,21 @@ def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatc
                 assert (found.changed, found.unchanged) == ((number, 0) if key == "same" else (0, 3))
             else:
                 assert answer.status == 403
-    rows = dispatcher.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
+    rows = dispatcher.writer.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
     assert [row[1:] for row in rows] == [(number, 0)]
 
 
 def test_health_and_metrics_say_that_the_broker_is_away(dispatcher: Dispatcher) -> None:
-    session = dispatcher.write(lambda work: work.session)
-    metrics = ServerMetrics(dispatcher, dispatcher.meters)
-    assert "broker_away" not in problems(session, dispatcher)
+    session = dispatcher.writer.write(lambda work: work.session)
+    metrics = ServerMetrics(Watched(dispatcher))
+    assert "broker_away" not in problems(session, Watched(dispatcher))
     assert "gateway_connected" not in metrics.text(None, feed_readers=0)
     for is_up in (True, False):
-        dispatcher.broker_up = lambda is_up=is_up: is_up
-        assert ("broker_away" in problems(session, dispatcher)) is not is_up
+        watched = Watched(dispatcher, broker_up=partial(bool, is_up))
+        metrics = ServerMetrics(watched)
+        assert ("broker_away" in problems(session, watched)) is not is_up
         assert f"tidemill_server_gateway_connected {int(is_up)}" in metrics.text(None, feed_readers=0)
-    assert health(session, dispatcher).status == "degraded"
+    assert health(session, watched).status == "degraded"
 
 
 def test_who_is_revoked_is_refused_whatever_the_broker_lets_in(dispatcher: Dispatcher) -> None:

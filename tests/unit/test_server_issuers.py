@@ -24,7 +24,7 @@ from tidemill.server.identity import issuers
 from tidemill.server.identity.issuers import Keys, parse
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.revocations import parse as parse_revoked
-from tidemill.server.run import read_keys
+from tidemill.server.run import read_authenticator
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
 
@@ -308,11 +308,13 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
 def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, error: str) -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     with pytest.raises(ConfigError, match=error):
-        read_keys(loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml")))
+        read_authenticator(
+            loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml"))
+        )
 
 
 def test_tokens_and_ports_are_refused_without_https() -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "wants a secret, or https")):
         with pytest.raises(ConfigError, match=error):
-            read_keys(loads(text, ServerConfig, source=Path("server.toml")))
+            read_authenticator(loads(text, ServerConfig, source=Path("server.toml")))

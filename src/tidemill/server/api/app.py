@@ -31,9 +31,10 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.identity.access import IDENTITY
+from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read import pages
 from tidemill.server.read.listing import TOP
+from tidemill.server.watch.health import Watched
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
 
 WAITERS = 16
@@ -49,7 +50,17 @@ _ENCODER = msgspec.json.Encoder()
 class Api:
     """What handlers share. Made in the event loop's thread, ended by `close`."""
 
-    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        *,
+        authenticator: Authenticator | None = None,
+        broker_up: Callable[[], bool] | None = None,
+    ) -> None:
+        authenticator = authenticator or Authenticator()
+        self.on_refused, self.believed = authenticator.on_refused, authenticator.believes
+        self.watched = Watched(dispatcher, broker_up)
         self.dispatcher, self.readers = dispatcher, Readers(store)
         self.session, self.read = self.readers.session, self.readers.read
         self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
@@ -57,10 +68,8 @@ class Api:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self.subscribers = 0
-        self.on_refused: Callable[[str, str], None] = lambda _who, _why: None
-        self.believed: Callable[[Identity], bool] = lambda _identity: True
         self.closing = False
-        dispatcher.on_commit = self._wake_from_writer
+        dispatcher.writer.listeners.append(self._wake_from_writer)
 
     async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
         """The encoded answer of a route."""

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def handlers(api: Api) -> list[Any]:
     """The routes."""
-    metrics = ServerMetrics(api.dispatcher, api.dispatcher.meters)
+    metrics = ServerMetrics(api.watched)
 
     async def read(act: Callable[[Session | None], T]) -> T:
         """With a reader's connection, or with none if there is none to be had."""
@@ -48,11 +48,11 @@ def handlers(api: Api) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(api.readers.threads, run)
 
     async def tell() -> Response[bytes]:
-        found = await read(lambda session: health(session, api.dispatcher))
+        found = await read(lambda session: health(session, api.watched))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def probe() -> Response[bytes]:
-        found = await read(lambda session: health(session, api.dispatcher))
+        found = await read(lambda session: health(session, api.watched))
         status = 200 if found.status in WORKS else 503
         return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
 

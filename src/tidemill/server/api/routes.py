@@ -14,7 +14,7 @@ from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.audit import traces
 from tidemill.server.core import rights
-from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 from tidemill.server.read import browse, pages
@@ -121,7 +121,7 @@ class Call(NamedTuple):
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row[1] for row in self.session.rows("sites")]
-        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+        return self.dispatcher.site_watch.silent(names)
 
 
 class Route(NamedTuple):

@@ -279,3 +279,23 @@ def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) 
         )
         for number, (url, sha256) in enumerate(files, 1)
     ]  # fmt: skip
+
+
+def charge(work: Work, half_life_s: float) -> None:
+    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns, which decay."""
+    changed = {number: sums.core_s for number, sums in work.sums.items() if sums.core_s}
+    if not changed:
+        return
+    rows = [
+        (
+            campaign,
+            max(
+                0.0,
+                matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+                + changed[campaign],
+            ),
+            max(at_us, work.now_us),
+        )
+        for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
+    ]
+    work.session.many("set_used", rows)

@@ -15,7 +15,7 @@ from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
-from tidemill.server.core import ending, sync
+from tidemill.server.core import ending, site_records
 from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
 from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
@@ -91,7 +91,7 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
     tables.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
     work.flush()
-    sync.keep_sites(work)
+    site_records.keep_sites(work)
     return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
 
 
@@ -265,7 +265,7 @@ class _Plan:
                 raise RequestError(
                     f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
                 )
-            pin = sync.site_id(self._work, spec.site) if spec.site is not None else 0
+            pin = site_records.site_id(self._work, spec.site) if spec.site is not None else 0
             found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
         return found
 

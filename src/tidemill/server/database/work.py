@@ -29,7 +29,9 @@ from tidemill.server.database.rows import (
     Lease,
     Sets,
     Site,
+    kind_of,
     sets_of,
+    site_of,
 )
 from tidemill.server.database.store import Session
 from tidemill.server.errors import WrongEdgeError
@@ -70,7 +72,20 @@ class Memory:
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
         #: jobs of one event and their only lease, exactly as they are stored; whoever uses one takes it out
         self.held: dict[int, tuple[Job, Lease]] = {}
-        self.loaded = False
+        self._loaded = False
+
+    def load(self, session: Session) -> None:
+        """Read kinds and sites, unless they are here already."""
+        if self._loaded:
+            return
+        for row in session.rows("kinds"):
+            self.kinds[row[0]] = kind_of(row)
+            self.kind_ids[row[1:]] = row[0]
+        for row in session.rows("sites"):
+            site = site_of(row)
+            self.sites[site.id] = site
+            self.site_ids[site.name] = site.id
+        self._loaded = True
 
 
 class CampaignSums(msgspec.Struct):

@@ -121,7 +121,7 @@ class Feed:
                     session.run("set_follower", name=key, position=end)
             return [Follower(name, known.get(key, end), known.get(key, end)) for key, name in wanted.items()]
 
-        self.followers = self._dispatcher.write(positions)
+        self.followers = self._dispatcher.writer.write(positions)
 
     def run(self) -> None:
         """Tell changes until `close`."""
@@ -261,7 +261,7 @@ class Feed:
                 work.session.run("set_follower", name=each.key, position=position)
 
         try:
-            self._dispatcher.write(save)
+            self._dispatcher.writer.write(save)
         except SiteError as error:
             _LOG.warning("feed.unsaved", error=error.message)
             return

@@ -110,8 +110,7 @@ class Gateway:
         """Begin. A broker that is away holds up nothing."""
         assert self._feed is not None
         self._feed.prepare()
-        self._dispatcher.listeners.append(self._wake)
-        self._dispatcher.broker_up = lambda: self.link.is_up
+        self._dispatcher.writer.listeners.append(self._feed.wake)
         acts: list[tuple[str, Callable[[], None]]] = [("intake", self._take_in), ("states", self._feed.run)]
         acts += [(f"sync-{number}", self._answer_syncs) for number in range(SYNC_THREADS)]
         self._threads = [
@@ -125,7 +124,7 @@ class Gateway:
         """End. What was not acknowledged comes again to the next server."""
         assert self._feed is not None
         self._closing.set()
-        self._dispatcher.broker_up = None
+        self._dispatcher.writer.listeners.remove(self._feed.wake)
         self._feed.close()
         self._inbox.put(None)
         for _ in range(SYNC_THREADS):
@@ -133,6 +132,10 @@ class Gateway:
         self.link.close()
         for thread in self._threads:
             thread.join(JOIN_S)
+
+    def is_up(self) -> bool:
+        """Whether the broker is connected."""
+        return self.link.is_up
 
     def status(self) -> Status:
         """How it is now."""

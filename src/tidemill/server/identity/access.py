@@ -25,36 +25,14 @@ PEER = "tidemill.peer"  #: in the ASGI scope: `socket`, or the client's certific
 _LOG = log.Log("server")
 
 
-class Keys(msgspec.Struct, kw_only=True):
-    """What connections are judged by. `on_refused` is told subject or address, and why."""
+class Authenticator(msgspec.Struct, kw_only=True):
+    """Judges credentials: secret, certificates, tokens, revocations. `on_refused` gets subject or address, and why."""
 
     secret: bytes | None = None
     certificates: Certificates | None = None
     tokens: Tokens | None = None
     revoked: Revoked = msgspec.field(default_factory=lambda: Revoked(None))
     on_refused: Callable[[str, str], None] = lambda _who, _why: None
-
-
-class Guard:
-    """ASGI: finds out who asks and puts that into the scope; answers 401 to strangers."""
-
-    def __init__(self, app: Any, keys: Keys) -> None:
-        self._app, self._keys = app, keys
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request."""
-        if scope["type"] == "http":
-            try:
-                scope[IDENTITY] = await self.identify(scope)
-            except StrangerError as stranger:
-                if scope["path"] not in OPEN_PATHS:
-                    peer = scope.get("client") or ("unknown", 0)
-                    why = str(stranger)
-                    _LOG.warning("access.refused", peer=f"{peer[0]}:{peer[1]}", path=scope["path"], why=why)
-                    self._keys.on_refused(f"{peer[0]}", why)
-                    await _refuse(send, why)
-                    return
-        await self._app(scope, receive, send)
 
     async def identify(self, scope: Any) -> Identity:
         """Who asks. Raises StrangerError."""
@@ -68,19 +46,37 @@ class Guard:
             raise StrangerError("two credentials in one request")
         if given:
             identity = await self._of_header(given[0], encrypted=scope["scheme"] == "https")
-        elif peer is not None and self._keys.certificates is not None:
-            identity = self._keys.certificates.identity(peer)
+        elif peer is not None and self.certificates is not None:
+            identity = self.certificates.identity(peer)
         else:
             raise StrangerError(
                 "no credential was given: a client certificate, a token or the server's secret"
             )
         return self.checked(identity)
 
+    async def _of_header(self, value: bytes, *, encrypted: bool) -> Identity:
+        kind, _, text = value.partition(b" ")
+        text = text.strip()
+        if kind.lower() != b"bearer" or not text:
+            raise StrangerError("the request's `Authorization` is not `Bearer ...`")
+        secret = self.secret
+        if secret is not None and hmac.compare_digest(text, secret):
+            return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
+        tokens = self.tokens
+        if tokens is None or text.count(b".") != 2:
+            raise StrangerError("the secret is missing or wrong")
+        if not encrypted:
+            raise StrangerError("a token came in clear text; it is burnt: ask for another")
+        found = tokens.known(text)
+        if found is not None:
+            return found
+        return await tokens.wait_for(text)
+
     def checked(self, identity: Identity) -> Identity:
         """The same identity, unless it has expired or is revoked. Raises StrangerError."""
         if identity.expires_us is not None and identity.expires_us <= clock.now_us():
             raise StrangerError(f"the credential of `{identity.subject}` has expired")
-        revoked = self._keys.revoked.why(identity)
+        revoked = self.revoked.why(identity)
         if revoked is not None:
             raise StrangerError(f"the credential of `{identity.subject}` is revoked: `{revoked}`")
         return identity
@@ -93,23 +89,27 @@ class Guard:
             return False
         return True
 
-    async def _of_header(self, value: bytes, *, encrypted: bool) -> Identity:
-        kind, _, text = value.partition(b" ")
-        text = text.strip()
-        if kind.lower() != b"bearer" or not text:
-            raise StrangerError("the request's `Authorization` is not `Bearer ...`")
-        secret = self._keys.secret
-        if secret is not None and hmac.compare_digest(text, secret):
-            return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
-        tokens = self._keys.tokens
-        if tokens is None or text.count(b".") != 2:
-            raise StrangerError("the secret is missing or wrong")
-        if not encrypted:
-            raise StrangerError("a token came in clear text; it is burnt: ask for another")
-        found = tokens.known(text)
-        if found is not None:
-            return found
-        return await tokens.wait_for(text)
+
+class Guard:
+    """ASGI: finds out who asks and puts that into the scope; answers 401 to strangers."""
+
+    def __init__(self, app: Any, authenticator: Authenticator) -> None:
+        self._app, self._authenticator = app, authenticator
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        if scope["type"] == "http":
+            try:
+                scope[IDENTITY] = await self._authenticator.identify(scope)
+            except StrangerError as stranger:
+                if scope["path"] not in OPEN_PATHS:
+                    peer = scope.get("client") or ("unknown", 0)
+                    why = str(stranger)
+                    _LOG.warning("access.refused", peer=f"{peer[0]}:{peer[1]}", path=scope["path"], why=why)
+                    self._authenticator.on_refused(f"{peer[0]}", why)
+                    await _refuse(send, why)
+                    return
+        await self._app(scope, receive, send)
 
 
 def _is_cross_site(scope: Any) -> bool:

@@ -125,7 +125,7 @@ class Gatherer:
     def _keep(self, keys: set[Key]) -> None:
         notices, at = self._load(), self._at
         changed = [notices[key] for key in sorted(keys)]
-        self._dispatcher.write(partial(tables.keep, changed=changed, notified=at))
+        self._dispatcher.writer.write(partial(tables.keep, changed=changed, notified=at))
         self._kept, self._kept_s = at, clock.monotonic_s()
 
     def _take_sites(self) -> None:
@@ -183,7 +183,7 @@ class Gatherer:
         if not batches:
             return 0
         made = [self._compose(batch) for batch in batches]
-        numbers = self._dispatcher.write(partial(tables.post, made=made, now_us=now_us))
+        numbers = self._dispatcher.writer.write(partial(tables.post, made=made, now_us=now_us))
         for number, each in zip(numbers, made, strict=True):
             for key in each.gone:
                 notices.pop(key, None)
@@ -215,7 +215,7 @@ class Gatherer:
             return
         self._pruned_s = clock.monotonic_s()
         before = clock.now_us() - int(self._config.keep_s * 1e6)
-        self._dispatcher.write(lambda work: work.session.run("prune_outbox", before=before))
+        self._dispatcher.writer.write(lambda work: work.session.run("prune_outbox", before=before))
 
 
 def _ends(change: Change) -> bool:
@@ -279,7 +279,7 @@ class Post:
     def _pay(self) -> None:
         """Write how messages ended. Before anything else is sent, so that none is sent twice."""
         for number, (state, why) in list(self._owed.items()):
-            self._dispatcher.write(partial(tables.end, number=number, state=state, error=why))
+            self._dispatcher.writer.write(partial(tables.end, number=number, state=state, error=why))
             del self._owed[number]
 
     def _end(self, message: tables.Waiting, state: int, why: str = "") -> None:

@@ -13,7 +13,7 @@ from tidemill import __version__
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
-from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.web import draw, text
 from tidemill.server.web.query import Query, said, to, with_values
@@ -56,7 +56,7 @@ class Ask(NamedTuple):
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row[1] for row in self.session.rows("site_names")]
-        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+        return self.dispatcher.site_watch.silent(names)
 
 
 class Static(NamedTuple):

@@ -19,10 +19,10 @@ from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api.app import Api, error_reply
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
-from tidemill.server.identity.access import IDENTITY, PEER
+from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import browse
 from tidemill.server.web import campaigns, home, jobs, sites
-from tidemill.server.web.entrance import VISIT, Entrance, Knows, Visit, is_local, set_cookie
+from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
 from tidemill.server.web.query import Query, own_path, with_values
 from tidemill.server.web.render import Ask, Pages
@@ -81,13 +81,12 @@ class Strange(Exception):
 
 
 class Web:
-    """What the handlers share. `guard` judges credentials."""
+    """What the handlers share."""
 
-    def __init__(self, api: Api, sessions: Sessions) -> None:
-        self.api, self.sessions = api, sessions
+    def __init__(self, api: Api, sessions: Sessions, authenticator: Authenticator) -> None:
+        self.api, self.sessions, self.authenticator = api, sessions, authenticator
         self.pages, self.hub = Pages(), Hub(api)
         self.specs: dict[int, JobSpec] = {}
-        self.guard: Knows | None = None
 
     def handlers(self) -> list[Any]:
         """All routes of the pages."""
@@ -97,10 +96,9 @@ class Web:
             *self._login(), self._live(), self._static(),
         ]  # fmt: skip
 
-    def before(self, app: Any, guard: Knows) -> Entrance:
+    def before(self, app: Any, guard: Any) -> Entrance:
         """The application with its pages, as the server serves it. `app`: Litestar's, with our handlers."""
-        self.guard = guard
-        return Entrance(app, guard, self.sessions)
+        return Entrance(app, guard, authenticator=self.authenticator, sessions=self.sessions)
 
     # ---- pages and forms -------------------------------------------------------------------------------------
 
@@ -187,11 +185,11 @@ class Web:
     async def _judge(self, request: Asked, token: str) -> Identity:
         if insecure(request):
             raise StrangerError(insecure(request))
-        if self.guard is None or not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
+        if not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
             raise StrangerError("no token was given")
         scope = {key: value for key, value in request.scope.items() if key not in (IDENTITY, PEER)}
         scope["headers"] = [(b"authorization", b"Bearer " + token.encode())]
-        return await self.guard.identify(scope)
+        return await self.authenticator.identify(scope)
 
     def _ask_who(self, goal: str, why: str, status: int = 200) -> Response[str]:
         return _html(self._login_page(goal, why), status=status)

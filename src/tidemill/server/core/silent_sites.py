@@ -1,4 +1,4 @@
-"""Sites that fall silent, and sites that come back.
+"""Sites that fall silent, and sites that come back: since when each was heard, what it loses, what it gets back.
 
 A site silent for `site_lost_s` loses its leases: undone events are free again, and so are the events whose outputs it
 keeps undelivered, since nobody else can deliver them. What was lost so is remembered: a site that comes back before
@@ -7,15 +7,63 @@ anybody else has the job takes its results and leases up again. Works on a `Work
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tidemill import log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core import ending
+from tidemill.server.core import ending, leasing, site_records
 from tidemill.server.database.rows import ACTIVE, LOST, RUNNING, Job, Lease, Site
 from tidemill.server.database.work import Work
 from tidemill.wire.api import CancelOrder, DiscardOrder
 
+SILENT_S = 120.0  #: shown as SILENT from then on
 _LOG = log.Log("server")
+
+
+class SiteWatch:
+    """Remembers when each site was last heard. For threads.
+
+    Durations are of this process and its monotonic clock: a wall clock that jumps, or a server that was down, loses
+    no site.
+    """
+
+    def __init__(self, site_lost_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._site_lost_s, self._monotonic_s = site_lost_s, monotonic_s
+        self._started_s = monotonic_s()
+        self._heard_s: dict[str, float] = {}
+
+    def hear(self, name: str) -> None:
+        """The site was heard now."""
+        self._heard_s[name] = self._monotonic_s()
+
+    def silent_s(self, name: str) -> float:
+        """Seconds since a site was heard, or since this server started."""
+        return self._monotonic_s() - self._heard_s.get(name, self._started_s)
+
+    def silent(self, names: Iterable[str]) -> set[str]:
+        """Those that are shown as SILENT."""
+        return {name for name in names if self.silent_s(name) > SILENT_S}
+
+    def overdue(self, sites: Iterable[Site]) -> dict[str, float]:
+        """Names of the sites that have been silent for longer than `site_lost_s`, and for how long."""
+        ages = {site.name: self.silent_s(site.name) for site in sites if site.epoch and not site.lost}
+        return {name: age for name, age in ages.items() if age > self._site_lost_s}
+
+
+def lose_all(work: Work, silent_s: dict[str, float], *, half_life_s: float) -> list[str]:
+    """Names of the sites that lost their leases; `silent_s`: for how long each was silent. Writes all of it."""
+    lost_now = []
+    for site in list(work.memory.sites.values()):
+        if site.name in silent_s and not site.lost:
+            lose(work, site, silent_s=silent_s[site.name])
+            lost_now.append(site)
+    leasing.charge(work, half_life_s)
+    work.flush()
+    site_records.keep_sites(work)
+    for site in lost_now:
+        site_records.keep(work, site)
+    return [site.name for site in lost_now]
 
 
 def lose(work: Work, site: Site, *, silent_s: float) -> int:
