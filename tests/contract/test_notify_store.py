@@ -14,7 +14,7 @@ from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import DispatchRules
-from tidemill.server.database.work import Kept
+from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.server.errors import AwayError, LaterError, RefusedError, RequestError
 from tidemill.server.notices import tables
 from tidemill.server.notices.addressees import Addressees
@@ -223,7 +223,7 @@ def test_rules_of_the_configuration_need_nobody_to_ask(world: World, gatherer: G
 
 
 def test_the_feed_keeps_what_nobody_was_told_of_yet(world: World, gatherer: Gatherer) -> None:
-    world.dispatcher.writer.kept = Kept(
+    world.dispatcher.writer.kept = FeedRetention(
         always=0
     )  # as when much has happened: nothing stays but what somebody follows
     site = Site(world)

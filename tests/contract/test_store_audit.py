@@ -15,7 +15,7 @@ from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
 from tidemill.server.audit import traces
-from tidemill.server.audit.audit_log import Entry
+from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import ForbiddenError
 from tidemill.server.read import pages
 from tidemill.server.read.listing import Filter
@@ -51,7 +51,7 @@ def allocation(name: str, batch_id: str, hosts: list[str], *, ended_us: int = 0)
 
 
 def find(world: World, **asked: object) -> list[tuple[object, ...]]:
-    rows = traces.find(world.reader, msgspec.convert(asked, traces.Asked))
+    rows = traces.find(world.reader, msgspec.convert(asked, traces.TraceQuestion))
     return [(row.site, row.batch_id, row.job, row.events, row.owner, row.subject, row.digest) for row in rows]
 
 
@@ -196,7 +196,8 @@ def test_a_submitter_reaches_his_own_jobs_only(world: World) -> None:
     assert [row.id for row in own.jobs] == [mine]
     assert [row.name for row in pages.campaigns(world.reader, owner="bob")] == ["of-bob"]
     notes = [
-        msgspec.json.decode(bytes(row[2]), type=Entry) for row in world.reader.rows("audit_pending", limit=9)
+        msgspec.json.decode(bytes(row[2]), type=AuditNote)
+        for row in world.reader.rows("audit_pending", limit=9)
     ]
     assert [(each.act, each.name) for each in notes] == [
         ("submit", "ada"),

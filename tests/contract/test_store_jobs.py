@@ -17,7 +17,7 @@ from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.rows import COMPLETED
 from tidemill.server.database.store import Store, row
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
 from tidemill.server.read import pages
 from tidemill.server.read.listing import Filter
@@ -386,7 +386,7 @@ def test_a_site_that_has_not_joined_cannot_be_drained(world: World) -> None:
 def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: World) -> None:
     (number,) = world.submit(JobSpec(app="sim"))
 
-    def complete(work: Work) -> None:
+    def complete(work: UnitOfWork) -> None:
         work.load([number])
         work.enter(work.jobs[number], COMPLETED)
 

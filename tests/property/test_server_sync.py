@@ -15,7 +15,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
-from tidemill.server.database.rows import Job
+from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.wire.api import (
     AppOffer,
@@ -36,7 +36,7 @@ from tidemill.wire.api import (
     Usage,
 )
 
-FIELDS = Job.__struct_fields__
+FIELDS = StoredJob.__struct_fields__
 LOST_S = 600.0
 EVENTS = 12
 FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of databases, which nobody needs to keep

@@ -19,7 +19,7 @@ from tidemill.server.core import expiry
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import ActionRequest, Capacity, SubmitRequest, SyncRequest
 
 NOV, DEC = 1_795_000_000_000_000, 1_798_000_000_000_000  # 2026-11-18, 2026-12-23
@@ -203,7 +203,7 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
         ),
     )  # fmt: skip
 
-    def undone(work: Work) -> None:
+    def undone(work: UnitOfWork) -> None:
         dispatcher._tallies.note(work, LOCAL, request)
         raise SiteError("the disk is full")
 
@@ -216,7 +216,7 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
         dispatcher.close()
     rows = world.reader.rows("audit_pending", limit=100)
     world.reader.close()
-    found = [msgspec.json.decode(row[2], type=audit_log.Entry) for row in rows]
+    found = [msgspec.json.decode(row[2], type=audit_log.AuditNote) for row in rows]
     told = [(each.facts["syncs"], each.facts["events"]) for each in found if each.act == "sync"]
     assert told == [(1, 0), (4, 6)]
 
@@ -265,7 +265,8 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
         dispatcher.close()
     session = store.reader()
     notes = [
-        msgspec.json.decode(row[2], type=audit_log.Entry) for row in session.rows("audit_pending", limit=100)
+        msgspec.json.decode(row[2], type=audit_log.AuditNote)
+        for row in session.rows("audit_pending", limit=100)
     ]
     session.close()
     assert [(each.act, each.on, each.name) for each in notes] == [

@@ -17,7 +17,7 @@ from tidemill.server.database import rows
 from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
 from tidemill.server.database.store import Store
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
@@ -108,7 +108,7 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     gate, inside = threading.Event(), threading.Event()
     dispatcher.start()
 
-    def hold(work: Work) -> bool:
+    def hold(work: UnitOfWork) -> bool:
         inside.set()
         return gate.wait(10)
 

@@ -20,7 +20,7 @@ from tidemill.config.tls import Tokens as Section
 from tidemill.model.identity import Identity
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Authenticator
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
 
 __all__ = ["iam"]
 
@@ -37,7 +37,7 @@ def authenticator(folder: Path, *more: Issuer, leeway_s: float = 30.0) -> Authen
     path = folder / "jwks.json"
     path.write_bytes(jwks())
     here = Issuer(name="here", issuer=HERE, audience=["a"], jwks_file=path)
-    tokens = Tokens(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
+    tokens = TokenVerifier(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
     return Authenticator(tokens=tokens)
 
 

@@ -30,10 +30,10 @@ from tidemill.server.gateway.gateway import messages
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.notify.start import telling
-from tidemill.server.web.routes import Web
+from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions
 from tidemill.wire.credentials import read_key
 
@@ -121,7 +121,7 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
     authenticator = access.Authenticator(
         secret=None if config.secret_file is None else read_key(config.secret_file),
         certificates=Certificates(tls, members) if secured else None,
-        tokens=Tokens(config.tokens, members) if config.tokens.issuers else None,
+        tokens=TokenVerifier(config.tokens, members) if config.tokens.issuers else None,
         revoked=Revoked(config.roles.revoked_file),
     )
     if config.listen is not None and not secured and authenticator.secret is None:
@@ -174,7 +174,7 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     """What is served: the API behind its guard and, unless they are switched off, the pages before it."""
     if not pages.pages:
         return access.Guard(make_app(api), authenticator)
-    web = Web(api, Sessions(pages.session_s), authenticator)
+    web = Website(api, Sessions(pages.session_s), authenticator)
     app = make_app(api, web.handlers(), web.error)
     return web.before(app, access.Guard(app, authenticator))
 

@@ -177,7 +177,7 @@ def _audit(call: Call) -> list[AuditRow]:
     rights.check(call.identity, Act.AUDIT, site=query.site)
     if query.batch_id is None and (not query.node or query.at_us is None):
         raise RequestError("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
-    asked = traces.Asked(
+    asked = traces.TraceQuestion(
         batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
     )
     return traces.find(call.session, asked)

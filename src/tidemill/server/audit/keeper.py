@@ -11,12 +11,14 @@ from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import NOTES_MAX, AuditLog
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 
 MOVE_S = 1.0
 HOUR_S = 3600.0
 _LOG = log.Log("audit")
-Write = Callable[[Callable[[Work], None]], None]  #: runs something in a transaction and waits for its commit
+Write = Callable[
+    [Callable[[UnitOfWork], None]], None
+]  #: runs something in a transaction and waits for its commit
 
 
 class Keeper:
@@ -51,7 +53,7 @@ class Keeper:
                 return
             last = rows[-1][0]
 
-            def told(work: Work, last: int = last, lines: int = lines) -> None:
+            def told(work: UnitOfWork, last: int = last, lines: int = lines) -> None:
                 work.session.run("delete_audit", id=last)
                 work.session.run("set_audit_lines", lines=lines)
 

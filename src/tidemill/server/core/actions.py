@@ -21,8 +21,8 @@ from tidemill.server.audit import audit_log
 from tidemill.server.core import ending, leasing, site_records, submission
 from tidemill.server.core.submission import KEY_MAX
 from tidemill.server.core.writer import Writer
-from tidemill.server.database.rows import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, Job, clean
-from tidemill.server.database.work import Work
+from tidemill.server.database.rows import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, StoredJob, clean
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, MissingError, RequestError
 from tidemill.wire.api import (
     ActionReply,
@@ -39,7 +39,7 @@ ANSWERS_KEPT_US = 30 * 86_400_000_000
 NUMBER_MAX = 2**62
 CANCELABLE = (WAITING, RUNNING)
 RETRIABLE = (PARTIAL, FAILED, CANCELED)
-Change = Callable[[Work, list[int]], int]  #: changes jobs by their ids; returns how many it changed
+Change = Callable[[UnitOfWork, list[int]], int]  #: changes jobs by their ids; returns how many it changed
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -68,7 +68,7 @@ def act_in_pieces(
     named = sorted(set(request.jobs))
     writer.write(partial(check_exist, jobs=named))
 
-    def piece(work: Work, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
+    def piece(work: UnitOfWork, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
         known = _known(work, key) if after == 0 else None
         if known is not None:
             return known, None
@@ -106,7 +106,7 @@ def _key_of(request: ActionRequest, identity: Identity, act: Act) -> ActionKey |
     return ActionKey(f"{identity.role}/{identity.name}/{request.key}", hashlib.sha256(content).digest())
 
 
-def _known(work: Work, key: ActionKey | None) -> ActionReply | None:
+def _known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
     """What was answered to the key. Raises ConflictError if that was for other content."""
     rows = [] if key is None else work.session.rows("act_by_key", key=key.key)
     if key is None or not rows:
@@ -120,7 +120,7 @@ def _known(work: Work, key: ActionKey | None) -> ActionReply | None:
     return ActionReply(changed=int(changed), unchanged=int(unchanged), repeated=True)
 
 
-def _keep_answer(work: Work, key: ActionKey | None, reply: ActionReply) -> None:
+def _keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> None:
     if key is None:
         return
     work.session.run(
@@ -130,7 +130,7 @@ def _keep_answer(work: Work, key: ActionKey | None, reply: ActionReply) -> None:
     work.session.run("prune_acts", before_us=work.now_us - ANSWERS_KEPT_US)
 
 
-def campaign_id(work: Work, name: str) -> int:
+def campaign_id(work: UnitOfWork, name: str) -> int:
     """The campaign's number. Raises MissingError."""
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
@@ -138,7 +138,7 @@ def campaign_id(work: Work, name: str) -> int:
     return int(rows[0][0])
 
 
-def check_exist(work: Work, jobs: Sequence[int]) -> None:
+def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
     """Raises MissingError unless all of these jobs exist."""
     if not all(0 < each < NUMBER_MAX for each in jobs):
         raise MissingError(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
@@ -147,7 +147,7 @@ def check_exist(work: Work, jobs: Sequence[int]) -> None:
         raise MissingError(f"there is no job {min(missing)}")
 
 
-def members(work: Work, campaign: int, states: Iterable[int], after: int) -> list[int]:
+def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) -> list[int]:
     """The next jobs of a campaign in these states, by id, at most PIECE."""
     kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
     wanted = set(states)
@@ -161,7 +161,7 @@ def members(work: Work, campaign: int, states: Iterable[int], after: int) -> lis
     return sorted(found)[:PIECE]
 
 
-def cancel(work: Work, jobs: Sequence[int], reason: str, *, half_life_s: float) -> int:
+def cancel(work: UnitOfWork, jobs: Sequence[int], reason: str, *, half_life_s: float) -> int:
     """Cancel jobs that have not ended; how many that were."""
     work.load(jobs)
     work.load_leases(jobs)
@@ -175,7 +175,7 @@ def cancel(work: Work, jobs: Sequence[int], reason: str, *, half_life_s: float) 
     return changed
 
 
-def retry(work: Work, jobs: Sequence[int], *, half_life_s: float) -> int:
+def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """Let jobs that ended without success run again; how many that were.
 
     Done events stay done, unless outputs were kept for them: these are delivered or gone, so the job starts again. A
@@ -191,7 +191,7 @@ def retry(work: Work, jobs: Sequence[int], *, half_life_s: float) -> int:
     return changed
 
 
-def _again(work: Work, job: Job) -> bool:
+def _again(work: UnitOfWork, job: StoredJob) -> bool:
     spec = work.spec(job)
     waits, why = submission.resolve_after(work, spec, index=0, upto=job.id - 1)
     if why:
@@ -225,7 +225,7 @@ def _again(work: Work, job: Job) -> bool:
     return True
 
 
-def drain(work: Work, name: str, request: DrainRequest) -> bool | None:
+def drain(work: UnitOfWork, name: str, request: DrainRequest) -> bool | None:
     """Drain or resume a site, and order it so; whether that changed anything, None if no such site has joined."""
     site = work.memory.sites.get(work.memory.site_ids.get(name, 0))
     if site is None or not site.epoch:
@@ -241,14 +241,14 @@ def drain(work: Work, name: str, request: DrainRequest) -> bool | None:
     return True
 
 
-def _finish(work: Work, half_life_s: float) -> None:
+def _finish(work: UnitOfWork, half_life_s: float) -> None:
     ending.pass_on(work)
     leasing.charge(work, half_life_s)
     work.flush()
     site_records.keep_sites(work)
 
 
-def ask_log(work: Work, number: int, event: int | None) -> int | None:
+def ask_log(work: UnitOfWork, number: int, event: int | None) -> int | None:
     """Ask the site that last had a job (or this event) for the output; the request's number, None if no site had it."""
     work.load([number])
     job = work.jobs[number]

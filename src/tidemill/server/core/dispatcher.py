@@ -20,7 +20,7 @@ from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.writer import Writer
 from tidemill.server.database.store import Store
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.notices.addressees import Addressees
 from tidemill.wire.api import (
@@ -78,7 +78,7 @@ class Dispatcher:
         if refused is not None:
             raise RequestError(refused[0], hint=refused[1])
 
-        def act(work: Work) -> SubmitReply:
+        def act(work: UnitOfWork) -> SubmitReply:
             rights.check_submit(work.session, identity, decoded)
             reply = submission.submit(work, decoded, half_life_s=self.rules.half_life_s)
             reply.remark = expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
@@ -108,7 +108,7 @@ class Dispatcher:
         rights.check(identity, Act.SYNC, site=request.site)
         began_s = clock.monotonic_s()
 
-        def act(work: Work) -> SyncReply:
+        def act(work: UnitOfWork) -> SyncReply:
             reply = sync.sync(work, request, half_life_s=self.rules.half_life_s)
             self._tallies.note(work, identity, request)
             return reply
@@ -152,7 +152,7 @@ class Dispatcher:
             return
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]
 
-        def check(work: Work) -> None:
+        def check(work: UnitOfWork) -> None:
             rights.check_campaign(work.session, identity, act, request.campaign)
             rights.check_jobs(work.session, identity, act, jobs)
             if request.campaign is not None:
@@ -165,7 +165,7 @@ class Dispatcher:
         """Let a site take no more leases, or take them again."""
         rights.check(identity, Act.DRAIN, site=name)
 
-        def act(work: Work) -> bool | None:
+        def act(work: UnitOfWork) -> bool | None:
             changed = actions.drain(work, name, request)
             if changed:
                 facts = {"drain": request.drain, "reason": request.reason}
@@ -180,7 +180,7 @@ class Dispatcher:
     def ask_log(self, job: int, event: int | None, identity: Identity = LOCAL) -> int | None:
         """Ask the site for a payload's output; number of the request."""
 
-        def act(work: Work) -> int | None:
+        def act(work: UnitOfWork) -> int | None:
             rights.check_jobs(work.session, identity, Act.LOG, [job])
             audit_log.note(work, identity, Act.LOG, f"job {job}", event=event)
             return actions.ask_log(work, job, event)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.server.database.rows import Site
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 
 ALLOCATIONS_KEPT = 10_000
 _ENCODER = msgspec.json.Encoder()
 
 
-def site_id(work: Work, name: str) -> int:
+def site_id(work: UnitOfWork, name: str) -> int:
     """The number of a site, which is made known if it is not."""
     found = work.memory.site_ids.get(name)
     if found is None:
@@ -21,7 +21,7 @@ def site_id(work: Work, name: str) -> int:
     return found
 
 
-def keep(work: Work, site: Site) -> None:
+def keep(work: UnitOfWork, site: Site) -> None:
     """Write what is known of a site, and of others that were given orders."""
     _write(work, site)
     keep_sites(work, besides=site.id)
@@ -29,14 +29,14 @@ def keep(work: Work, site: Site) -> None:
         work.session.run("prune_allocations", site=site.id, kept=ALLOCATIONS_KEPT)
 
 
-def keep_sites(work: Work, *, besides: int = 0) -> None:
+def keep_sites(work: UnitOfWork, *, besides: int = 0) -> None:
     """Write how many orders the other sites have been given in this transaction."""
     for other in work.memory.sites.values():
         if other.id != besides and work.new_orders(other.id):
             _write(work, other)
 
 
-def _write(work: Work, site: Site) -> None:
+def _write(work: UnitOfWork, site: Site) -> None:
     work.session.run(
         "update_site", id=site.id, epoch=site.epoch, host=site.host, version=site.version, acked=site.acked,
         ordered=site.ordered, seen_us=site.seen_us, lost=site.lost,

@@ -18,8 +18,8 @@ from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
 from tidemill.server.core import ending, site_records
 from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
-from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
-from tidemill.server.database.work import Work
+from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, JobKind, clean
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.notices import tables
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
@@ -61,7 +61,7 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
     return did_you_mean(found[1], record.__struct_fields__)
 
 
-def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
+def submit(work: UnitOfWork, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
     """Insert the jobs. Raises RequestError, or ConflictError when the key was used for other content."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
         raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
@@ -101,7 +101,7 @@ def _content(request: SubmitRequest) -> bytes:
     return body if request.notify else body.replace(b',"notify":[]', b"", 1)
 
 
-def keep_submitter(work: Work, key: str, identity: Identity, remark: str) -> None:
+def keep_submitter(work: UnitOfWork, key: str, identity: Identity, remark: str) -> None:
     """Remember whose credential a submission came with: its name and serial number."""
     work.session.run(
         "set_submitter",
@@ -147,7 +147,7 @@ def _check(request: SubmitRequest) -> list[int]:
     return repeat
 
 
-def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
+def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
     """Number, events so far and shares. A campaign with nothing open starts where the others stand."""
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     kinds = work.memory.kinds
@@ -180,7 +180,7 @@ def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[i
 class _Plan:
     """Rows for one request; what jobs share is worked out once per distinct spec."""
 
-    def __init__(self, work: Work, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
+    def __init__(self, work: UnitOfWork, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
         self._work, self._request = work, request
         self._campaign, self._events, self._shares = campaign
         self._checked: dict[bytes, tuple[int, int, int]] = {}
@@ -295,7 +295,7 @@ class _Plan:
             names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
             found = int(self._work.session.rows("insert_kind", **dict(zip(names, key, strict=True)))[0][0])
             memory.kind_ids[key] = found
-            memory.kinds[found] = Kind(found, *key[:4], devices, *key[5:])
+            memory.kinds[found] = JobKind(found, *key[:4], devices, *key[5:])
         return found
 
     def _spec(self, body: bytes) -> int:
@@ -327,7 +327,7 @@ class _Plan:
 
 
 def resolve_after(
-    work: Work, spec: JobSpec, *, index: int, upto: int
+    work: UnitOfWork, spec: JobSpec, *, index: int, upto: int
 ) -> tuple[list[tuple[int, int, int]], str]:
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError."""
     where = f"job {index} of the request"
@@ -341,7 +341,9 @@ def resolve_after(
     return ([], whys[0]) if whys and not spec.after_any else (waits, "")
 
 
-def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int, int, int]], list[str]]:
+def _after_jobs(
+    work: UnitOfWork, jobs: list[int], where: str
+) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
     missing = set(jobs) - {row[0] for row in rows}
     if missing:
@@ -356,7 +358,7 @@ def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int
 
 
 def _after_campaign(
-    work: Work, name: str, where: str, upto: int
+    work: UnitOfWork, name: str, where: str, upto: int
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:

@@ -16,7 +16,7 @@ from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
 from tidemill.server.core import ending, leasing, settling, silent_sites, site_records, views
 from tidemill.server.database.rows import Site, clean
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
@@ -42,7 +42,7 @@ _ORDERS = msgspec.json.Decoder(list[Order])
 _NAME = re.compile(NAME_PATTERN)
 
 
-def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
+def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     """Apply the reports, and answer with the orders that the site does not have."""
     site = _admit(work, request)
     if not -1 < site.ordered - request.have < ORDER_JUMP_MAX:
@@ -91,7 +91,7 @@ def fitting(orders: list[Order]) -> int:
     return min(len(orders), ORDERS_MAX)
 
 
-def _admit(work: Work, request: SyncRequest) -> Site:
+def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     """The site's record, brought up to what it tells of itself."""
     _check(request)
     request.host, request.version = clean(request.host), clean(request.version)
@@ -142,7 +142,7 @@ def _check(request: SyncRequest) -> None:
         raise RequestError(f"capacity of site `{request.site}` holds a number that is not finite")
 
 
-def _number_on(work: Work, site: Site, have: int) -> None:
+def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
     """Our orders go on from the number that the site has, where it would not take ours: it takes higher ones only, and
     no long jumps. It is ahead where our database is an older copy, or somebody else spoke in our name; far behind where
     somebody else spoke in its name. What it has not acknowledged to us it is told again: it may never have heard of it.
@@ -164,7 +164,7 @@ def _number_on(work: Work, site: Site, have: int) -> None:
     work.session.run("insert_orders", site=site.id, first=orders[0].n, last=orders[-1].n, body=body)
 
 
-def _pending(work: Work, site: Site, have: int, *, returned: bool) -> list[Order]:
+def _pending(work: UnitOfWork, site: Site, have: int, *, returned: bool) -> list[Order]:
     """Earlier orders that the site does not have. A returning site gets none for a lease that is over."""
     work.session.run("delete_orders", site=site.id, have=have)
     orders = [

@@ -18,14 +18,14 @@ from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
-from tidemill.server.database.work import Kept, Memory, Work
+from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork, WriterMemory
 from tidemill.wire.api import LeaseOrder
 
 GROUP_MAX = 32  #: requests per commit
 QUEUE_MAX = 1_000  #: requests that wait; more get 503
 T = TypeVar("T")
 _LOG = log.Log("server")
-_Entry = tuple[Callable[[Work], Any], "Future[Any]"]
+_Entry = tuple[Callable[[UnitOfWork], Any], "Future[Any]"]
 
 
 class Staged(Protocol):
@@ -49,11 +49,11 @@ class Writer:
             raise ConfigError(
                 "another server writes to this database", hint="stop it first; there is one server only"
             )
-        self.memory = Memory()
+        self.memory = WriterMemory()
         self._clock, self._meters, self._staged = server_clock, meters, staged
         self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
-        self.kept = Kept()  #: how long the feed of changes is
+        self.kept = FeedRetention()  #: how long the feed of changes is
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
         self.full = False  #: the last commit found the database full or unreachable
 
@@ -67,7 +67,7 @@ class Writer:
         """Which database it is."""
         return str(self._session.dialect)
 
-    def write(self, act: Callable[[Work], T]) -> T:
+    def write(self, act: Callable[[UnitOfWork], T]) -> T:
         """What `act` returns, once it is committed. From any thread."""
         if self._thread is None:
             future: Future[T] = Future()
@@ -75,7 +75,7 @@ class Writer:
             return future.result()
         return self.submit(act).result()
 
-    def submit(self, act: Callable[[Work], T]) -> Future[T]:
+    def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
         """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
         future: Future[T] = Future()
         try:
@@ -116,7 +116,7 @@ class Writer:
     def _commit(self, entries: list[_Entry]) -> None:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
         answers: list[tuple[Future[Any], Any]] = []
-        works: list[Work] = []
+        works: list[UnitOfWork] = []
         began_s = clock.monotonic_s()
         collects = gc.isenabled()
         gc.disable()  # a transaction makes tens of thousands of records, and no cycles
@@ -152,10 +152,10 @@ class Writer:
                 each()
         _explain(works)
 
-    def _one(self, act: Callable[[Work], T], works: list[Work], *, alone: bool) -> T | Exception:
+    def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
         if not alone:
             self._session.savepoint()
-        work = Work(self._session, self.memory, self._clock.now_us(), kept=self.kept)
+        work = UnitOfWork(self._session, self.memory, self._clock.now_us(), kept=self.kept)
         try:
             result = act(work)
         except SiteError:
@@ -175,12 +175,12 @@ class Writer:
     def _undo(self, alone: bool) -> None:
         if not alone:
             self._session.undo()
-        self.memory = Memory()
+        self.memory = WriterMemory()
         if not alone:
             self.memory.load(self._session)
 
     def _forget(self) -> None:
-        self.memory = Memory()
+        self.memory = WriterMemory()
         self._staged.forget()
         try:
             self._session.rollback()
@@ -195,7 +195,7 @@ class Writer:
         self._meters.add("tidemill_server_transactions_total", outcome=outcome)
 
 
-def _explain(works: list[Work]) -> None:
+def _explain(works: list[UnitOfWork]) -> None:
     """Log at DEBUG what these transactions did to single jobs. The ids have the names of `log.JOINED`, as at agents."""
     for work in works:
         for number, orders in work.all_orders():

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.server.database.mounts import refuse_network
-from tidemill.server.database.queries import Dialect, Query, load, migrations, statements
+from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
 
 Row = tuple[Any, ...]
 READER_CACHE_KB = 16_384
@@ -182,7 +182,7 @@ def _migrate(session: Session, number: int, script: str) -> None:
 class _Sqlite:
     dialect = Dialect.SQLITE
 
-    def __init__(self, path: Path, queries: dict[str, Query], *, reads: bool) -> None:
+    def __init__(self, path: Path, queries: dict[str, Statement], *, reads: bool) -> None:
         self._queries = queries
         try:
             if not reads:
@@ -296,7 +296,7 @@ def _sqlite_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def _postgresql(url: str, queries: dict[str, Query], *, reads: bool) -> Session:
+def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Session:
     try:
         from tidemill.server.database.postgresql import Postgresql
     except ImportError as error:

@@ -24,10 +24,10 @@ from tidemill.server.database.store import Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.gateway.feed import Feed
 from tidemill.server.gateway.intake import (
-    Answer,
-    Intake,
+    IncomingMessage,
     Judge,
-    Letter,
+    MessageAnswer,
+    SubmitterIntake,
     SyncIntake,
     believe_all,
     identity_of,
@@ -52,7 +52,7 @@ _LOG = log.Log("gateway")
 _Inbox = queue.SimpleQueue[Delivery | None]
 
 
-class Status(msgspec.Struct, kw_only=True):
+class GatewayStatus(msgspec.Struct, kw_only=True):
     """How the gateway is."""
 
     broker: str
@@ -81,7 +81,7 @@ class Gateway:
         check(config)
         library()
         self._on_refused = on_refused
-        self._intake = Intake(dispatcher, _users(config.submitters), judge)
+        self._intake = SubmitterIntake(dispatcher, _users(config.submitters), judge)
         self._syncs = SyncIntake(dispatcher, _users(config.sites), judge)
         self._inbox, self._sync_inbox = _Inbox(), _Inbox()  # bounded by what the broker sends unacknowledged
         sources = [
@@ -137,10 +137,10 @@ class Gateway:
         """Whether the broker is connected."""
         return self.link.is_up
 
-    def status(self) -> Status:
+    def status(self) -> GatewayStatus:
         """How it is now."""
         assert self._feed is not None
-        return Status(
+        return GatewayStatus(
             broker=self.link.broker.address, is_up=self.link.is_up, fault="" if self.link.is_up else self.link.fault,
             connects=self.link.connects, taken=self._taken, refused=self._refused, synced=self._synced,
             positions={each.name: each.position for each in self._feed.followers},
@@ -178,7 +178,7 @@ class Gateway:
             self._refused += 1
         self._note(delivery, answer)
 
-    def _note(self, delivery: Delivery, answer: Answer) -> None:
+    def _note(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """Count it; who may not do what it asked for stands in the audit log."""
         self._dispatcher.meters.add(
             "tidemill_server_gateway_messages_total", direction="in", outcome=answer.outcome
@@ -188,7 +188,7 @@ class Gateway:
                 delivery.user or "unknown", f"message `{delivery.type[:50]}`: {answer.refused.error}"
             )
 
-    def _bury(self, delivery: Delivery, answer: Answer) -> None:
+    def _bury(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """A dead letter with the reason; the broker has it before the message is acknowledged."""
         assert answer.refused is not None
         headers = _plain(delivery.headers) | {
@@ -208,7 +208,7 @@ class Gateway:
         )  # fmt: skip
         self.link.publish(letter).result(CONFIRM_S)
 
-    def _reply(self, delivery: Delivery, answer: Answer) -> None:
+    def _reply(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """To the queue that the asker reads on its channel, or else to its durable one."""
         assert answer.to is not None
         direct = _is_direct(delivery.reply_to)
@@ -311,8 +311,8 @@ def _is_revoked(judge: Judge, name: str, user: str) -> bool:
     return judge(identity_of(Role.SUBMITTER, name, user or name)) is not None
 
 
-def _letter(delivery: Delivery) -> Letter:
-    return Letter(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
+def _letter(delivery: Delivery) -> IncomingMessage:
+    return IncomingMessage(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
 
 
 def _is_direct(reply_to: str) -> bool:

@@ -16,7 +16,7 @@ from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.wire.api import ErrorReply
 
 OPEN_PATHS = ("/v1/health", "/health")
@@ -30,7 +30,7 @@ class Authenticator(msgspec.Struct, kw_only=True):
 
     secret: bytes | None = None
     certificates: Certificates | None = None
-    tokens: Tokens | None = None
+    tokens: TokenVerifier | None = None
     revoked: Revoked = msgspec.field(default_factory=lambda: Revoked(None))
     on_refused: Callable[[str, str], None] = lambda _who, _why: None
 

@@ -20,7 +20,7 @@ from tidemill.config.tls import Tokens as Section
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
-from tidemill.server.identity.issuers import ALGORITHMS, Keys
+from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
 
 TOKEN_BYTES_MAX = 16 * 1024
 KNOWN_MAX = 10_000  #: tokens whose verification is remembered
@@ -37,7 +37,7 @@ class _Unasked(StrangerError):
         self.issuer = issuer
 
 
-class Tokens:
+class TokenVerifier:
     """Verifies tokens; shared by threads."""
 
     def __init__(self, section: Section, members: Sequence[Member]) -> None:
@@ -55,7 +55,7 @@ class Tokens:
             section.issuers
         ):
             raise ConfigError("two of `tokens.issuers` have the same `issuer` or `name`")
-        self._keys = {each.issuer: Keys(each, kept_s=section.keys_kept_s) for each in section.issuers}
+        self._keys = {each.issuer: IssuerKeys(each, kept_s=section.keys_kept_s) for each in section.issuers}
         self._askers = {
             each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
         }  #: who waits for an issuer waits in its own thread, and takes none that others need

@@ -22,7 +22,14 @@ from tidemill.server.database.store import Session, Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices import gathering, tables
 from tidemill.server.notices.channel import Parcel, Sender
-from tidemill.server.notices.digests import Batch, Key, Limits, Pending, decide, retry_after_us
+from tidemill.server.notices.digests import (
+    DigestLimits,
+    DueDigest,
+    NoticeKey,
+    Pending,
+    decide,
+    retry_after_us,
+)
 from tidemill.server.notify import facts
 from tidemill.server.read import pages
 from tidemill.wire.api import Change
@@ -43,7 +50,9 @@ class Gatherer:
     def __init__(self, store: Store, dispatcher: Dispatcher, config: Notify) -> None:
         self._session: Session = store.reader()
         self._dispatcher, self._config = dispatcher, config
-        self._limits = Limits(int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max)
+        self._limits = DigestLimits(
+            int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max
+        )
         self._notices: gathering.Notices | None = None
         self._at = self._kept = 0
         self._kept_s = self._pruned_s = 0.0
@@ -99,7 +108,7 @@ class Gatherer:
         if self._at - self._kept > (0 if idle_s > IDLE_KEEP_S else IDLE_KEEP_CHANGES):
             self._keep(set())
 
-    def _take_changes(self, changes: list[Change]) -> set[Key]:
+    def _take_changes(self, changes: list[Change]) -> set[NoticeKey]:
         notices = self._load()
         names = {change.campaign for change in changes}
         self._going_on -= names
@@ -122,7 +131,7 @@ class Gatherer:
                 )
         return changed
 
-    def _keep(self, keys: set[Key]) -> None:
+    def _keep(self, keys: set[NoticeKey]) -> None:
         notices, at = self._load(), self._at
         changed = [notices[key] for key in sorted(keys)]
         self._dispatcher.writer.write(partial(tables.keep, changed=changed, notified=at))
@@ -203,7 +212,7 @@ class Gatherer:
                 found.add(name)
         return found if not found or pages.changes(self._session, self._at, None)[1] == self._at else set()
 
-    def _compose(self, batch: Batch) -> tables.Made:
+    def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]
         items = facts.news(self._session, found)
         left = [each for notice in found if (each := gathering.told(notice)) is not None]
@@ -282,7 +291,7 @@ class Post:
             self._dispatcher.writer.write(partial(tables.end, number=number, state=state, error=why))
             del self._owed[number]
 
-    def _end(self, message: tables.Waiting, state: int, why: str = "") -> None:
+    def _end(self, message: tables.WaitingMessage, state: int, why: str = "") -> None:
         self._owed[message.id] = (state, why)
         self._pay()
         self._count(message, "sent" if state == tables.SENT else "given_up")
@@ -293,11 +302,11 @@ class Post:
             self._failures.pop(key, None)
             self._later_s.pop(key, None)
 
-    def _count(self, message: tables.Waiting, outcome: str) -> None:
+    def _count(self, message: tables.WaitingMessage, outcome: str) -> None:
         channel = str(parse_target(message.target).channel)
         self._dispatcher.meters.add("tidemill_server_notifications_total", channel=channel, outcome=outcome)
 
-    def _give_up(self, message: tables.Waiting, error: TidemillError) -> None:
+    def _give_up(self, message: tables.WaitingMessage, error: TidemillError) -> None:
         self.refused += 1
         _LOG.error(
             "message.given_up",
@@ -308,7 +317,7 @@ class Post:
         )
         self._end(message, tables.GIVEN_UP, error.message)
 
-    def _fail(self, message: tables.Waiting, error: LaterError | AwayError, key: str) -> None:
+    def _fail(self, message: tables.WaitingMessage, error: LaterError | AwayError, key: str) -> None:
         if error.wait_s is not None:
             self._later_s[key] = clock.monotonic_s() + error.wait_s
             return

@@ -28,7 +28,7 @@ class JobsPage(NamedTuple):
     """Rows of a page of jobs, and how they were found."""
 
     rows: list[JobRow]
-    found: listing.Found
+    found: listing.IdPage
 
 
 def jobs(
@@ -120,7 +120,7 @@ def failures(
     return pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
 
 
-class Running(NamedTuple):
+class SiteActivity(NamedTuple):
     """Jobs of a site by state, and what it last showed."""
 
     jobs: dict[str, int]
@@ -128,14 +128,16 @@ class Running(NamedTuple):
     view: SiteView
 
 
-def running(session: Session) -> dict[str, Running]:
+def running(session: Session) -> dict[str, SiteActivity]:
     """Of each site by name."""
     names: dict[int, str] = dict(session.rows("site_names"))
     states: dict[int, dict[str, int]] = defaultdict(dict)
     for site, state, jobs in session.rows("counts_by_site"):
         states[site][JOB_STATES[state]] = int(jobs)
     told = views.told(session)
-    return {name: Running(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()}
+    return {
+        name: SiteActivity(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()
+    }
 
 
 class AllocationsPage(NamedTuple):
@@ -178,7 +180,7 @@ def allocation_states(session: Session) -> dict[str, dict[str, tuple[int, int]]]
     return found
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class DeliveredFile(msgspec.Struct, frozen=True):
     """A delivered file."""
 
     job: int
@@ -191,7 +193,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 def delivered(
     session: Session, *, campaign: str | None, after: str | None, size: int
-) -> tuple[list[Delivered], str | None]:
+) -> tuple[list[DeliveredFile], str | None]:
     """Delivered files, those of the newest jobs first, and where the next page starts."""
     job, number = (int(each) for each in after.split(".")) if after and _is_place(after) else (TOP, TOP)
     if campaign is None:
@@ -201,7 +203,7 @@ def delivered(
         of = found[0][0] if found else -1
         rows = session.rows("outputs_newest_of", campaign=of, job=job, number=number, limit=size + 1)
     names: dict[int, str] = dict(session.rows("campaign_names", ids=sorted({row[2] for row in rows})))
-    shown = [Delivered(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
+    shown = [DeliveredFile(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
     return shown, f"{shown[-1].job}.{shown[-1].number}" if len(rows) > size else None
 
 

@@ -18,16 +18,16 @@ from tidemill.server.database.rows import (
     JOB_STATES,
     LEASE_STATES,
     RUNNING,
-    Job,
-    Kind,
-    Lease,
+    JobKind,
     Site,
+    StoredJob,
+    StoredLease,
     kind_of,
     site_of,
     usage_of,
 )
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import specs
+from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import listing
 from tidemill.server.read.listing import TOP, Filter, Leg
@@ -66,7 +66,7 @@ def limit_of(limit: int | None, default: int = 100) -> int:
     return limit
 
 
-def kinds(session: Session) -> dict[int, Kind]:
+def kinds(session: Session) -> dict[int, JobKind]:
     """All kinds."""
     return {row[0]: kind_of(row) for row in session.rows("kinds")}
 
@@ -102,9 +102,9 @@ def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: i
     return ids[:size]
 
 
-def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[JobRow]:
+def rows_of(session: Session, ids: list[int], known: dict[int, JobKind]) -> list[JobRow]:
     """Jobs as rows of a listing, in the order of `ids`."""
-    found = {row[0]: Job(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+    found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
     campaigns = {known[job.kind].campaign for job in found.values()}
     found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
     names: dict[int, str] = dict(found_names)
@@ -112,7 +112,7 @@ def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[Jo
     return [_row(found[each], known, names, of_site) for each in ids if each in found]
 
 
-def _row(job: Job, known: dict[int, Kind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
+def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
     kind = known[job.kind]
     return JobRow(
         id=job.id, campaign=names[kind.campaign], name=job.name, app=kind.app, state=JOB_STATES[job.state],
@@ -127,7 +127,7 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
         raise MissingError(f"there is no job {number}")
-    found, known, all_sites = Job(*rows[0]), kinds(session), sites(session)
+    found, known, all_sites = StoredJob(*rows[0]), kinds(session), sites(session)
     kind = known[found.kind]
     of_site = {site.id: site.name for site in all_sites}
     spec = msgspec.structs.replace(
@@ -139,7 +139,7 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
     cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
-    leases = [Lease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
     return JobDetail(
         row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
         failed=found.failed, usage=usage_of(found.usage),
@@ -155,7 +155,7 @@ def _remark(session: Session, number: int) -> str:
     return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
 
 
-def _attempt(lease: Lease, of_site: dict[int, str]) -> Attempt:
+def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
     return Attempt(
         lease=lease.lease, site=of_site.get(lease.site, ""), state=LEASE_STATES[lease.state], first=lease.first,
         count=lease.count, leased_us=lease.leased_us, ended_us=lease.ended_us, reason=lease.reason,

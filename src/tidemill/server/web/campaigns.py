@@ -6,7 +6,7 @@ from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
 from tidemill.server.read import browse, pages
 from tidemill.server.read.listing import Filter, Sort
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow
 
 SORTS = {
@@ -16,7 +16,7 @@ SORTS = {
 NEWEST = 8
 
 
-def listing(ask: Ask, made: Pages) -> str:
+def listing(ask: PageRequest, made: Pages) -> str:
     """`/campaigns`: searched and sorted."""
     size, page = ask.query.size(), ask.query.number("page") or 0
     query = browse.CampaignQuery(
@@ -30,7 +30,7 @@ def listing(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def campaign(ask: Ask, made: Pages) -> str:
+def campaign(ask: PageRequest, made: Pages) -> str:
     """`/campaigns/NAME`."""
     row = pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
     ask.require(Act.READ, owner=row.owner)

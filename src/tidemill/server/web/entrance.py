@@ -15,7 +15,7 @@ from tidemill import clock, log
 from tidemill.model.identity import Via
 from tidemill.server.errors import StrangerError
 from tidemill.server.identity.access import Authenticator
-from tidemill.server.web.sessions import Session, Sessions
+from tidemill.server.web.sessions import Sessions, WebSession
 from tidemill.wire.api import ErrorReply
 
 VISIT = "tidemill.visit"  #: in the ASGI scope of a page: a `Visit`
@@ -47,7 +47,7 @@ _LOG = log.Log("web")
 class Visit(NamedTuple):
     """One request for a page. Without a session `why` tells what was wrong with the credential, if there was one."""
 
-    session: Session | None
+    session: WebSession | None
     why: str
     comes_from_elsewhere: bool  #: by a link of another host: a SameSite=Strict cookie was not sent then
 

@@ -7,7 +7,7 @@ from tidemill.model.identity import Act
 from tidemill.server.read import browse, pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web import sites
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow, FailureRow, JobRow
 
 CAMPAIGNS_SHOWN = 8
@@ -15,7 +15,7 @@ FAILURES_SHOWN = 5
 FOUND_MAX = 20
 
 
-def overview(ask: Ask, made: Pages) -> str:
+def overview(ask: PageRequest, made: Pages) -> str:
     """`/`: how it goes."""
     reads = ask.may(Act.READ)
     campaigns: list[CampaignRow] = []
@@ -40,7 +40,7 @@ def overview(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def search(ask: Ask, made: Pages) -> str:
+def search(ask: PageRequest, made: Pages) -> str:
     """`/search?q=`: jobs by number or the beginning of their name, campaigns, sites, applications."""
     text = ask.query.text("q") or ""
     held = text.lower()
@@ -72,7 +72,7 @@ def search(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def failures(ask: Ask, made: Pages) -> str:
+def failures(ask: PageRequest, made: Pages) -> str:
     """`/failures`: newest first, of a campaign or of all."""
     owner, campaign = ask.own(Act.READ), ask.query.text("campaign")
     classes: dict[str, int] = {}

@@ -12,7 +12,7 @@ from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import browse, pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import ActionRequest, JobDetail
 
 SORTS = {
@@ -24,7 +24,7 @@ LOG_TRIES_MAX = 20
 LOG_PAUSE_S = 2
 
 
-def listing(ask: Ask, made: Pages) -> str:
+def listing(ask: PageRequest, made: Pages) -> str:
     """`/jobs`: a page of jobs, filtered, searched and sorted."""
     owner = ask.own(Act.READ)
     query = ask.query
@@ -44,7 +44,7 @@ def listing(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def choices(ask: Ask, owner: str | None) -> dict[str, list[str]]:
+def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
     kinds = ask.session.rows("kinds")
     return {
@@ -54,7 +54,7 @@ def choices(ask: Ask, owner: str | None) -> dict[str, list[str]]:
     }
 
 
-def _rights(ask: Ask, jobs: list[int]) -> dict[str, bool]:
+def _rights(ask: PageRequest, jobs: list[int]) -> dict[str, bool]:
     """Whether any of these may be canceled or retried: then the listing has boxes to tick."""
     found = set(browse.owners(ask.session, jobs).values())
     return {
@@ -63,7 +63,7 @@ def _rights(ask: Ask, jobs: list[int]) -> dict[str, bool]:
     }
 
 
-def job(ask: Ask, made: Pages) -> str:
+def job(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID`: everything about a job."""
     detail, owner = _detail(ask)
     row = detail.row
@@ -82,7 +82,7 @@ def job(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def _detail(ask: Ask) -> tuple[JobDetail, str]:
+def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
     ask.require(Act.READ)
     owner = browse.owners(ask.session, [number]).get(number)
@@ -92,7 +92,7 @@ def _detail(ask: Ask) -> tuple[JobDetail, str]:
     return pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
 
 
-def log(ask: Ask, made: Pages) -> str:
+def log(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID/log/REQUEST`: stdout and stderr of a payload, once the site has sent them."""
     detail, owner = _detail(ask)
     ask.require(Act.LOG, owner=owner)
@@ -114,7 +114,7 @@ def log(ask: Ask, made: Pages) -> str:
 Form = Mapping[str, list[str]]
 
 
-def ask_log(ask: Ask, form: Form) -> str:
+def ask_log(ask: PageRequest, form: Form) -> str:
     """Ask the site for a payload's output; where it will be shown."""
     number = int(ask.at["job"])
     owner = browse.owners(ask.session, [number]).get(number)
@@ -132,7 +132,7 @@ def ask_log(ask: Ask, form: Form) -> str:
     return to("jobs", number, "log", request)
 
 
-def act(ask: Ask, form: Form) -> str:
+def act(ask: PageRequest, form: Form) -> str:
     """Cancel or retry jobs or a campaign; where to go on, which says what was done."""
     word = form.get("act", [""])[0]
     if word not in ("cancel", "retry"):

@@ -16,7 +16,7 @@ from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.web import draw, text
-from tidemill.server.web.query import Query, said, to, with_values
+from tidemill.server.web.query import AddressQuery, said, to, with_values
 
 STATIC = {"style.css": "text/css", "tidemill.js": "text/javascript", "icon.svg": "image/svg+xml"}
 #: pages of the navigation: path, name, what one must be allowed to see
@@ -28,13 +28,13 @@ NAVIGATION = (
 )  # fmt: skip
 
 
-class Ask(NamedTuple):
+class PageRequest(NamedTuple):
     """A request for a page, with all that it may need to answer. `at`: parts of the path."""
 
     session: Session
     dispatcher: Dispatcher
     identity: Identity
-    query: Query
+    query: AddressQuery
     at: dict[str, Any]
     now_us: int
     specs: dict[int, JobSpec]
@@ -84,7 +84,7 @@ class Pages:
         for name in self.templates.list_templates(["html"]):
             self.templates.get_template(name)
 
-    def show(self, ask: Ask, template: str, /, **values: Any) -> str:
+    def show(self, ask: PageRequest, template: str, /, **values: Any) -> str:
         """A page for somebody who is logged in."""
 
         def ago(at_us: int | None) -> Markup:

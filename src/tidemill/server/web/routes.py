@@ -24,8 +24,8 @@ from tidemill.server.read import browse
 from tidemill.server.web import campaigns, home, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
-from tidemill.server.web.query import Query, own_path, with_values
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.query import AddressQuery, own_path, with_values
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.server.web.sessions import Sessions
 from tidemill.server.web.text import span
 from tidemill.wire.api import ErrorReply
@@ -42,14 +42,14 @@ class Page(NamedTuple):
     """A page: `show` is run in a reader's thread."""
 
     path: str
-    show: Callable[[Ask, Pages], str]
+    show: Callable[[PageRequest, Pages], str]
 
 
-class Deed(NamedTuple):
+class FormAction(NamedTuple):
     """Where a form is sent: `act` is run in a thread that may wait for the writer, and tells where to go on."""
 
     path: str
-    act: Callable[[Ask, jobs.Form], str]
+    act: Callable[[PageRequest, jobs.Form], str]
 
 
 PAGES = (
@@ -70,9 +70,9 @@ PAGES = (
     Page("/applications/{name:str}", sites.application),
 )
 DEEDS = (
-    Deed("/jobs/act", jobs.act),
-    Deed("/jobs/{job:int}/log", jobs.ask_log),
-    Deed("/sites/{name:str}/drain", sites.drain),
+    FormAction("/jobs/act", jobs.act),
+    FormAction("/jobs/{job:int}/log", jobs.ask_log),
+    FormAction("/sites/{name:str}/drain", sites.drain),
 )
 
 
@@ -80,7 +80,7 @@ class Strange(Exception):
     """Nobody is logged in."""
 
 
-class Web:
+class Website:
     """What the handlers share."""
 
     def __init__(self, api: Api, sessions: Sessions, authenticator: Authenticator) -> None:
@@ -111,7 +111,7 @@ class Web:
 
         return _route(page.path, "GET", handle)
 
-    def _deed(self, deed: Deed) -> Any:
+    def _deed(self, deed: FormAction) -> Any:
         async def handle(request: Asked) -> Response[str]:
             visit = _visit(request)
             form = await _form(request)
@@ -130,15 +130,15 @@ class Web:
 
         return _route(deed.path, "POST", handle)
 
-    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], Ask]:
+    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], PageRequest]:
         session = visit.session
         if session is None:
             raise Strange
         at = dict(request.path_params)
         if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
             raise RequestError("a number in the address is too large")
-        query = Query(request.url.path, dict(request.query_params.items()))
-        return lambda store: Ask(
+        query = AddressQuery(request.url.path, dict(request.query_params.items()))
+        return lambda store: PageRequest(
             store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
             self.sessions.form_token(session),
         )  # fmt: skip

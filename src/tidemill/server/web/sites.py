@@ -13,7 +13,7 @@ from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import browse, pages
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import AppOffer, BadNode, DrainRequest, SiteRow, SiteView, TransferView
 
 SPANS = {"24h": 1_440, "1h": 60, "6h": 360, "7d": 7 * 1_440, "30d": 30 * 1_440}
@@ -29,11 +29,11 @@ class SiteCard(NamedTuple):
     jobs: dict[str, int]
     view: SiteView
     seen_us: int
-    tide: views.Tide | None
+    tide: views.TideSeries | None
     shares: tuple[float, float, float, float]
 
 
-def cards(ask: Ask, *, minutes: int, only: str | None = None) -> list[SiteCard]:
+def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[SiteCard]:
     """Sites that somebody may see, by name."""
     own = ask.own(Act.SITES)
     rows = [
@@ -53,7 +53,7 @@ def cards(ask: Ask, *, minutes: int, only: str | None = None) -> list[SiteCard]:
     return made
 
 
-def shares(tide: views.Tide | None) -> tuple[float, float, float, float]:
+def shares(tide: views.TideSeries | None) -> tuple[float, float, float, float]:
     """Mean parts of the nodes over a drawing, 0 to 1 each."""
     points = [point for point in tide.points if point] if tide else []
     sums = [sum(point[k] for point in points) for k in range(4)]
@@ -61,13 +61,13 @@ def shares(tide: views.Tide | None) -> tuple[float, float, float, float]:
     return (sums[0] / whole, sums[1] / whole, sums[2] / whole, sums[3] / whole)
 
 
-def listing(ask: Ask, made: Pages) -> str:
+def listing(ask: PageRequest, made: Pages) -> str:
     """`/sites`: all of them with the tide of a day."""
     found = cards(ask, minutes=SPANS["24h"])
     return made.show(ask, "sites.html", sites=found, after=browse.reached(ask.session))
 
 
-def site(ask: Ask, made: Pages) -> str:
+def site(ask: PageRequest, made: Pages) -> str:
     """`/sites/NAME`: one site."""
     name = ask.at["name"]
     span = ask.query.choice("span", tuple(SPANS))
@@ -88,7 +88,7 @@ def site(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def drain(ask: Ask, form: Form) -> str:
+def drain(ask: PageRequest, form: Form) -> str:
     """Drain a site, or resume it; where to go on."""
     ask.require(Act.DRAIN)
     word = form.get("act", [""])[0]
@@ -101,7 +101,7 @@ def drain(ask: Ask, form: Form) -> str:
     return to("sites", ask.at["name"])
 
 
-def allocations(ask: Ask, made: Pages) -> str:
+def allocations(ask: PageRequest, made: Pages) -> str:
     """`/allocations`: of a site or of all, newest first."""
     own = ask.own(Act.ALLOCATIONS)
     chosen = ask.query.text("site")
@@ -121,7 +121,7 @@ def allocations(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def nodes(ask: Ask, made: Pages) -> str:
+def nodes(ask: PageRequest, made: Pages) -> str:
     """`/nodes`: those in quarantine, of all sites."""
     own = ask.own(Act.ALLOCATIONS)
     rows: list[tuple[str, BadNode]] = []
@@ -139,7 +139,7 @@ def nodes(ask: Ask, made: Pages) -> str:
     )  # fmt: skip
 
 
-def transfers(ask: Ask, made: Pages) -> str:
+def transfers(ask: PageRequest, made: Pages) -> str:
     """`/transfers`: what is on its way, and what was delivered."""
     owner = ask.own(Act.READ)
     moving: list[tuple[str, int, TransferView]] = []
@@ -150,7 +150,7 @@ def transfers(ask: Ask, made: Pages) -> str:
             more += max(0, shown.view.transfers_total - len(shown.view.transfers))
     owners = browse.owners(ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62}))
     campaign = ask.query.text("campaign")
-    files: list[browse.Delivered] = []
+    files: list[browse.DeliveredFile] = []
     after = None
     if owner is None or (
         campaign is not None and pages.campaign(ask.session, campaign, owner=owner).owner == owner
@@ -171,7 +171,7 @@ class Offered(NamedTuple):
     offers: list[tuple[str, AppOffer]]
 
 
-def offered(ask: Ask) -> list[Offered]:
+def offered(ask: PageRequest) -> list[Offered]:
     """All applications by name."""
     own = ask.own(Act.SITES)
     found: dict[str, list[tuple[str, AppOffer]]] = defaultdict(list)
@@ -181,7 +181,7 @@ def offered(ask: Ask) -> list[Offered]:
     return [Offered(name, found[name]) for name in sorted(found)]
 
 
-def applications(ask: Ask, made: Pages) -> str:
+def applications(ask: PageRequest, made: Pages) -> str:
     """`/applications`: searched by name and help."""
     held = (ask.query.text("q") or "").lower()
     chosen = ask.query.text("site")
@@ -195,7 +195,7 @@ def applications(ask: Ask, made: Pages) -> str:
     return made.show(ask, "applications.html", rows=rows, names=names, after=browse.reached(ask.session))
 
 
-def application(ask: Ask, made: Pages) -> str:
+def application(ask: PageRequest, made: Pages) -> str:
     """`/applications/NAME`: parameters, and what each site says of it."""
     name = ask.at["name"]
     known = offered(ask)
