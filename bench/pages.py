@@ -37,7 +37,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.read.browse import CAMPAIGN_SORTS
+from tidemill.server.read.web_pages import CAMPAIGN_SORTS
 from tidemill.server.run import DATABASE
 from tidemill.wire.api import (
     ActionRequest,
@@ -196,7 +196,7 @@ class Filler:
             )
             self._sync(site, reports, want=0, view=view)
             rows = [(site + 1, minute - k, 300.0 + k % 90, 60.0 + k % 40, 20.0, 3.0) for k in range(MINUTES)]
-            self.dispatcher.write(lambda work, rows=rows: work.session.many("upsert_tide", rows))  # type: ignore[misc]
+            self.dispatcher.writer.write(lambda work, rows=rows: work.session.many("upsert_tide", rows))  # type: ignore[misc]
 
 
 def _offers() -> list[AppOffer]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
-from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     AppOffer,
     Capacity,
@@ -35,9 +36,16 @@ class World:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.now_s = 0.0
-        self.dispatcher = Dispatcher(store, site_lost_s=600, monotonic_s=lambda: self.now_s)
+        self.dispatcher = Dispatcher(
+            store, DispatchRules(site_lost_s=600), server_clock=ServerClock(monotonic_s=lambda: self.now_s)
+        )
         self.reader: Session = store.reader()
         self.keys = itertools.count()
+
+    def another_dispatcher(self) -> Dispatcher:
+        """As a server that is started now."""
+        timed = ServerClock(monotonic_s=lambda: self.now_s)
+        return Dispatcher(self.store, DispatchRules(site_lost_s=600), server_clock=timed)
 
     def submit(self, *jobs: JobSpec, campaign: str = "c", **more: Any) -> list[int]:
         request = SubmitRequest(key=f"k{next(self.keys)}", campaign=campaign, jobs=list(jobs), **more)
@@ -45,7 +53,7 @@ class World:
         return list(range(reply.first_job, reply.first_job + reply.count))
 
     def job(self, number: int) -> JobDetail:
-        return pages.job(self.reader, number, cache={}, silent=set())
+        return api_pages.job(self.reader, number, cache={}, silent=set())
 
     def state(self, number: int) -> str:
         return self.job(number).row.state

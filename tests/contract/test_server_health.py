@@ -13,12 +13,12 @@ from tidemill.model.metrics import Sample, family, wrong
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Store
-from tidemill.server.watch.health import PROBLEMS, health
+from tidemill.server.watch.health import PROBLEMS, Watched, health
 from tidemill.server.watch.metrics import ServerMetrics
 
 
 def names(world: World) -> list[str]:
-    return [problem.name for problem in health(world.reader, world.dispatcher).problems]
+    return [problem.name for problem in health(world.reader, Watched(world.dispatcher)).problems]
 
 
 def read(text: str) -> dict[str, float]:
@@ -29,7 +29,7 @@ def read(text: str) -> dict[str, float]:
 def test_a_server_that_works_has_no_problem(world: World) -> None:
     Site(world).sync()
 
-    found = health(world.reader, world.dispatcher)
+    found = health(world.reader, Watched(world.dispatcher))
 
     assert (found.status, found.problems) == ("ok", [])
 
@@ -44,11 +44,11 @@ def test_sites_that_fall_silent_are_told_one_or_all(world: World) -> None:
 
     assert one == ["sites_silent"]
     assert names(world) == ["no_site"]
-    assert health(world.reader, world.dispatcher).status == "degraded"
+    assert health(world.reader, Watched(world.dispatcher)).status == "degraded"
 
 
 def test_messages_that_nobody_takes_are_told(world: World) -> None:
-    world.dispatcher.write(
+    world.dispatcher.writer.write(
         lambda work: work.session.rows(
             "insert_outbox", channel="mail", target="mail:a@b.org", made_us=1, body=b"[]"
         )
@@ -58,9 +58,9 @@ def test_messages_that_nobody_takes_are_told(world: World) -> None:
 
 
 def test_a_full_database_is_told_with_what_to_do(world: World) -> None:
-    world.dispatcher.full = True
+    world.dispatcher.writer.full = True
 
-    found = health(world.reader, world.dispatcher)
+    found = health(world.reader, Watched(world.dispatcher))
 
     assert found.status == "full"
     assert "free space" in found.problems[0].hint
@@ -83,11 +83,11 @@ def test_a_database_that_is_gone_is_told_in_health_and_metrics(tmp_path: Path) -
         store.init()
         dispatcher = Dispatcher(store)
         reader = store.reader()
-        before = health(reader, dispatcher).status
+        before = health(reader, Watched(dispatcher)).status
         subprocess.run([SCRIPT, "crash", f"{folder}/d"], check=True)
 
-        found = health(reader, dispatcher)
-        told = read(ServerMetrics(dispatcher, dispatcher.meters).text(reader, feed_readers=0))
+        found = health(reader, Watched(dispatcher))
+        told = read(ServerMetrics(Watched(dispatcher)).text(reader, feed_readers=0))
 
         reader.close()
         dispatcher.close()
@@ -103,7 +103,7 @@ def test_what_happens_is_counted_as_the_contract_names_it(world: World) -> None:
     first, second, _ = leases(site.sync())
     site.sync(done(first), failed(second, 0))
 
-    text = ServerMetrics(world.dispatcher, world.dispatcher.meters).text(world.reader, feed_readers=2)
+    text = ServerMetrics(Watched(world.dispatcher)).text(world.reader, feed_readers=2)
 
     found = read(text)
     assert found['tidemill_server_jobs{state="COMPLETED"}'] == 1

@@ -15,9 +15,9 @@ from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
 from tidemill.server.audit import traces
-from tidemill.server.audit.audit_log import Entry
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.read import pages
+from tidemill.server.audit.audit_log import AuditNote
+from tidemill.server.errors import ForbiddenError
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import ActionRequest, AllocationReport, RanRange, RanReport, SubmitRequest
 
@@ -51,7 +51,7 @@ def allocation(name: str, batch_id: str, hosts: list[str], *, ended_us: int = 0)
 
 
 def find(world: World, **asked: object) -> list[tuple[object, ...]]:
-    rows = traces.find(world.reader, msgspec.convert(asked, traces.Asked))
+    rows = traces.find(world.reader, msgspec.convert(asked, traces.TraceQuestion))
     return [(row.site, row.batch_id, row.job, row.events, row.owner, row.subject, row.digest) for row in rows]
 
 
@@ -121,7 +121,7 @@ def test_what_is_made_while_somebody_cancels_it_is_not_his(world: World) -> None
         ended.set()
         for each in threads:
             each.join()
-    assert pages.jobs(world.reader, Filter(state="CANCELED"), before=None, limit=None).jobs == []
+    assert api_pages.jobs(world.reader, Filter(state="CANCELED"), before=None, limit=None).jobs == []
 
 
 def test_no_hint_names_a_campaign_of_another(world: World) -> None:
@@ -148,7 +148,7 @@ def test_no_hint_names_a_campaign_of_another(world: World) -> None:
 def test_a_text_that_a_database_cannot_hold_is_an_error_of_who_asks(world: World) -> None:
     job = submitted(world, "ada")
     for ask in (
-        lambda: pages.campaign(world.reader, "of\0ada"),
+        lambda: api_pages.campaign(world.reader, "of\0ada"),
         lambda: world.dispatcher.handle_cancel(ActionRequest(campaign="of\0ada"), submitter("ada")),
     ):
         with pytest.raises(JobError):
@@ -175,9 +175,9 @@ def test_what_is_old_is_forgotten(world: World) -> None:
         allocation("a", "7", ["n1"], ended_us=START_US + 1),
         RanReport(n=0, allocation="a", ran=[RanRange(job, "0")]), want=0,
     )  # fmt: skip
-    world.dispatcher.write(lambda work: traces.prune(work, START_US))
+    world.dispatcher.writer.write(lambda work: traces.prune(work, START_US))
     assert find(world, batch_id="7")
-    world.dispatcher.write(lambda work: traces.prune(work, START_US + 10**15))
+    world.dispatcher.writer.write(lambda work: traces.prune(work, START_US + 10**15))
     assert find(world, batch_id="7") == []
 
 
@@ -185,18 +185,19 @@ def test_a_submitter_reaches_his_own_jobs_only(world: World) -> None:
     mine, hers = submitted(world, "ada"), submitted(world, "bob")
     ada = submitter("ada")
     for request in (ActionRequest(jobs=[mine, hers]), ActionRequest(campaign="of-bob")):
-        with pytest.raises(Forbidden):
+        with pytest.raises(ForbiddenError):
             world.dispatcher.handle_cancel(request, ada)
     assert world.state(mine) == "WAITING"
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         submitted(world, "ada", after=[hers])
     assert world.dispatcher.handle_cancel(ActionRequest(campaign="of-ada"), ada).changed == 1
     assert world.state(hers) == "WAITING"
-    own = pages.jobs(world.reader, Filter(owner="ada"), before=None, limit=None)
+    own = api_pages.jobs(world.reader, Filter(owner="ada"), before=None, limit=None)
     assert [row.id for row in own.jobs] == [mine]
-    assert [row.name for row in pages.campaigns(world.reader, owner="bob")] == ["of-bob"]
+    assert [row.name for row in api_pages.campaigns(world.reader, owner="bob")] == ["of-bob"]
     notes = [
-        msgspec.json.decode(bytes(row[2]), type=Entry) for row in world.reader.rows("audit_pending", limit=9)
+        msgspec.json.decode(bytes(row[2]), type=AuditNote)
+        for row in world.reader.rows("audit_pending", limit=9)
     ]
     assert [(each.act, each.name) for each in notes] == [
         ("submit", "ada"),

@@ -9,10 +9,10 @@ from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec
 from tidemill.model.seed import campaign_offset
-from tidemill.server.core.sync import Bad, Conflict
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
-from tidemill.server.read import pages
+from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ActionRequest,
@@ -74,17 +74,17 @@ def test_a_key_sent_again_answers_as_the_first_time(world: World) -> None:
     again = world.dispatcher.handle_submit(request)
     assert (first.count, first.repeated, again.repeated) == (3, False, True)
     assert (again.first_job, again.count) == (first.first_job, 3)
-    with pytest.raises(Conflict, match="other content"):
+    with pytest.raises(ConflictError, match="other content"):
         world.dispatcher.handle_submit(SubmitRequest(key="k", campaign="c", jobs=[SIM]))
-    assert pages.counts(world.reader).jobs == 3
+    assert api_pages.counts(world.reader).jobs == 3
 
 
 def test_a_submission_with_one_wrong_job_changes_nothing(world: World) -> None:
-    with pytest.raises(Bad, match="job 1 of the request"):
+    with pytest.raises(RequestError, match="job 1 of the request"):
         world.submit(SIM, JobSpec(app="sim", events=0))
-    with pytest.raises(Bad, match="does not exist"):
+    with pytest.raises(RequestError, match="does not exist"):
         world.submit(SIM, JobSpec(app="sim", after=[77]))
-    assert pages.counts(world.reader).jobs == 0
+    assert api_pages.counts(world.reader).jobs == 0
     assert world.submit(SIM) == [1]
 
 
@@ -92,7 +92,7 @@ def test_seeds_of_a_campaign_do_not_overlap(world: World) -> None:
     ids = world.submit(JobSpec(app="sim", events=10), SIM) + world.submit(SIM)
     bases = [world.job(each).seed_base for each in ids]
     assert bases == [campaign_offset("c") + at for at in (0, 10, 11)]
-    with pytest.raises(Bad, match="at most 1247483647"):
+    with pytest.raises(RequestError, match="at most 1247483647"):
         world.submit(JobSpec(app="sim", events=1_000_000_000), JobSpec(app="sim", events=900_000_000))
 
 
@@ -117,7 +117,7 @@ def test_a_job_without_outputs_completes_with_its_last_event(world: World) -> No
     found = world.job(job)
     assert (found.row.state, found.done, found.usage.wall_us) == ("COMPLETED", "0-3", 4_000_000)
     assert [attempt.state for attempt in found.attempts] == ["SETTLED"]
-    campaign = pages.campaign(world.reader, "c")
+    campaign = api_pages.campaign(world.reader, "c")
     assert (campaign.states, campaign.events_done, campaign.usage.payloads) == ({"COMPLETED": 1}, 4, 2)
 
 
@@ -134,7 +134,7 @@ def test_reports_sent_again_count_once_and_orders_come_again_until_they_are_ackn
     site.sync(report)
     site.n -= 1
     assert site.exchange(report).acked == 1
-    assert pages.campaign(world.reader, "c").usage.payloads == 1
+    assert api_pages.campaign(world.reader, "c").usage.payloads == 1
 
 
 def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
@@ -150,7 +150,7 @@ def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
     output = OutputRow(name="hits", url="file:///x/hits.tar", size_bytes=5, sha256="ab")
     site.sync(DeliveredReport(n=0, job=job, outputs=[output], evidence=None))
     assert (world.state(job), world.job(job).outputs) == ("COMPLETED", [output])
-    assert pages.outputs(world.reader, campaign="c").outputs[0].output == output
+    assert api_pages.outputs(world.reader, campaign="c").outputs[0].output == output
 
 
 def test_a_failed_delivery_fails_the_job_and_can_be_tried_again(world: World) -> None:
@@ -176,7 +176,7 @@ def test_failed_events_within_the_limit_make_a_job_partial(world: World) -> None
         (1, True, found.seed_base + 2),
         (1, False, found.seed_base + 2),
     ]
-    assert pages.campaign(world.reader, "c").failures == {"payload": 2}
+    assert api_pages.campaign(world.reader, "c").failures == {"payload": 2}
     assert world.dispatcher.handle_retry(ActionRequest(jobs=[job])).changed == 1
     (again,) = leases(site.sync())
     assert (again.first, again.count) == (1, 1)
@@ -246,7 +246,7 @@ def test_events_of_a_lost_site_run_elsewhere_and_late_results_lose(world: World)
     found = world.job(job)
     assert (found.row.state, found.done) == ("COMPLETED", "0-3")
     assert any(isinstance(order, DiscardOrder) and order.first == 2 for order in other.sync())
-    assert pages.campaign(world.reader, "c").events_done == 4
+    assert api_pages.campaign(world.reader, "c").events_done == 4
 
 
 def test_a_lost_home_loses_its_outputs_to_the_next_home(world: World) -> None:
@@ -312,7 +312,7 @@ def test_a_number_that_somebody_else_told_in_the_sites_name_does_not_deafen_it(w
 
 @pytest.mark.parametrize("have", [-1, 1 << 62, 1 << 64])
 def test_a_number_that_no_order_has_is_refused(world: World, have: int) -> None:
-    with pytest.raises(Bad, match="says that it has order"):
+    with pytest.raises(RequestError, match="says that it has order"):
         Site(world).sync(have=have)
 
 
@@ -320,7 +320,7 @@ def test_an_old_epoch_and_a_copied_site_are_refused(world: World) -> None:
     site = Site(world)
     site.epoch = 2
     site.sync()
-    with pytest.raises(Conflict, match="epoch 2 on host `h`"):
+    with pytest.raises(ConflictError, match="epoch 2 on host `h`"):
         site.sync(epoch=1)
-    with pytest.raises(Conflict, match="not to `other`"):
+    with pytest.raises(ConflictError, match="not to `other`"):
         site.sync(host="other")

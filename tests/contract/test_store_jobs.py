@@ -13,12 +13,13 @@ from tests.contract.server_world import SCRIPT, SIM, Site, World, done, failed, 
 
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import Input, JobSpec, Output, Resources
-from tidemill.server.core.dispatcher import Dispatcher, Missing
-from tidemill.server.core.sync import Bad
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.rows import COMPLETED
 from tidemill.server.database.store import Store, row
-from tidemill.server.database.work import Work, WrongEdgeError
-from tidemill.server.read import pages
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
@@ -139,7 +140,7 @@ def test_thousands_of_jobs_are_leased_and_finished_in_two_syncs(world: World) ->
     assert len(granted) == 5000
     rest = leases(site.sync(*(done(lease) for lease in granted)))
     assert len(rest) == 1000
-    assert pages.counts(world.reader).states["COMPLETED"] == 5000
+    assert api_pages.counts(world.reader).states["COMPLETED"] == 5000
 
 
 def test_campaigns_share_by_their_weights(world: World) -> None:
@@ -167,7 +168,7 @@ def test_cancel_stops_a_campaign_wherever_it_is(world: World) -> None:
     assert world.dispatcher.handle_cancel(ActionRequest(jobs=ids)).unchanged == 3
     assert world.dispatcher.handle_retry(ActionRequest(campaign="c")).changed == 3
     assert len(leases(site.sync())) == 3
-    with pytest.raises(Missing):
+    with pytest.raises(MissingError):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[999]))
 
 
@@ -177,7 +178,7 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
     site = Site(world)
     for lease in leases(site.sync(ranges=40)):
         site.sync(done(lease), want=0)
-    everything = pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
+    everything = api_pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
     assert [each.id for each in everything] == list(range(120, 0, -1))
     for state, of_app, of, at in itertools.product(
         ("WAITING", "COMPLETED", None), ("sim", None), ("a", None), ("s", None)
@@ -191,19 +192,19 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
         found: list[int] = []
         before: int | None = None
         while True:
-            page = pages.jobs(world.reader, filters, before=before, limit=7)
+            page = api_pages.jobs(world.reader, filters, before=before, limit=7)
             found += [each.id for each in page.jobs]
             before = page.next
             if before is None:
                 break
         assert found == expected, filters
-    with pytest.raises(Bad, match="no state"):
-        pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
+    with pytest.raises(RequestError, match="no state"):
+        api_pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
 
 
 def test_named_jobs_are_found(world: World) -> None:
     world.submit(JobSpec(app="sim", name="x"), SIM, JobSpec(app="sim", name="x"))
-    found = pages.jobs(world.reader, Filter(name="x", campaign="c"), before=None, limit=None)
+    found = api_pages.jobs(world.reader, Filter(name="x", campaign="c"), before=None, limit=None)
     assert [each.id for each in found.jobs] == [3, 1]
 
 
@@ -212,13 +213,13 @@ def test_changes_tell_every_state_in_order(world: World) -> None:
     site = Site(world)
     (lease,) = leases(site.sync())
     site.sync(done(lease))
-    changes, reached = pages.changes(world.reader, 0, "c")
+    changes, reached = api_pages.changes(world.reader, 0, "c")
     assert [(each.job, each.state, each.events_done) for each in changes] == [
         (job, "RUNNING", 0),
         (job, "COMPLETED", 1),
     ]
-    assert pages.changes(world.reader, reached, None) == ([], reached)
-    assert pages.changes(world.reader, changes[0].number, "other")[0] == []
+    assert api_pages.changes(world.reader, reached, None) == ([], reached)
+    assert api_pages.changes(world.reader, changes[0].number, "other")[0] == []
 
 
 def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None:
@@ -250,9 +251,9 @@ def test_allocations_show_their_latest_state(world: World) -> None:
         AllocationReport(n=0, state="QUEUED", at_us=1, **report),
         AllocationReport(n=0, state="ACTIVE", at_us=2, **report),
     )
-    (found,) = pages.allocations(world.reader, site="s", limit=None)
+    (found,) = api_pages.allocations(world.reader, site="s", limit=None)
     assert (found.site, found.state, found.batch_id) == ("s", "ACTIVE", "7")
-    (shown,) = pages.site_rows(world.reader, set())
+    (shown,) = api_pages.site_rows(world.reader, set())
     assert (shown.name, shown.state, shown.applications) == ("s", "UP", ["reco", "sim"])
 
 
@@ -262,7 +263,9 @@ def test_everything_is_there_after_the_server_starts_again(world: World) -> None
     (lease,) = leases(site.sync())
     site.sync(done(lease, 0, 1, outputs=True))
     world.dispatcher.close()
-    world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    world.dispatcher = Dispatcher(
+        world.store, DispatchRules(site_lost_s=600), server_clock=ServerClock(monotonic_s=lambda: world.now_s)
+    )
     assert leases(site.sync()) == []
     orders = site.sync(done(lease, 1, 2, outputs=True))
     assert [order.done for order in orders if isinstance(order, DeliverOrder)] == ["0-2"]
@@ -296,11 +299,11 @@ def test_a_crashed_postgresql_refuses_and_is_found_again(tmp_path_factory: pytes
 
 
 def test_numbers_that_are_not_finite_are_refused(world: World) -> None:
-    with pytest.raises(Bad, match="not finite"):
+    with pytest.raises(RequestError, match="not finite"):
         Site(world).sync(want=float("inf"))
-    with pytest.raises(Bad, match="no name"):
+    with pytest.raises(RequestError, match="no name"):
         Site(world, "s\n").sync()
-    with pytest.raises(Missing, match="no job"):
+    with pytest.raises(MissingError, match="no job"):
         world.dispatcher.handle_cancel(ActionRequest(jobs=[2**70]))
 
 
@@ -313,7 +316,9 @@ def test_a_lease_that_was_settled_with_its_job_is_shown_so_and_stays_so(world: W
     (lease,) = leases(site.sync())
     site.sync(done(lease))
     world.dispatcher.close()
-    world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+    world.dispatcher = Dispatcher(
+        world.store, DispatchRules(site_lost_s=600), server_clock=ServerClock(monotonic_s=lambda: world.now_s)
+    )
     (attempt,) = world.job(number).attempts
     assert (world.state(number), attempt.state) == ("COMPLETED", "SETTLED")
     assert attempt.ended_us is not None
@@ -334,7 +339,11 @@ def test_results_count_alike_whether_the_server_remembers_the_job_or_not(
     first, second, third, fourth = leases(site.sync())
     if restart:
         world.dispatcher.close()
-        world.dispatcher = Dispatcher(world.store, site_lost_s=600, monotonic_s=lambda: world.now_s)
+        world.dispatcher = Dispatcher(
+            world.store,
+            DispatchRules(site_lost_s=600),
+            server_clock=ServerClock(monotonic_s=lambda: world.now_s),
+        )
     site.sync(done(first), failed(second, 0, final=False), refused(third), failed(fourth, 0), want=0)
     assert [world.state(each) for each in numbers] == ["COMPLETED", "RUNNING", "WAITING", "FAILED"]
     site.sync(done(second), want=0)
@@ -344,7 +353,7 @@ def test_results_count_alike_whether_the_server_remembers_the_job_or_not(
     (retried,) = leases(site.sync())
     site.sync(done(retried))
     assert [world.state(each) for each in numbers] == ["COMPLETED"] * 4
-    counted = pages.counts(world.reader)
+    counted = api_pages.counts(world.reader)
     assert (counted.states["COMPLETED"], counted.events_done, counted.events_failed) == (4, 4, 0)
 
 
@@ -370,17 +379,17 @@ def test_a_drained_site_gets_no_leases_and_another_does(world: World) -> None:
 
 def test_a_site_that_has_not_joined_cannot_be_drained(world: World) -> None:
     world.submit(JobSpec(app="sim", site="later"))
-    with pytest.raises(Missing, match="later"):
+    with pytest.raises(MissingError, match="later"):
         world.dispatcher.handle_drain("later", DrainRequest(drain=True))
 
 
 def test_a_wrong_change_of_state_is_a_bug_that_undoes_its_request_only(world: World) -> None:
     (number,) = world.submit(JobSpec(app="sim"))
 
-    def complete(work: Work) -> None:
+    def complete(work: UnitOfWork) -> None:
         work.load([number])
         work.enter(work.jobs[number], COMPLETED)
 
     with pytest.raises(WrongEdgeError, match="WAITING -> COMPLETED"):
-        world.dispatcher.write(complete)
+        world.dispatcher.writer.write(complete)
     assert len(leases(Site(world).sync())) == 1

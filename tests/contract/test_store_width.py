@@ -10,9 +10,9 @@ import pytest
 from tests.contract.server_world import SIM, Site, World, leases
 
 from tidemill.model.job import JobSpec, Resources
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, _migrate, transaction
+from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, Order
 
 WIDE = JobSpec(app="sim", resources=Resources(nodes=2, ranks=8, event_s=10.0))
@@ -94,7 +94,7 @@ def test_a_pinned_wide_job_says_what_its_site_lacks(world: World) -> None:
 
 @pytest.mark.parametrize("asked", [Resources(nodes=0), Resources(nodes=2, ranks=3), Resources(ranks=-4)])
 def test_wrong_figures_are_refused_at_submit(world: World, asked: Resources) -> None:
-    with pytest.raises(Bad, match=r"ranks|nodes"):
+    with pytest.raises(RequestError, match=r"ranks|nodes"):
         world.submit(JobSpec(app="sim", resources=asked))
 
 

@@ -27,11 +27,12 @@ from tidemill.server.api.app import _decode
 from tidemill.server.audit import audit_log
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.intake import Intake, Letter, SyncIntake
+from tidemill.server.errors import StrangerError
+from tidemill.server.gateway.intake import IncomingMessage, SubmitterIntake, SyncIntake
 from tidemill.server.identity import revocations
-from tidemill.server.identity.certificates import Certificates, Stranger
+from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.issuers import parse as parse_keys
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.transfer.allowed import check_endpoint
 from tidemill.wire.amqp import CONTENT_TYPE
 from tidemill.wire.api import ActionRequest, DrainRequest, SubmitRequest, SyncRequest
@@ -87,13 +88,15 @@ def _message(content: bytes) -> object:
     """A submitter's message: its type, its id, a blank line, its body."""
     head, _, body = content.partition(b"\n\n")
     kind, _, number = head.decode(errors="replace").partition("\n")
-    answer = Intake(_dispatcher(), {"CN=ada": "ada"}).take(Letter("CN=ada", kind, CONTENT_TYPE, body, number))
+    answer = SubmitterIntake(_dispatcher(), {"CN=ada": "ada"}).take(
+        IncomingMessage("CN=ada", kind, CONTENT_TYPE, body, number)
+    )
     assert answer.status < 500, answer.refused
     return answer.body
 
 
 def _sync_message(content: bytes) -> object:
-    letter = Letter("CN=s", "sync", CONTENT_TYPE, content)
+    letter = IncomingMessage("CN=s", "sync", CONTENT_TYPE, content)
     answer = SyncIntake(_dispatcher(), {"CN=s": "s"}).take(letter)
     assert answer.status < 500, answer.refused
     return answer.body
@@ -152,10 +155,10 @@ def _intervals(content: bytes) -> object:
 
 
 @cache
-def _tokens() -> Tokens:
+def _tokens() -> TokenVerifier:
     key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
     path = file_of(json.dumps({"keys": [{**key, "kid": "ec"}]}).encode(), "jwks.json")
-    return Tokens(
+    return TokenVerifier(
         Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
     )
 
@@ -164,7 +167,7 @@ def _keys(content: bytes) -> object:
     """Keys, each tried on a token that names it."""
     keys = parse_keys(content)
     path = file_of(content, "keys.json")
-    tokens = Tokens(
+    tokens = TokenVerifier(
         Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
     )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -172,7 +175,7 @@ def _keys(content: bytes) -> object:
         told = {"kid": each["kid"]} if isinstance(each.get("kid"), str) else {}
         try:
             tokens.identity(jwt.encode({"iss": ISSUER, "sub": "a"}, key, "ES256", told).encode())
-        except Stranger:
+        except StrangerError:
             continue
     return keys
 
@@ -206,7 +209,7 @@ PARSERS = [
     Parser("duration", _duration, (ValueError,)),
     Parser("size", _size, (ValueError,)),
     Parser("intervals", _intervals, (ValueError,)),
-    Parser("token", lambda content: _tokens().identity(content), (Stranger,)),
+    Parser("token", lambda content: _tokens().identity(content), (StrangerError,)),
     Parser("jwks", _keys, (ValueError, ConfigError)),
-    Parser("certificate", _certificate, (Stranger,)),
+    Parser("certificate", _certificate, (StrangerError,)),
 ]

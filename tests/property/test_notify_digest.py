@@ -8,11 +8,19 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.server.notify.digest import HOUR_US, Batch, Key, Limits, Pending, decide, retry_after_us
+from tidemill.server.notices.digests import (
+    HOUR_US,
+    DigestLimits,
+    DueDigest,
+    NoticeKey,
+    Pending,
+    decide,
+    retry_after_us,
+)
 
 S = 1_000_000
 LIMITS = st.builds(
-    Limits,
+    DigestLimits,
     gather_us=st.integers(0, 60 * S),
     digest_us=st.integers(0, 1800 * S),
     per_hour_max=st.integers(1, 20),
@@ -24,19 +32,19 @@ ARRIVALS = st.lists(
 
 
 def play(
-    arrivals: list[tuple[int, str, int]], limits: Limits, look_us: int
-) -> tuple[list[tuple[int, Batch]], dict[Key, int], Counter[Key]]:
+    arrivals: list[tuple[int, str, int]], limits: DigestLimits, look_us: int
+) -> tuple[list[tuple[int, DueDigest]], dict[NoticeKey, int], Counter[NoticeKey]]:
     """Messages with their times, what still waits, and how often each thing arrived. Things that arrive while the same
     waits join it, as notices do."""
-    waiting: dict[Key, int] = {}
+    waiting: dict[NoticeKey, int] = {}
     sent: dict[str, list[int]] = {}
-    messages: list[tuple[int, Batch]] = []
-    came: Counter[Key] = Counter()
+    messages: list[tuple[int, DueDigest]] = []
+    came: Counter[NoticeKey] = Counter()
     left = sorted(arrivals)
     for now in range(0, 30 * HOUR_US, look_us):
         while left and left[0][0] <= now:
             at, target, subject = left.pop(0)
-            key = Key(target, str(subject), "job")
+            key = NoticeKey(target, str(subject), "job")
             if key not in waiting:
                 came[key] += 1
             waiting.setdefault(key, at)
@@ -53,7 +61,7 @@ def play(
 
 @given(ARRIVALS, LIMITS, st.sampled_from([7 * S, 60 * S, 600 * S]))
 def test_everything_that_happens_is_told_exactly_once(
-    arrivals: list[tuple[int, str, int]], limits: Limits, look_us: int
+    arrivals: list[tuple[int, str, int]], limits: DigestLimits, look_us: int
 ) -> None:
     messages, waiting, came = play(arrivals, limits, look_us)
 
@@ -64,7 +72,7 @@ def test_everything_that_happens_is_told_exactly_once(
 
 @given(ARRIVALS, LIMITS)
 def test_nobody_is_told_more_often_than_the_limits_say(
-    arrivals: list[tuple[int, str, int]], limits: Limits
+    arrivals: list[tuple[int, str, int]], limits: DigestLimits
 ) -> None:
     messages, _, _ = play(arrivals, limits, 60 * S)
 
@@ -78,7 +86,7 @@ def test_nobody_is_told_more_often_than_the_limits_say(
 
 @given(ARRIVALS, LIMITS)
 def test_what_was_told_to_one_addressee_changes_nothing_for_another(
-    arrivals: list[tuple[int, str, int]], limits: Limits
+    arrivals: list[tuple[int, str, int]], limits: DigestLimits
 ) -> None:
     alone = [each for each in arrivals if each[1] == "a"]
 
@@ -90,16 +98,16 @@ def test_what_was_told_to_one_addressee_changes_nothing_for_another(
 
 @given(st.integers(0, 10**18), st.integers(-(10**17), 10**17), LIMITS)
 def test_a_clock_that_jumps_delays_nothing_for_longer_than_the_limits(
-    now_us: int, jump_us: int, limits: Limits
+    now_us: int, jump_us: int, limits: DigestLimits
 ) -> None:
-    key = Key("a", "x", "job")
+    key = NoticeKey("a", "x", "job")
     later = now_us + max(limits.gather_us, limits.digest_us, HOUR_US)
 
     decided = decide([Pending(key, now_us + jump_us)], {"a": [now_us + jump_us]}, now_us, limits)
     if not decided:
         decided = decide([Pending(key, now_us + jump_us)], {"a": [now_us + jump_us]}, later, limits)
 
-    assert decided == [Batch("a", (key,))] or jump_us > later - now_us - limits.gather_us
+    assert decided == [DueDigest("a", (key,))] or jump_us > later - now_us - limits.gather_us
 
 
 @given(st.integers(0, 10_000), st.integers(1, 10**7), st.integers(1, 10**9))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output
-from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.database.rows import Job
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
+from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.wire.api import (
     AppOffer,
@@ -35,7 +36,7 @@ from tidemill.wire.api import (
     Usage,
 )
 
-FIELDS = Job.__struct_fields__
+FIELDS = StoredJob.__struct_fields__
 LOST_S = 600.0
 EVENTS = 12
 FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of databases, which nobody needs to keep
@@ -180,7 +181,9 @@ class Server:
         self.now_s = 0.0
         store = Store(path=folder / "t.db")
         store.init()
-        self.dispatcher = Dispatcher(store, site_lost_s=LOST_S, monotonic_s=lambda: self.now_s)
+        self.dispatcher = Dispatcher(
+            store, DispatchRules(site_lost_s=LOST_S), server_clock=ServerClock(monotonic_s=lambda: self.now_s)
+        )
         self.delivered: dict[int, list[str]] = defaultdict(list)
         files = [Output(name="o", path="o")]
         plain = JobSpec(app="plain", events=EVENTS, failed_max=EVENTS)
@@ -257,7 +260,7 @@ def drain(server: Server, sites: list[Site]) -> None:
 
 
 def check(server: Server, sites: list[Site]) -> None:
-    session = server.dispatcher._session
+    session = server.dispatcher.writer._session
     rows = session.rows("jobs_by_id", ids=list(range(1, server.jobs + 1)))
     done = failed = 0
     for row in rows:

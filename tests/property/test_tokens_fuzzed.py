@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
-from tidemill.server.identity.certificates import Stranger
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.tokens import TokenVerifier
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ISSUER = "https://iam.example.org/"
@@ -29,11 +29,11 @@ CLAIMS = ["iss", "sub", "aud", "exp", "nbf", "iat", "jti", "scope", "wlcg.ver", 
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenVerifier:
     path = tmp_path_factory.mktemp("jwks") / "jwks.json"
     key = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(KEY.public_key()))
     path.write_text(json.dumps({"keys": [{**key, "kid": "k"}]}))
-    return Tokens(
+    return TokenVerifier(
         Section(issuers=[Issuer(name="iam", issuer=ISSUER, audience=["a"], jwks_file=path)]), members=[]
     )
 
@@ -46,36 +46,38 @@ def good() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_good_token_is_believed(tokens: Tokens) -> None:
+def test_a_good_token_is_believed(tokens: TokenVerifier) -> None:
     text = jwt.encode(good(), KEY, "ES256", {"kid": "k"}).encode()
     assert tokens.identity(text).name == "ada@iam"
     assert tokens.known(text) is not None
 
 
 @given(st.binary(max_size=200))
-def test_bytes_are_refused(tokens: Tokens, content: bytes) -> None:
-    with pytest.raises(Stranger):
+def test_bytes_are_refused(tokens: TokenVerifier, content: bytes) -> None:
+    with pytest.raises(StrangerError):
         tokens.identity(content)
 
 
 @given(JSON, JSON, st.binary(max_size=70))
 def test_heads_and_bodies_of_any_kind_are_refused(
-    tokens: Tokens, head: Any, body: Any, signature: bytes
+    tokens: TokenVerifier, head: Any, body: Any, signature: bytes
 ) -> None:
     parts = (json.dumps(head).encode(), json.dumps(body).encode(), signature)
-    with pytest.raises(Stranger):
+    with pytest.raises(StrangerError):
         tokens.identity(b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts))
 
 
 @given(st.sampled_from(CLAIMS), JSON)
-def test_signed_claims_of_any_kind_end_in_a_name_or_a_refusal(tokens: Tokens, claim: str, value: Any) -> None:
+def test_signed_claims_of_any_kind_end_in_a_name_or_a_refusal(
+    tokens: TokenVerifier, claim: str, value: Any
+) -> None:
     try:
         text = jwt.encode({**good(), claim: value}, KEY, "ES256", {"kid": "k"})
     except (TypeError, ValueError):
         return  # the library does not sign it
     try:
         found = tokens.identity(text.encode())
-    except Stranger:
+    except StrangerError:
         return
     assert found.name.endswith("@iam")
     assert found.expires_us is not None

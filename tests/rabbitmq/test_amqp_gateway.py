@@ -20,7 +20,7 @@ from tests.worlds.services.amqp_world import CONSUMER_TIMEOUT_S, QUEUE_MAX, Brok
 from tidemill.model.metrics import wrong
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
-from tidemill.server.database.work import Kept
+from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.server.gateway.gateway import Gateway
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest
 
@@ -60,7 +60,7 @@ class World:
     def shut(self) -> None:
         if self.gateway is not None:
             self.gateway.close()
-            self.dispatcher.listeners.clear()
+            self.dispatcher.writer.listeners.clear()
             self.gateway = None
 
     def person(self, user: str, **more: Any) -> Person:
@@ -327,7 +327,7 @@ def test_a_message_is_acknowledged_only_when_its_jobs_are_stored_however_long_th
     gateway = world.open()
     cms = world.person("cms")
     go_on = threading.Event()
-    world.dispatcher.submit(lambda _: go_on.wait(60))
+    world.dispatcher.writer.submit(lambda _: go_on.wait(60))
     cms.send({"key": "k", **JOBS})
     until(lambda: gateway.link.connects > 1, "the broker closes the channel", 4 * CONSUMER_TIMEOUT_S + 10)
     assert world.jobs == 0
@@ -361,7 +361,7 @@ def test_a_submitter_whose_queue_is_full_holds_up_nobody_and_loses_nothing(world
 
 
 def test_changes_that_waited_too_long_are_told_as_a_gap(world: World) -> None:
-    world.dispatcher.kept = Kept(always=3, most=5)
+    world.dispatcher.writer.kept = FeedRetention(always=3, most=5)
     world.open()
     world.shut()
     cms = world.person("cms")
@@ -377,7 +377,7 @@ def test_changes_that_waited_too_long_are_told_as_a_gap(world: World) -> None:
 
 
 def test_the_feed_is_kept_for_who_has_not_been_told(world: World) -> None:
-    world.dispatcher.kept = Kept(always=1)
+    world.dispatcher.writer.kept = FeedRetention(always=1)
     world.open()
     world.shut()
     world.dispatcher.handle_submit(

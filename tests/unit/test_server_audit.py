@@ -15,10 +15,11 @@ from tidemill.model.identity import LOCAL, Act, Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.audit import audit_log
 from tidemill.server.audit.audit_log import AuditLog, verify
-from tidemill.server.core import expiry
+from tidemill.server.core import credential_expiry
 from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import ActionRequest, Capacity, SubmitRequest, SyncRequest
 
 NOV, DEC = 1_795_000_000_000_000, 1_798_000_000_000_000  # 2026-11-18, 2026-12-23
@@ -183,7 +184,10 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
     world = World(store)
     world.dispatcher.close()
     dispatcher = world.dispatcher = Dispatcher(
-        store, monotonic_s=lambda: world.now_s, now_us=lambda: NOV + int(world.now_s * 1e6)
+        store,
+        server_clock=ServerClock(
+            monotonic_s=lambda: world.now_s, wall_us=lambda: NOV + int(world.now_s * 1e6)
+        ),
     )
     site = Site(world)
     site.sync(want=0)  # told at once: the first of this agent
@@ -199,20 +203,20 @@ def test_what_syncs_did_is_told_once_whatever_transaction_is_undone(tmp_path: Pa
         ),
     )  # fmt: skip
 
-    def undone(work: Work) -> None:
+    def undone(work: UnitOfWork) -> None:
         dispatcher._tallies.note(work, LOCAL, request)
         raise SiteError("the disk is full")
 
     try:
         with pytest.raises(SiteError):
-            dispatcher.write(undone)
+            dispatcher.writer.write(undone)
         site.sync(want=0)
         site.sync(want=0)
     finally:
         dispatcher.close()
     rows = world.reader.rows("audit_pending", limit=100)
     world.reader.close()
-    found = [msgspec.json.decode(row[2], type=audit_log.Entry) for row in rows]
+    found = [msgspec.json.decode(row[2], type=audit_log.AuditNote) for row in rows]
     told = [(each.facts["syncs"], each.facts["events"]) for each in found if each.act == "sync"]
     assert told == [(1, 0), (4, 6)]
 
@@ -261,7 +265,8 @@ def test_changes_are_noted_with_their_transaction_and_refused_ones_not(tmp_path:
         dispatcher.close()
     session = store.reader()
     notes = [
-        msgspec.json.decode(row[2], type=audit_log.Entry) for row in session.rows("audit_pending", limit=100)
+        msgspec.json.decode(row[2], type=audit_log.AuditNote)
+        for row in session.rows("audit_pending", limit=100)
     ]
     session.close()
     assert [(each.act, each.on, each.name) for each in notes] == [
@@ -277,7 +282,7 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
     store.init()
     dispatcher = Dispatcher(store)
     try:
-        now_us = dispatcher._now_us()
+        now_us = dispatcher.server_clock.now_us()
         short = msgspec.structs.replace(ADA, expires_us=now_us + 3_600_000_000)
         long = request(key="long", events=7200)
         assert "your certificate ends at" in dispatcher.handle_submit(long, short).remark
@@ -285,4 +290,4 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
         assert dispatcher.handle_submit(request(key="never", events=7200), ADA).remark == ""
     finally:
         dispatcher.close()
-    assert expiry.expected_s(request(events=100), []) == 100.0
+    assert credential_expiry.expected_s(request(events=100), []) == 100.0

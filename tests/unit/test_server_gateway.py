@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from tidemill.server.core import actions
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
 from tidemill.server.gateway.feed import windows
-from tidemill.server.gateway.intake import Answer, Intake, Letter, SyncIntake
+from tidemill.server.gateway.intake import IncomingMessage, MessageAnswer, SubmitterIntake, SyncIntake
 from tidemill.server.gateway.setup import check, commands, definitions, rights
-from tidemill.server.watch.health import health, problems
+from tidemill.server.watch.health import Watched, health, problems
 from tidemill.server.watch.metrics import ServerMetrics
 from tidemill.wire.amqp import REPLIES, STATES, SUBMIT, SYNC
 from tidemill.wire.api import ActionReply, Change, ErrorReply
@@ -133,7 +134,7 @@ def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
     made.close()
 
 
-def refused(answer: Answer) -> tuple[int, str]:
+def refused(answer: MessageAnswer) -> tuple[int, str]:
     assert msgspec.json.decode(answer.body, type=ErrorReply) == answer.refused
     assert answer.refused is not None
     return answer.status, answer.refused.error
@@ -142,36 +143,38 @@ def refused(answer: Answer) -> tuple[int, str]:
 @given(body=st.binary(max_size=200), kind=st.sampled_from(["submit", "sync", "", "SUBMIT", "x" * 300]))
 def test_no_message_whatever_it_holds_is_answered_but_with_a_refusal(body: bytes, kind: str) -> None:
     """It never reaches the dispatcher: there is none."""
-    intake = Intake(None, {"cms": "cms"})  # type: ignore[arg-type]
-    status, _ = refused(intake.take(Letter("cms", kind, "", body)))
+    intake = SubmitterIntake(None, {"cms": "cms"})  # type: ignore[arg-type]
+    status, _ = refused(intake.take(IncomingMessage("cms", kind, "", body)))
     assert status == 400
     sync = SyncIntake(None, {"lrz": "lrz"})  # type: ignore[arg-type]
-    assert refused(sync.take(Letter("lrz", "sync", "", body)))[0] == 400
+    assert refused(sync.take(IncomingMessage("lrz", "sync", "", body)))[0] == 400
 
 
 def test_who_is_nobody_here_is_told_so(dispatcher: Dispatcher) -> None:
-    letter = Letter("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
-    answer = Intake(dispatcher, {"cms": "cms"}).take(letter)
+    letter = IncomingMessage("eve", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
+    answer = SubmitterIntake(dispatcher, {"cms": "cms"}).take(letter)
     assert (answer.to, *refused(answer)) == (None, 403, "the broker's user `eve` is no submitter here")
 
 
 def test_the_owner_is_the_name_not_the_user_and_not_what_is_claimed(dispatcher: Dispatcher) -> None:
-    intake = Intake(dispatcher, {"CN=cms": "cms"})
+    intake = SubmitterIntake(dispatcher, {"CN=cms": "cms"})
     body = b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"owner":"%s"}'
     for claimed in (b"atlas", b"", b"cms"):
-        assert intake.take(Letter("CN=cms", "submit", "", body % claimed)).refused is None
-    rows = dispatcher.write(lambda work: work.session.rows("owners_by_name", names=["c"]))
+        assert intake.take(IncomingMessage("CN=cms", "submit", "", body % claimed)).refused is None
+    rows = dispatcher.writer.write(lambda work: work.session.rows("owners_by_name", names=["c"]))
     assert rows == [("c", "cms")]
 
 
 def test_a_cancel_or_retry_that_comes_again_changes_nothing(dispatcher: Dispatcher) -> None:
     """After a restart of the broker the whole queue may come again: cancel, retry, cancel."""
-    intake = Intake(dispatcher, {"cms": "cms"})
+    intake = SubmitterIntake(dispatcher, {"cms": "cms"})
     intake.take(
-        Letter("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"repeat":[7]}')
+        IncomingMessage(
+            "cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}],"repeat":[7]}'
+        )
     )
-    cancel = Letter("cms", "cancel", "", b'{"campaign":"c"}', id="m1")
-    retry = Letter("cms", "retry", "", b'{"campaign":"c"}', id="m2")
+    cancel = IncomingMessage("cms", "cancel", "", b'{"campaign":"c"}', id="m1")
+    retry = IncomingMessage("cms", "retry", "", b'{"campaign":"c"}', id="m2")
     first = [msgspec.json.decode(intake.take(each).body, type=ActionReply) for each in (cancel, retry)]
     assert [(each.changed, each.repeated) for each in first] == [(7, False), (7, False)]
     for each, before in zip((cancel, retry, cancel), [*first, first[0]], strict=True):
@@ -179,7 +182,9 @@ def test_a_cancel_or_retry_that_comes_again_changes_nothing(dispatcher: Dispatch
         assert answer.outcome == "repeated"
         found = msgspec.json.decode(answer.body, type=ActionReply)
         assert (found.changed, found.unchanged, found.repeated) == (before.changed, before.unchanged, True)
-    assert {row[1] for row in dispatcher.write(lambda work: work.session.rows("counts")) if row[3]} == {0}
+    assert {
+        row[1] for row in dispatcher.writer.write(lambda work: work.session.rows("counts")) if row[3]
+    } == {0}
     other = refused(intake.take(cancel._replace(body=b'{"jobs":[1]}')))
     assert other == (409, "key `m1` was used for another cancel or retry")
     assert refused(intake.take(retry._replace(type="cancel")))[0] == 409
@@ -194,32 +199,40 @@ def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatc
     for name in ("cms", "atlas"):
         body = b'{"key":"k-%s","campaign":"%s","jobs":[{"app":"sim"}],"repeat":[%d]}'
         request = body.replace(b"%s", name.encode()).replace(b"%d", b"%d" % number)
-        assert Intake(dispatcher, {name: name}).take(Letter(name, "submit", "", request)).refused is None
+        assert (
+            SubmitterIntake(dispatcher, {name: name})
+            .take(IncomingMessage(name, "submit", "", request))
+            .refused
+            is None
+        )
         for what in (b'{"campaign":"%s"}' % name.encode(), b'{"jobs":[%d,%d,%d]}' % (1, 2, 3)):
             key = "same" if what.startswith(b'{"c') else "other"
-            answer = Intake(dispatcher, {name: name}).take(Letter(name, "cancel", "", what, id=key))
+            answer = SubmitterIntake(dispatcher, {name: name}).take(
+                IncomingMessage(name, "cancel", "", what, id=key)
+            )
             if name == "cms" or key == "same":
                 found = msgspec.json.decode(answer.body, type=ActionReply)
                 assert (found.changed, found.unchanged) == ((number, 0) if key == "same" else (0, 3))
             else:
                 assert answer.status == 403
-    rows = dispatcher.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
+    rows = dispatcher.writer.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
     assert [row[1:] for row in rows] == [(number, 0)]
 
 
 def test_health_and_metrics_say_that_the_broker_is_away(dispatcher: Dispatcher) -> None:
-    session = dispatcher.write(lambda work: work.session)
-    metrics = ServerMetrics(dispatcher, dispatcher.meters)
-    assert "broker_away" not in problems(session, dispatcher)
+    session = dispatcher.writer.write(lambda work: work.session)
+    metrics = ServerMetrics(Watched(dispatcher))
+    assert "broker_away" not in problems(session, Watched(dispatcher))
     assert "gateway_connected" not in metrics.text(None, feed_readers=0)
     for is_up in (True, False):
-        dispatcher.broker_up = lambda is_up=is_up: is_up
-        assert ("broker_away" in problems(session, dispatcher)) is not is_up
+        watched = Watched(dispatcher, broker_up=partial(bool, is_up))
+        metrics = ServerMetrics(watched)
+        assert ("broker_away" in problems(session, watched)) is not is_up
         assert f"tidemill_server_gateway_connected {int(is_up)}" in metrics.text(None, feed_readers=0)
-    assert health(session, dispatcher).status == "degraded"
+    assert health(session, watched).status == "degraded"
 
 
 def test_who_is_revoked_is_refused_whatever_the_broker_lets_in(dispatcher: Dispatcher) -> None:
-    intake = Intake(dispatcher, {"cms": "cms"}, lambda identity: f"name {identity.name}")
-    letter = Letter("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
+    intake = SubmitterIntake(dispatcher, {"cms": "cms"}, lambda identity: f"name {identity.name}")
+    letter = IncomingMessage("cms", "submit", "", b'{"key":"k","campaign":"c","jobs":[{"app":"sim"}]}')
     assert refused(intake.take(letter)) == (403, "the submitter `cms` is revoked: `name cms`")

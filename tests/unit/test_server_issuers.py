@@ -21,10 +21,10 @@ from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.identity import issuers
-from tidemill.server.identity.issuers import Keys, parse
+from tidemill.server.identity.issuers import IssuerKeys, parse
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.revocations import parse as parse_revoked
-from tidemill.server.run import read_keys
+from tidemill.server.run import read_authenticator
 
 KEY = {"kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ", "use": "sig"}
 
@@ -104,7 +104,7 @@ def issuer(iam: Iam) -> Issuer:
 
 def test_keys_are_discovered_kept_and_asked_again_when_a_new_one_is_named(iam: Iam, later: Later) -> None:
     iam.publish("one")
-    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    keys = IssuerKeys(issuer(iam), kept_s=3600, monotonic_s=later)
     assert keys.find("one", "ES256") is not None
     assert keys.find(None, "ES256") is not None  # the only one
     assert keys.find("one", "RS256") is None
@@ -121,7 +121,7 @@ def test_keys_are_discovered_kept_and_asked_again_when_a_new_one_is_named(iam: I
 
 def test_known_keys_outlive_their_issuer_for_a_day(iam: Iam, later: Later) -> None:
     iam.publish("one")
-    keys = Keys(issuer(iam), kept_s=60, monotonic_s=later)
+    keys = IssuerKeys(issuer(iam), kept_s=60, monotonic_s=later)
     assert keys.find("one", "ES256") is not None
     iam.pages.clear()
     later.ahead_s += 7200
@@ -132,7 +132,7 @@ def test_known_keys_outlive_their_issuer_for_a_day(iam: Iam, later: Later) -> No
 
 def test_redirects_other_issuers_and_floods_are_not_believed(iam: Iam, later: Later) -> None:
     iam.publish("one")
-    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    keys = IssuerKeys(issuer(iam), kept_s=3600, monotonic_s=later)
     iam.pages["/evil"] = iam.pages["/jwks"]
     for status, page in ((302, f"{iam.url}/evil".encode()), (200, b"x" * (issuers.ANSWER_BYTES_MAX + 1))):
         iam.pages["/jwks"] = (status, page)
@@ -162,7 +162,7 @@ def test_an_issuer_that_answers_nonsense_is_one_that_is_away(
     if page == b"http":
         page = json.dumps({"issuer": iam.url, "jwks_uri": "http://iam.example.org/jwks"}).encode()
     iam.pages[path] = (status, page)
-    keys = Keys(issuer(iam), kept_s=3600, monotonic_s=later)
+    keys = IssuerKeys(issuer(iam), kept_s=3600, monotonic_s=later)
     assert keys.find("one", "ES256") is None
     iam.pages[path] = good
     later.ahead_s += issuers.ASK_AGAIN_S + 1
@@ -216,7 +216,7 @@ def test_an_issuer_that_trickles_holds_up_for_a_bounded_time(
     iam.publish("one")
     slow = Trickle(first, drop)
     try:
-        keys = Keys(issuer(iam), kept_s=60, ask_s=0.7, monotonic_s=later)
+        keys = IssuerKeys(issuer(iam), kept_s=60, ask_s=0.7, monotonic_s=later)
         assert keys.find("one", "ES256") is not None
         told = {"issuer": iam.url, "jwks_uri": f"{slow.url}/jwks"}
         iam.pages["/.well-known/openid-configuration"] = (200, json.dumps(told).encode())
@@ -231,7 +231,7 @@ def test_an_issuer_that_trickles_holds_up_for_a_bounded_time(
 
 def test_one_asks_and_the_others_use_what_is_there(iam: Iam, later: Later) -> None:
     iam.publish("one")
-    keys = Keys(issuer(iam), kept_s=60, monotonic_s=later)
+    keys = IssuerKeys(issuer(iam), kept_s=60, monotonic_s=later)
     assert keys.known("one", "ES256") is None
     assert keys.find("one", "ES256") is not None
     assert keys.known("one", "ES256") is not None
@@ -251,7 +251,7 @@ def test_one_asks_and_the_others_use_what_is_there(iam: Iam, later: Later) -> No
 def test_an_issuer_without_tls_is_refused() -> None:
     for url in ("http://iam.example.org", "ftp://iam.example.org", "iam.example.org"):
         with pytest.raises(ConfigError, match="cannot be asked"):
-            Keys(Issuer(name="x", issuer=url, audience=["a"]), kept_s=60)
+            IssuerKeys(Issuer(name="x", issuer=url, audience=["a"]), kept_s=60)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b'{"keys": 1}', b'{"keys": ["x"]}', b"{"])
@@ -308,11 +308,13 @@ def test_a_list_that_is_gone_or_damaged_revokes_what_it_revoked(tmp_path: Path) 
 def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, error: str) -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     with pytest.raises(ConfigError, match=error):
-        read_keys(loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml")))
+        read_authenticator(
+            loads(f"{issuer}[[roles.members]]\n{text}\n", ServerConfig, source=Path("server.toml"))
+        )
 
 
 def test_tokens_and_ports_are_refused_without_https() -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
     for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "wants a secret, or https")):
         with pytest.raises(ConfigError, match=error):
-            read_keys(loads(text, ServerConfig, source=Path("server.toml")))
+            read_authenticator(loads(text, ServerConfig, source=Path("server.toml")))

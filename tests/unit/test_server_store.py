@@ -11,12 +11,14 @@ import pytest
 import tidemill.server
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.core.sync import Bad
-from tidemill.server.database import mounts, rows
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.core.server_clock import ServerClock
+from tidemill.server.database import rows
+from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, load, migrations, parse, statements
 from tidemill.server.database.store import Store
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import RequestError
 from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
 
 SOURCE = Path(tidemill.server.__file__).parent
@@ -64,8 +66,8 @@ def test_a_database_on_a_network_file_system_is_refused(kind: str, tmp_path: Pat
         "3 1 0:8 / /ab rw - tmpfs t rw\n"
     )
     with pytest.raises(ConfigError, match=f"network file system: `{kind}`"):
-        mounts.refuse_network(home, table)
-    mounts.refuse_network(tmp_path, table)
+        refuse_network(home, table)
+    refuse_network(tmp_path, table)
 
 
 def test_an_unknown_database_url_is_refused_without_telling_its_password() -> None:
@@ -87,17 +89,17 @@ def submit(key: str, jobs: int = 1, *, events: int = 1) -> SubmitRequest:
 
 def test_a_full_disk_refuses_changes_nothing_and_recovers(dispatcher: Dispatcher) -> None:
     dispatcher.handle_submit(submit("a"))
-    session = dispatcher._session
+    session = dispatcher.writer._session
     (pages,) = session._connection.execute("PRAGMA page_count").fetchone()  # type: ignore[attr-defined]
     session._connection.execute(f"PRAGMA max_page_count = {pages + 5}")  # type: ignore[attr-defined]
     with pytest.raises(SiteError, match="full"):
         dispatcher.handle_submit(submit("b", 10_000))
-    full_then = dispatcher.full
+    full_then = dispatcher.writer.full
     assert full_then
-    assert dispatcher.write(lambda work: work.session.rows("campaign_sums"))[0][1] == 1
+    assert dispatcher.writer.write(lambda work: work.session.rows("campaign_sums"))[0][1] == 1
     session._connection.execute("PRAGMA max_page_count = 1000000")  # type: ignore[attr-defined]
     assert dispatcher.handle_submit(submit("b", 10_000)).first_job == 2
-    full_now = dispatcher.full
+    full_now = dispatcher.writer.full
     assert not full_now
     dispatcher.close()
 
@@ -106,26 +108,26 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     gate, inside = threading.Event(), threading.Event()
     dispatcher.start()
 
-    def hold(work: Work) -> bool:
+    def hold(work: UnitOfWork) -> bool:
         inside.set()
         return gate.wait(10)
 
-    first = dispatcher.submit(hold)
+    first = dispatcher.writer.submit(hold)
     assert inside.wait(10)  # the writer has begun its first group, which holds nothing else
     commits = []
-    dispatcher.on_commit = lambda: commits.append(1)
+    dispatcher.writer.listeners.append(lambda: commits.append(1))
     results: dict[str, object] = {}
 
     def one(key: str, events: int) -> None:
         try:
             results[key] = dispatcher.handle_submit(submit(key, events=events)).count
-        except Bad as error:
+        except RequestError as error:
             results[key] = error.message
 
     threads = [threading.Thread(target=one, args=each) for each in (("a", 1), ("b", 0), ("c", 1))]
     for thread in threads:
         thread.start()
-    while dispatcher._queue.qsize() < 3:
+    while dispatcher.writer._queue.qsize() < 3:
         pass
     gate.set()
     for thread in threads:
@@ -133,7 +135,7 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     assert first.result() is True
     assert (results["a"], results["c"]) == (1, 1)
     assert "`events` is 0" in str(results["b"])
-    assert dispatcher.write(lambda work: work.session.rows("campaign_sums"))[0][1] == 2
+    assert dispatcher.writer.write(lambda work: work.session.rows("campaign_sums"))[0][1] == 2
     dispatcher.close()
     assert len(commits) <= 3
 
@@ -157,7 +159,7 @@ def test_a_damaged_database_is_an_error_of_the_site_not_a_bug(dispatcher: Dispat
 def test_a_bug_in_one_request_is_its_own_only(dispatcher: Dispatcher) -> None:
     dispatcher.start()
     with pytest.raises(ZeroDivisionError):
-        dispatcher.write(lambda work: 1 // 0)
+        dispatcher.writer.write(lambda work: 1 // 0)
     assert dispatcher.handle_submit(submit("a")).count == 1
     dispatcher.close()
 
@@ -168,9 +170,8 @@ def test_a_wall_clock_that_jumps_loses_no_site(tmp_path: Path) -> None:
     now = {"wall": 1_000_000_000_000_000, "monotonic": 0.0}
     dispatcher = Dispatcher(
         store,
-        site_lost_s=600,
-        monotonic_s=lambda: now["monotonic"],
-        now_us=lambda: int(now["wall"]),
+        DispatchRules(site_lost_s=600),
+        server_clock=ServerClock(monotonic_s=lambda: now["monotonic"], wall_us=lambda: int(now["wall"])),
     )
     capacity = Capacity(
         want_core_s=0, want_ranges_max=0, slot_cores_max=1, slot_memory_mb_max=1, devices={}, event_s={}, nodes=1,

@@ -18,9 +18,9 @@ from tests.unit.test_server_issuers import Iam, iam
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section
 from tidemill.model.identity import Identity
-from tidemill.server.identity.access import Guard, Keys
-from tidemill.server.identity.certificates import Stranger
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.access import Authenticator
+from tidemill.server.identity.tokens import TokenVerifier
 
 __all__ = ["iam"]
 
@@ -33,12 +33,12 @@ def jwks() -> bytes:
     return json.dumps({"keys": [{**key, "kid": "k"}]}).encode()
 
 
-def guard(folder: Path, *more: Issuer, leeway_s: float = 30.0) -> Guard:
+def authenticator(folder: Path, *more: Issuer, leeway_s: float = 30.0) -> Authenticator:
     path = folder / "jwks.json"
     path.write_bytes(jwks())
     here = Issuer(name="here", issuer=HERE, audience=["a"], jwks_file=path)
-    tokens = Tokens(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
-    return Guard(None, Keys(tokens=tokens))
+    tokens = TokenVerifier(Section(issuers=[here, *more], leeway_s=leeway_s), members=[])
+    return Authenticator(tokens=tokens)
 
 
 def token(issuer: str, sub: str = "ada", *, ends_s: int = 600) -> str:
@@ -50,16 +50,16 @@ def token(issuer: str, sub: str = "ada", *, ends_s: int = 600) -> str:
     return jwt.encode(claims, KEY, "ES256", {"kid": "k"})
 
 
-async def asked(guard: Guard, text: str) -> Identity:
+async def asked(authenticator: Authenticator, text: str) -> Identity:
     headers = [(b"authorization", b"Bearer " + text.encode())]
-    return await guard.identify({"method": "GET", "scheme": "https", "headers": headers})
+    return await authenticator.identify({"method": "GET", "scheme": "https", "headers": headers})
 
 
 def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Iam) -> None:
     iam.publish()
     iam.pages["/jwks"] = (200, jwks())
     iam.answers.clear()
-    door = guard(tmp_path, Issuer(name="slow", issuer=iam.url, audience=["a"]))
+    door = authenticator(tmp_path, Issuer(name="slow", issuer=iam.url, audience=["a"]))
 
     async def run() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
@@ -80,19 +80,19 @@ def test_an_issuer_that_hangs_delays_its_own_tokens_only(tmp_path: Path, iam: Ia
 
 def test_a_token_is_believed_so_long_after_its_end_as_clocks_may_differ(tmp_path: Path) -> None:
     ended = token(HERE, ends_s=-20)
-    assert asyncio.run(asked(guard(tmp_path, leeway_s=60), ended)).name == "ada@here"
-    with pytest.raises(Stranger, match="expired"):
-        asyncio.run(asked(guard(tmp_path, leeway_s=10), ended))
+    assert asyncio.run(asked(authenticator(tmp_path, leeway_s=60), ended)).name == "ada@here"
+    with pytest.raises(StrangerError, match="expired"):
+        asyncio.run(asked(authenticator(tmp_path, leeway_s=10), ended))
 
 
 def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
-    door = guard(tmp_path, leeway_s=22)
+    door = authenticator(tmp_path, leeway_s=22)
     ended = token(HERE, ends_s=-20)
 
     async def run() -> None:
         assert (await asked(door, ended)).name == "ada@here"
         await asyncio.sleep(2.5)
-        with pytest.raises(Stranger, match="expired"):
+        with pytest.raises(StrangerError, match="expired"):
             await asked(door, ended)
 
     asyncio.run(run())
@@ -102,5 +102,5 @@ def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
 def test_an_algorithm_that_is_none_is_refused(tmp_path: Path, algorithm: Any) -> None:
     head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "kid": "k"}).encode()).decode().rstrip("=")
     text = ".".join([head, *token(HERE).split(".")[1:]])
-    with pytest.raises(Stranger, match=r"not believed|is none"):
-        asyncio.run(asked(guard(tmp_path), text))
+    with pytest.raises(StrangerError, match=r"not believed|is none"):
+        asyncio.run(asked(authenticator(tmp_path), text))

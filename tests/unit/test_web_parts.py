@@ -12,10 +12,10 @@ import pytest
 from tidemill.cli.jobs.job import _state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
-from tidemill.server.core.views import Tide
+from tidemill.server.core.site_views import TideSeries
 from tidemill.server.web import draw, text
 from tidemill.server.web.entrance import is_forged, is_local
-from tidemill.server.web.query import Query, own_path, said, to, with_values
+from tidemill.server.web.query import AddressQuery, own_path, said, to, with_values
 from tidemill.server.web.render import Pages
 from tidemill.server.web.sessions import Sessions
 from tidemill.wire.api import Attempt, FailureRow, JobRow
@@ -108,7 +108,7 @@ def test_only_names_of_this_machine_are_local() -> None:
 
 
 def test_a_changed_filter_starts_at_the_first_page_and_forgets_what_was_said() -> None:
-    query = Query(
+    query = AddressQuery(
         "/jobs", {"state": " FAILED ", "after": "17", "said": "cancel", "n": "1", "q": "", "x": "a\0b"}
     )
     assert query.link(site="lrz") == "/jobs?state=FAILED&x=ab&site=lrz"
@@ -210,12 +210,14 @@ def test_drawings_are_well_formed_whatever_is_in_them_and_hold_no_style() -> Non
     ]
     evidence = Evidence(failure=FailureClass.PAYLOAD, message=evil, at_us=3 * SECOND_US)
     failure = FailureRow(job=7, event=1, seed=1, site=evil, final=True, evidence=evidence)
-    tide = Tide(0, 1, [None, (5.0, 2.0, 1.0, 0.0), (5.0, 2.0, 1.0, 0.0), None, (0.0, 0.0, 0.0, 0.0), None])
+    tide = TideSeries(
+        0, 1, [None, (5.0, 2.0, 1.0, 0.0), (5.0, 2.0, 1.0, 0.0), None, (0.0, 0.0, 0.0, 0.0), None]
+    )
     drawn = [
         draw.life_line(ROW, attempts, [failure] * 99, 60 * SECOND_US),
         draw.strip(ROW, "0-4,999999999", "7", attempts),
         draw.tide(tide, evil),
-        draw.spark(Tide(0, 1, [None]), evil),
+        draw.spark(TideSeries(0, 1, [None]), evil),
         draw.shares([(evil, 1.0, "good"), ("b", 0.0, "bad")], evil),
         draw.progress(3, 2, 1, 5),
     ]
@@ -226,7 +228,7 @@ def test_drawings_are_well_formed_whatever_is_in_them_and_hold_no_style() -> Non
 
 
 def test_a_layer_of_the_tide_is_as_high_as_its_nodes() -> None:
-    drawn = draw.spark(Tide(0, 1, [(3.0, 1.0, 0.0, 0.0), (2.0, 2.0, 0.0, 0.0)]), "t")
+    drawn = draw.spark(TideSeries(0, 1, [(3.0, 1.0, 0.0, 0.0), (2.0, 2.0, 0.0, 0.0)]), "t")
     regular, ours = re.findall(r'<path class="layer (\w+)" d="([^"]+)"', drawn)
     assert regular == ("regular", "M0.0 44.0V11.0H120.0V22.0H240.0V44.0H0.0Z")
     assert ours == ("ours", "M0.0 11.0V0.0H240.0V22.0H120.0V11.0H0.0Z")

@@ -21,17 +21,19 @@ from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
 from tidemill.server.api.app import Api, make_app
+from tidemill.server.api.connection import PeerProtocol
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
-from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
 from tidemill.server.gateway.gateway import messages
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
+from tidemill.server.notices.addressees import Addressees
 from tidemill.server.notify.start import telling
-from tidemill.server.web.routes import Web
+from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions
 from tidemill.wire.credentials import read_key
 
@@ -69,52 +71,68 @@ def upgrade_server(config: ServerConfig) -> tuple[int, int]:
 def run_server(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT; 0. Raises ConfigError when the directory, lock, secret or database refuse."""
     private_dir(config.place)
-    keys = read_keys(config)
+    authenticator = read_authenticator(config)
     with locked(config.place):
         store = store_of(config)
         if config.upgrade or (store.path is not None and not store.path.exists()):
             store.init()
         audit = AuditLog(config.place)
-        keys.on_refused = audit.refused
-        dispatcher = Dispatcher(store, site_lost_s=config.site_lost_s, half_life_s=config.half_life_s)
-        dispatcher.margin_s = config.roles.margin_s
+        authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)
+        dispatcher = Dispatcher(store, rules_of(config))
         try:
             with ExitStack() as parts, listening(config) as listeners:
                 dispatcher.start()
-                audit.join(dispatcher.write)
+                audit.join(dispatcher.writer.write)
                 gateway = parts.enter_context(
-                    messages(config.amqp, store, dispatcher, judge=keys.revoked.why, on_refused=audit.refused)
+                    messages(
+                        config.amqp,
+                        store,
+                        dispatcher,
+                        judge=authenticator.revoked.why,
+                        on_refused=audit.refused,
+                    )
                 )
                 more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
                 parts.enter_context(telling(store, dispatcher, config, more=more))
-                api = Api(store, dispatcher)
-                keeper = Keeper(api, audit, config)
-                asyncio.run(_serve(api, listeners, keys=keys, keeper=keeper, web=config.web))
+                broker_up = None if gateway is None else gateway.is_up
+                api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
+                keeper = Keeper(api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s)
+                asyncio.run(
+                    _serve(api, listeners, authenticator=authenticator, keeper=keeper, web=config.web)
+                )
         finally:
             dispatcher.close()
     return 0
 
 
-def read_keys(config: ServerConfig) -> access.Keys:
+def rules_of(config: ServerConfig) -> DispatchRules:
+    """What the configuration says about the verbs."""
+    return DispatchRules(
+        site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
+        addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
+    )  # fmt: skip
+
+
+def read_authenticator(config: ServerConfig) -> access.Authenticator:
     """What connections are judged by. Raises ConfigError for what cannot be read, or would let anybody in."""
     tls, members = config.tls, config.roles.members
     _check_members(config)
     secured = tls.certificate is not None or tls.key is not None
-    keys = access.Keys(
+    authenticator = access.Authenticator(
         secret=None if config.secret_file is None else read_key(config.secret_file),
         certificates=Certificates(tls, members) if secured else None,
-        tokens=Tokens(config.tokens, members) if config.tokens.issuers else None,
+        tokens=TokenVerifier(config.tokens, members) if config.tokens.issuers else None,
         revoked=Revoked(config.roles.revoked_file),
     )
-    if config.listen is not None and not secured and keys.secret is None:
+    if config.listen is not None and not secured and authenticator.secret is None:
         raise ConfigError(
             f"listening on `{config.listen}` wants a secret, or https",
             hint="write one to a file of mode 0600 and name it with `secret_file`, or set `tls.certificate`; "
             "or use the Unix socket",
         )
-    if keys.tokens is not None and not secured:
+    if authenticator.tokens is not None and not secured:
         raise ConfigError("tokens are taken by https only", hint="set `tls.certificate` and `tls.key`")
-    return keys
+    return authenticator
 
 
 def _check_members(config: ServerConfig) -> None:
@@ -152,39 +170,40 @@ def lines_told(place: Path) -> int:
         session.close()
 
 
-def application(api: Api, keys: access.Keys, pages: WebConfig) -> tuple[access.Guard, Any]:
-    """The API's guard, and what is served: that or, unless they are switched off, the pages before it."""
+def application(api: Api, authenticator: access.Authenticator, pages: WebConfig) -> Any:
+    """What is served: the API behind its guard and, unless they are switched off, the pages before it."""
     if not pages.pages:
-        guard = access.Guard(make_app(api), keys)
-        return guard, guard
-    web = Web(api, Sessions(pages.session_s))
+        return access.Guard(make_app(api), authenticator)
+    web = Website(api, Sessions(pages.session_s), authenticator)
     app = make_app(api, web.handlers(), web.error)
-    guard = access.Guard(app, keys)
-    return guard, web.before(app, guard)
+    return web.before(app, access.Guard(app, authenticator))
 
 
 async def _serve(
-    api: Api, listeners: list[socket.socket], *, keys: access.Keys, keeper: Keeper, web: WebConfig
+    api: Api,
+    listeners: list[socket.socket],
+    *,
+    authenticator: access.Authenticator,
+    keeper: Keeper,
+    web: WebConfig,
 ) -> None:
-    api.on_refused = keys.on_refused
-    guard, app = application(api, keys, web)
-    api.believed = guard.believes
+    app = application(api, authenticator, web)
     config = uvicorn.Config(
-        app, http=access.Door, loop="asyncio", ws="none", proxy_headers=False,
+        app, http=PeerProtocol, loop="asyncio", ws="none", proxy_headers=False,
         lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )  # fmt: skip
-    server = _Server(config, api, keys)
+    server = _Server(config, api, authenticator)
     tasks = [asyncio.create_task(_watch_sites(api)), asyncio.create_task(keeper.run())]
-    if keys.certificates is not None:
-        tasks.append(asyncio.create_task(keys.certificates.watch()))
+    if authenticator.certificates is not None:
+        tasks.append(asyncio.create_task(authenticator.certificates.watch()))
     for listener in listeners:
         name = listener.getsockname()
         _LOG.info(
             "server.started",
             version=__version__,
             listen=name if isinstance(name, str) else f"{name[0]}:{name[1]}",
-            tls=listener.family != socket.AF_UNIX and keys.certificates is not None,
+            tls=listener.family != socket.AF_UNIX and authenticator.certificates is not None,
         )
     try:
         await server.serve(sockets=listeners)
@@ -201,9 +220,9 @@ async def _serve(
 class _Server(uvicorn.Server):
     """TLS for TCP and none for the Unix socket; ends the feeds before it waits for connections to end."""
 
-    def __init__(self, config: uvicorn.Config, api: Api, keys: access.Keys) -> None:
+    def __init__(self, config: uvicorn.Config, api: Api, authenticator: access.Authenticator) -> None:
         super().__init__(config)
-        self._api, self._keys = api, keys
+        self._api, self._keys = api, authenticator
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, with the TLS context for the sockets that need it."""

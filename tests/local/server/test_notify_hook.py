@@ -24,7 +24,8 @@ from tidemill.config import loads
 from tidemill.config.notify import Hook, Notify
 from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
-from tidemill.server.notify.channel import LaterError, Parcel, RefusedError
+from tidemill.server.errors import LaterError, RefusedError
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.hook import Poster, is_public
 from tidemill.wire.notification import Digest, TrialNews
 

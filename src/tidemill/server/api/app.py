@@ -7,7 +7,6 @@ that wait for the one writer.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,21 +22,21 @@ from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
 from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
-from tidemill.server.api import openapi
+from tidemill.server.api import openapi, probes
+from tidemill.server.api.connection import who
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.core import rights, submission
-from tidemill.server.core.dispatcher import Dispatcher, Missing
-from tidemill.server.core.rights import who
-from tidemill.server.core.sync import Bad
-from tidemill.server.database.store import Session, Store
-from tidemill.server.identity.access import IDENTITY
-from tidemill.server.read import pages
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database.readers import Readers
+from tidemill.server.database.store import Store
+from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.identity.access import IDENTITY, Authenticator
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
-from tidemill.server.watch import probes
+from tidemill.server.watch.health import Watched
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
 
-READERS = 3
 WAITERS = 16
 SUBSCRIBERS_MAX = 200
 BEAT_S = 15.0  #: a comment line in a feed that is quiet, so that a dead connection is noticed
@@ -51,32 +50,26 @@ _ENCODER = msgspec.json.Encoder()
 class Api:
     """What handlers share. Made in the event loop's thread, ended by `close`."""
 
-    def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
-        self.store, self.dispatcher = store, dispatcher
-        self.readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+    def __init__(
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        *,
+        authenticator: Authenticator | None = None,
+        broker_up: Callable[[], bool] | None = None,
+    ) -> None:
+        authenticator = authenticator or Authenticator()
+        self.on_refused, self.believed = authenticator.on_refused, authenticator.believes
+        self.watched = Watched(dispatcher, broker_up)
+        self.dispatcher, self.readers = dispatcher, Readers(store)
+        self.session, self.read = self.readers.session, self.readers.read
         self.waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="waiter")
-        self._local = threading.local()
-        self._sessions: list[Session] = []
         self._specs: dict[int, JobSpec] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self.subscribers = 0
-        self.on_refused: Callable[[str, str], None] = lambda _who, _why: None
-        self.believed: Callable[[Identity], bool] = lambda _identity: True
         self.closing = False
-        dispatcher.on_commit = self._wake_from_writer
-
-    def session(self) -> Session:
-        """This thread's connection for reading."""
-        found: Session | None = getattr(self._local, "session", None)
-        if found is None:
-            found = self._local.session = self.store.reader()
-            self._sessions.append(found)
-        return found
-
-    async def read(self, act: Callable[[Session], T]) -> T:
-        """Run in a reader's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.readers, lambda: act(self.session()))
+        dispatcher.writer.listeners.append(self._wake_from_writer)
 
     async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
         """The encoded answer of a route."""
@@ -85,7 +78,7 @@ class Api:
         body = await request.body()
         query = _query(called.query, request)
         at = dict(request.path_params)
-        pool = self.readers if called.reads else self.waiters
+        pool = self.readers.threads if called.reads else self.waiters
         answer = partial(self._answer, called, query, body, at)
         return await self._loop.run_in_executor(pool, answer, identity)
 
@@ -128,10 +121,8 @@ class Api:
 
     def close(self) -> None:
         """End the threads and their connections."""
-        self.readers.shutdown()
         self.waiters.shutdown()
-        for session in self._sessions:
-            session.close()
+        self.readers.close()
 
 
 def make_app(api: Api, pages_: Sequence[Any] = (), error: Callable[..., Any] | None = None) -> Litestar:
@@ -164,7 +155,7 @@ def _log_handler(api: Api) -> Any:
         event: int | None = query.event
         rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
         if not rows:
-            raise Missing(f"there is no job {job}")
+            raise MissingError(f"there is no job {job}")
         await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
         loop = asyncio.get_running_loop()
         number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
@@ -213,9 +204,11 @@ async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncItera
         yield b": changes\n\n"
         while not api.closing and api.believed(identity):
             changed = api.next_change()
-            found, reached = await api.read(partial(pages.changes, after=after, campaign=campaign))
+            found, reached = await api.read(partial(api_pages.changes, after=after, campaign=campaign))
             if owner is not None and found:
-                found = await api.read(partial(pages.changes_owned, found=found, owner=owner, known=owned))
+                found = await api.read(
+                    partial(api_pages.changes_owned, found=found, owner=owner, known=owned)
+                )
             if found:
                 yield b"".join(
                     b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found
@@ -250,10 +243,10 @@ def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
         fields = kind.__struct_fields__
         unknown = next((key for key in pairs if key not in fields), None)
         hint = None if unknown is None else did_you_mean(unknown, fields)
-        raise Bad(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+        raise RequestError(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
     for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
         if isinstance(number, int) and not 0 <= number <= TOP:
-            raise Bad(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
+            raise RequestError(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
     return query
 
 
@@ -263,7 +256,7 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except UNDECODABLE as error:
-        raise Bad(
+        raise RequestError(
             f"{kind.__name__} cannot be read: {error}", hint=submission.hint(str(error), kind)
         ) from error
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tidemill.errors import SiteError, TidemillError
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.core.sync import Conflict
+from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import ErrorReply
 
 BUG = ErrorReply(error="the server has a bug: its log tells more", hint=None)
@@ -14,11 +12,11 @@ BUG = ErrorReply(error="the server has a bug: its log tells more", hint=None)
 def status_of(error: Exception) -> int:
     """The status of HTTP for an error."""
     match error:
-        case Missing():
+        case MissingError():
             return 404
-        case Conflict():
+        case ConflictError():
             return 409
-        case Forbidden():
+        case ForbiddenError():
             return 403
         case SiteError():
             return 503

@@ -14,10 +14,10 @@ from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.audit import traces
 from tidemill.server.core import rights
-from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
-from tidemill.server.core.sync import Bad
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
-from tidemill.server.read import browse, pages
+from tidemill.server.errors import RequestError
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -121,7 +121,7 @@ class Call(NamedTuple):
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row[1] for row in self.session.rows("sites")]
-        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+        return self.dispatcher.site_watch.silent(names)
 
 
 class Route(NamedTuple):
@@ -154,20 +154,20 @@ def _jobs(call: Call) -> JobPage:
         state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
         owner=call.own(Act.READ),
     )  # fmt: skip
-    return pages.jobs(call.session, filters, before=query.before, limit=query.limit)
+    return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit)
 
 
 def _job(call: Call) -> JobDetail:
     rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
-    return pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
+    return api_pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
 
 
 def _failures(call: Call) -> FailurePage:
     query, own = _own_query(call), call.own(Act.READ)
     if own is not None and query.job is None and query.campaign is None:
-        limit = pages.limit_of(query.limit)
-        return browse.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
-    return pages.failures(
+        limit = api_pages.limit_of(query.limit)
+        return web_pages.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
+    return api_pages.failures(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
 
@@ -176,8 +176,8 @@ def _audit(call: Call) -> list[AuditRow]:
     query: AuditQuery = call.query
     rights.check(call.identity, Act.AUDIT, site=query.site)
     if query.batch_id is None and (not query.node or query.at_us is None):
-        raise Bad("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
-    asked = traces.Asked(
+        raise RequestError("name a batch id, or a node and a time", hint="`batch_id`, or `node` with `at_us`")
+    asked = traces.TraceQuestion(
         batch_id=query.batch_id, node=query.node, at_us=query.at_us, site=query.site or call.own(Act.AUDIT)
     )
     return traces.find(call.session, asked)
@@ -187,8 +187,8 @@ def _own_query(call: Call) -> OfCampaignQuery:
     query: OfCampaignQuery = call.query
     rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
     if query.campaign is not None:
-        # Missing, with hints at his own
-        pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
+        # MissingError, with hints at own names
+        api_pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
     if query.job is not None:
         rights.check_jobs(call.session, call.identity, Act.READ, [query.job])
     return query
@@ -196,35 +196,37 @@ def _own_query(call: Call) -> OfCampaignQuery:
 
 def _campaign(call: Call) -> CampaignRow:
     rights.check_campaign(call.session, call.identity, Act.READ, call.at["name"])
-    return pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
+    return api_pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
 
 
 def _campaigns(call: Call) -> list[CampaignRow]:
     query: PageQuery = call.query
-    return pages.campaigns(
+    return api_pages.campaigns(
         call.session, owner=call.own(Act.READ), before=query.before, limit=query.limit or PAGE_MAX
     )
 
 
 def _sites(call: Call) -> list[SiteRow]:
     own = call.own(Act.SITES)
-    return [each for each in pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
+    return [each for each in api_pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
 
 
 def _applications(call: Call) -> list[SiteApplication]:
     own = call.own(Act.SITES)
-    return [each for each in pages.applications(call.session) if own in (None, each.site)]
+    return [each for each in api_pages.applications(call.session) if own in (None, each.site)]
 
 
 def _allocations(call: Call) -> list[AllocationRow]:
     query: SiteQuery = call.query
     rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
-    return pages.allocations(call.session, site=query.site or call.own(Act.ALLOCATIONS), limit=query.limit)
+    return api_pages.allocations(
+        call.session, site=query.site or call.own(Act.ALLOCATIONS), limit=query.limit
+    )
 
 
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
-    return pages.outputs(
+    return api_pages.outputs(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
 
@@ -251,7 +253,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/outputs", "Delivered files, newest first", OfCampaignQuery, None, OutputPage, _outputs, Act.READ),
     Route(
         "GET", "/v1/counts", "Jobs by state, and sums", NoQuery, None, Counts,
-        lambda call: browse.counts(call.session, call.own(Act.READ)), Act.READ,
+        lambda call: web_pages.counts(call.session, call.own(Act.READ)), Act.READ,
     ),
     Route("GET", "/v1/changes", "State changes as server-sent events", ChangesQuery, None, None, None, Act.READ),
     Route("GET", "/v1/sites", "Sites", NoQuery, None, list[SiteRow], _sites, Act.SITES),

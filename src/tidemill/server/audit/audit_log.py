@@ -26,7 +26,7 @@ import msgspec
 from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.model.identity import Act, Identity
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import LeaseOrder, SyncRequest
 
 FOLDER = "audit"
@@ -44,7 +44,7 @@ _LOG = log.Log("audit")
 _ENCODER = msgspec.json.Encoder()
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class AuditNote(msgspec.Struct, kw_only=True):
     """A note."""
 
     role: str
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, kw_only=True):
     facts: dict[str, Any]
 
 
-class Line(Entry, kw_only=True):
+class AuditLine(AuditNote, kw_only=True):
     """A note as it stands in the log. `o`: highest number of a note of the database up to here."""
 
     n: int
@@ -77,17 +77,17 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     head: str
 
 
-def note(work: Work, identity: Identity, act: Act, on: str, **facts: Any) -> None:
+def note(work: UnitOfWork, identity: Identity, act: Act, on: str, **facts: Any) -> None:
     """Have a change told in the log if and only if its transaction is committed."""
     number = int(work.session.rows("take_numbers", name="next_audit", count=1)[0][0]) - 1
     body = _ENCODER.encode(entry(identity, act, on, **facts))
     work.session.run("insert_audit", id=number, at_us=work.now_us, body=body)
 
 
-def entry(identity: Identity, act: str, on: str, **facts: Any) -> Entry:
+def entry(identity: Identity, act: str, on: str, **facts: Any) -> AuditNote:
     """A note of what somebody did."""
     short = {key: _short(each) if isinstance(each, str) else each for key, each in facts.items()}
-    return Entry(
+    return AuditNote(
         role=identity.role, name=_short(identity.name), via=identity.via, subject=_short(identity.subject),
         credential=_short(identity.credential), act=str(act), on=_short(on), facts=short,
     )  # fmt: skip
@@ -141,7 +141,7 @@ class AuditLog:
             self._refusals += 1
             self._refused.append((_short(who), _short(why)))
 
-    def _take_refusals(self, now_us: int) -> list[Entry]:
+    def _take_refusals(self, now_us: int) -> list[AuditNote]:
         minute = now_us // 60_000_000
         if not self._refusals or minute == self._minute:
             return []
@@ -159,7 +159,7 @@ class AuditLog:
 
     # ---- append --------------------------------------------------------------------------------------------------
 
-    def append(self, notes: list[tuple[int, int, bytes]], *own: Entry) -> int:
+    def append(self, notes: list[tuple[int, int, bytes]], *own: AuditNote) -> int:
         """Write notes (number, time, encoded Entry), the server's own and what was refused; durable on return. The
         number of lines that the log has. Raises SiteError when the disk refuses: then nothing of it counts as told."""
         now_us = self._now_us()
@@ -169,7 +169,7 @@ class AuditLog:
             lines: dict[str, list[bytes]] = {}
             for number, at_us, body in notes:
                 if number > self._o:
-                    self._line(lines, at_us, msgspec.json.decode(body, type=Entry), number)
+                    self._line(lines, at_us, msgspec.json.decode(body, type=AuditNote), number)
             for each in [*own, *self._take_refusals(now_us)]:
                 self._line(lines, now_us, each, self._o)
             try:
@@ -180,11 +180,11 @@ class AuditLog:
                 raise SiteError(f"audit log in `{self._place}` cannot be written: {error}") from error
             return self._n
 
-    def _line(self, lines: dict[str, list[bytes]], at_us: int, told: Entry, number: int) -> None:
+    def _line(self, lines: dict[str, list[bytes]], at_us: int, told: AuditNote, number: int) -> None:
         at = clock.utc_text(at_us)
         self._file = max(self._file, f"{at[:7]}.jsonl")  # a clock that goes back opens no older file
         self._n, self._o = self._n + 1, max(self._o, number)
-        line = Line(
+        line = AuditLine(
             **msgspec.structs.asdict(told), n=self._n, at=at, o=self._o, prev=self._prev, torn=self._torn
         )
         text = _ENCODER.encode(line)
@@ -203,12 +203,12 @@ class AuditLog:
             _sync_directory(self._place)
             _LOG.info("audit.head", lines=self._n, head=self._prev, file=name)
 
-    def join(self, write: Callable[[Callable[[Work], int]], int]) -> None:
+    def join(self, write: Callable[[Callable[[UnitOfWork], int]], int]) -> None:
         """Before the first change: a database that is older than the log, put back from a copy or made anew, would give
         numbers a second time, and their notes would count as told. It goes on behind the log's. `write`: a transaction.
         """
 
-        def go_on(work: Work) -> int:
+        def go_on(work: UnitOfWork) -> int:
             take = partial(work.session.rows, "take_numbers", name="next_audit")
             behind = self._o + 1 - int(take(count=0)[0][0])
             if behind > 0:
@@ -247,12 +247,12 @@ class AuditLog:
         return [path.name for path in gone]
 
 
-def _refusal(who: str, why: str) -> Entry:
+def _refusal(who: str, why: str) -> AuditNote:
     return _system("refused", who, why=why)
 
 
-def _system(act: str, on: str, **facts: Any) -> Entry:
-    return Entry(role="", name="", via="", subject="", credential="", act=act, on=on, facts=facts)
+def _system(act: str, on: str, **facts: Any) -> AuditNote:
+    return AuditNote(role="", name="", via="", subject="", credential="", act=act, on=on, facts=facts)
 
 
 def _last_number(path: Path) -> int:
@@ -289,9 +289,9 @@ def _end_line(path: Path) -> None:
             file.write(b"\n")
 
 
-def _parsed(text: bytes) -> Line | None:
+def _parsed(text: bytes) -> AuditLine | None:
     try:
-        return msgspec.json.decode(text, type=Line)
+        return msgspec.json.decode(text, type=AuditLine)
     except UNDECODABLE:
         return None
 
@@ -367,7 +367,7 @@ def _altered(where: str, why: str) -> SiteError:
     )
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class SyncTally(msgspec.Struct, frozen=True, kw_only=True):
     """What the syncs of a site did since they were last told. `told_us` and `epoch`: when that was, and of whom."""
 
     told_us: int = 0
@@ -386,17 +386,17 @@ class SyncTallies:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tally] = {}
-        self._staged: dict[str, Tally] = {}
+        self._kept: dict[str, SyncTally] = {}
+        self._staged: dict[str, SyncTally] = {}
 
-    def note(self, work: Work, identity: Identity, request: SyncRequest) -> None:
+    def note(self, work: UnitOfWork, identity: Identity, request: SyncRequest) -> None:
         """Count a sync; tell it with those before, if the last note is old or another agent speaks for the site."""
         site = request.site
         leases = [
             order for order in work.new_orders(work.memory.site_ids[site]) if isinstance(order, LeaseOrder)
         ]
-        before = self._staged.get(site) or self._kept.get(site) or Tally()
-        now = Tally(
+        before = self._staged.get(site) or self._kept.get(site) or SyncTally()
+        now = SyncTally(
             told_us=before.told_us, epoch=before.epoch, syncs=before.syncs + 1,
             reports=before.reports + len(request.reports), leases=before.leases + len(leases),
             events=before.events + sum(order.count for order in leases),
@@ -408,7 +408,7 @@ class SyncTallies:
                 work, identity, Act.SYNC, f"site {site}", epoch=request.epoch, host=request.host, syncs=now.syncs,
                 reports=now.reports, leases=now.leases, events=now.events,
             )  # fmt: skip
-            now = Tally(told_us=work.now_us, epoch=request.epoch)
+            now = SyncTally(told_us=work.now_us, epoch=request.epoch)
         self._staged[site] = now
 
     def settle(self) -> None:

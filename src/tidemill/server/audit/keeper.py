@@ -1,41 +1,42 @@
-"""Moves notes from the database into the audit log, and forgets what has had its time."""
+"""Moves notes from the database into the audit log, and removes lines that are older than they are kept."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from tidemill import clock, log
-from tidemill.config.server import ServerConfig
 from tidemill.errors import SiteError
-from tidemill.server.api.app import Api
 from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import NOTES_MAX, AuditLog
+from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 
 MOVE_S = 1.0
 HOUR_S = 3600.0
 _LOG = log.Log("audit")
+Write = Callable[
+    [Callable[[UnitOfWork], None]], None
+]  #: runs something in a transaction and waits for its commit
 
 
 class Keeper:
-    """Of one server."""
+    """Keeps a server's audit log: its lines are written soon and durably, and removed after `kept_s`."""
 
-    def __init__(self, api: Api, audit: AuditLog, config: ServerConfig) -> None:
-        self._api, self._audit = api, audit
-        self._kept_s = config.roles.audit_kept_s
+    def __init__(self, readers: Readers, write: Write, audit: AuditLog, *, kept_s: float) -> None:
+        self._readers, self._write, self._audit, self._kept_s = readers, write, audit, kept_s
         self._pruned_s = float("-inf")
 
     async def run(self) -> None:
-        """Until it is canceled."""
-        loop = asyncio.get_running_loop()
+        """Move and remove until canceled."""
         while True:
             await asyncio.sleep(MOVE_S)
             try:
-                await self._api.read(self.move)
+                await self._readers.read(self.move)
                 if clock.monotonic_s() - self._pruned_s >= HOUR_S:
                     self._pruned_s = clock.monotonic_s()
-                    await loop.run_in_executor(self._api.waiters, self._hourly)
+                    await asyncio.to_thread(self._prune)
             except SiteError as error:
                 _LOG.warning(
                     "audit.unwritten", error=error.message, hint="the database keeps the notes meanwhile"
@@ -44,7 +45,7 @@ class Keeper:
                 _LOG.error("audit.unwritten", error=repr(error))
 
     def move(self, session: Session) -> None:
-        """What the database has, to the log: durable there before the database forgets it."""
+        """Append to the log what the database has; durable there before it is deleted here."""
         while True:
             rows = session.rows("audit_pending", limit=NOTES_MAX)
             lines = self._audit.append([(number, at_us, bytes(body)) for number, at_us, body in rows])
@@ -52,15 +53,15 @@ class Keeper:
                 return
             last = rows[-1][0]
 
-            def told(work: Work, last: int = last, lines: int = lines) -> None:
+            def told(work: UnitOfWork, last: int = last, lines: int = lines) -> None:
                 work.session.run("delete_audit", id=last)
                 work.session.run("set_audit_lines", lines=lines)
 
-            self._api.dispatcher.write(told)
+            self._write(told)
 
-    def _hourly(self) -> None:
+    def _prune(self) -> None:
         self._audit.prune(self._kept_s)
         before_us = min(clock.now_us() - int(self._kept_s * 1e6), self._audit.begins_us())
-        self._api.dispatcher.write(lambda work: traces.prune(work, before_us))
+        self._write(lambda work: traces.prune(work, before_us))
         lines, head = self._audit.head
         _LOG.info("audit.head", lines=lines, head=head)

@@ -12,7 +12,7 @@ import msgspec
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import AllocationReport, AppOffer, AuditRow, RanRange, RanReport
 
 HOSTS_MAX = 10_000
@@ -22,7 +22,7 @@ _ENCODER = msgspec.json.Encoder()
 _RAN = msgspec.json.Decoder(list[RanRange])
 
 
-def keep_allocation(work: Work, site: Site, report: AllocationReport) -> None:
+def keep_allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> None:
     """Where and when an allocation is. The last report of a name counts."""
     hosts = [clean(each, 256) for each in report.hosts[:HOSTS_MAX] if each and " " not in each]
     name = clean(report.name)
@@ -32,13 +32,13 @@ def keep_allocation(work: Work, site: Site, report: AllocationReport) -> None:
     )  # fmt: skip
 
 
-def keep_ran(work: Work, site: Site, report: RanReport) -> None:
+def keep_ran(work: UnitOfWork, site: Site, report: RanReport) -> None:
     """What pilots of an allocation have recorded."""
     body = _ENCODER.encode(report.ran)
     work.change_rows["insert_ran"].append((site.id, clean(report.allocation), work.now_us, body))
 
 
-def keep_offers(work: Work, site: Site, offers: Iterable[AppOffer]) -> None:
+def keep_offers(work: UnitOfWork, site: Site, offers: Iterable[AppOffer]) -> None:
     """Since when a site's applications are what they are: those that differ from what it offered before."""
     new = [
         (site.id, clean(each.name), work.now_us, clean(each.version), clean(each.digest))
@@ -49,13 +49,13 @@ def keep_offers(work: Work, site: Site, offers: Iterable[AppOffer]) -> None:
     work.session.many("insert_approved", new)
 
 
-def prune(work: Work, before_us: int) -> None:
+def prune(work: UnitOfWork, before_us: int) -> None:
     """Forget what is from before that time."""
     work.session.run("prune_ran", before=before_us)
     work.session.run("prune_placements", before=before_us)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Which allocations: of an id of the batch system, or of a node at a time. `site`: only of this one."""
 
     batch_id: str | None = None
@@ -64,7 +64,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     site: str | None = None
 
 
-def find(session: Session, asked: Asked) -> list[AuditRow]:
+def find(session: Session, asked: TraceQuestion) -> list[AuditRow]:
     """Every job that ran there, newest allocation first; one in which nothing ran has a row without a job."""
     names: dict[int, str] = dict(session.rows("site_names"))
     rows: list[AuditRow] = []
@@ -79,7 +79,7 @@ def find(session: Session, asked: Asked) -> list[AuditRow]:
     return rows
 
 
-def _placements(session: Session, asked: Asked) -> list[Any]:
+def _placements(session: Session, asked: TraceQuestion) -> list[Any]:
     if asked.batch_id is not None:
         rows = session.rows("placements_of_batch", batch_id=asked.batch_id, limit=ALLOCATIONS_MAX)
         return [row for row in rows if asked.at_us is None or _covers(row, asked.at_us)]

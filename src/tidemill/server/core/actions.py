@@ -1,22 +1,153 @@
-"""What owners and operators do to jobs: cancel, retry, ask for a payload's output. Works on a `Work`."""
+"""What owners and operators do: cancel and retry jobs, drain a site, ask for a payload's output.
+
+A cancel or retry that comes with a key counts once: what was answered is kept in the transaction that ended it.
+Messages come twice, and clients ask again when they heard no answer. Without this the second `retry` would start what
+has failed since, and the second `cancel` would end what was retried since.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
+import msgspec
+
+from tidemill.model.identity import Act, Identity
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core import ending, submission, sync
-from tidemill.server.database.rows import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, Job, clean
-from tidemill.server.database.work import Work
-from tidemill.wire.api import DeliverOrder, DrainOrder, DrainRequest, FetchLogOrder
+from tidemill.server.audit import audit_log
+from tidemill.server.core import ending, leasing, site_records, submission
+from tidemill.server.core.submission import KEY_MAX
+from tidemill.server.core.writer import Writer
+from tidemill.server.database.rows import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, StoredJob, clean
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import ConflictError, MissingError, RequestError
+from tidemill.wire.api import (
+    ActionReply,
+    ActionRequest,
+    DeliverOrder,
+    DrainOrder,
+    DrainRequest,
+    FetchLogOrder,
+)
 
 PIECE = 5_000  #: jobs per transaction, so that a large campaign does not hold up everybody else
 LOG_REQUESTS_KEPT = 1_000
+ANSWERS_KEPT_US = 30 * 86_400_000_000
+NUMBER_MAX = 2**62
 CANCELABLE = (WAITING, RUNNING)
 RETRIABLE = (PARTIAL, FAILED, CANCELED)
+Change = Callable[[UnitOfWork, list[int]], int]  #: changes jobs by their ids; returns how many it changed
+_ENCODER = msgspec.json.Encoder()
 
 
-def members(work: Work, campaign: int, states: Iterable[int], after: int) -> list[int]:
+class ActionKey(NamedTuple):
+    """The key of a cancel or retry, as its sender's own, and what it stands for."""
+
+    key: str
+    digest: bytes
+
+
+def act_in_pieces(
+    writer: Writer,
+    request: ActionRequest,
+    change: Change,
+    *,
+    states: tuple[int, ...],
+    by: tuple[Identity, Act],
+) -> ActionReply:
+    """Change the jobs that are named, or those of a campaign in these states, PIECE of them in each transaction.
+
+    Raises RequestError, MissingError, or ConflictError for a key that was used for another action.
+    """
+    if (request.campaign is None) == (not request.jobs):
+        raise RequestError("name either jobs or a campaign")
+    key = _key_of(request, *by)
+    named = sorted(set(request.jobs))
+    writer.write(partial(check_exist, jobs=named))
+
+    def piece(work: UnitOfWork, so_far: ActionReply, after: int) -> tuple[ActionReply, int | None]:
+        known = _known(work, key) if after == 0 else None
+        if known is not None:
+            return known, None
+        if request.campaign is None:
+            jobs = named[bisect_right(named, after) :][:PIECE]
+        else:
+            jobs = members(work, campaign_id(work, request.campaign), states, after)
+        done = change(work, jobs) if jobs else 0
+        if done:
+            on = f"jobs {IntervalSet((each, each + 1) for each in jobs)}"
+            if request.campaign is not None:
+                on = f"campaign {request.campaign}"
+            audit_log.note(work, *by, on, changed=done, reason=request.reason)
+        reply = ActionReply(changed=so_far.changed + done, unchanged=so_far.unchanged + len(jobs) - done)
+        if jobs and jobs[-1:] != named[-1:]:
+            return reply, jobs[-1]
+        _keep_answer(work, key, reply)
+        return reply, None
+
+    reply, after = ActionReply(changed=0, unchanged=0), 0
+    while True:
+        reply, last = writer.write(partial(piece, so_far=reply, after=after))
+        if last is None:
+            return reply
+        after = last
+
+
+def _key_of(request: ActionRequest, identity: Identity, act: Act) -> ActionKey | None:
+    """None without a key. Raises RequestError."""
+    if not request.key:
+        return None
+    if len(request.key) > KEY_MAX or "\0" in request.key:
+        raise RequestError(f"key `{request.key[:50]}` is longer than {KEY_MAX}")
+    content = _ENCODER.encode([act, request])
+    return ActionKey(f"{identity.role}/{identity.name}/{request.key}", hashlib.sha256(content).digest())
+
+
+def _known(work: UnitOfWork, key: ActionKey | None) -> ActionReply | None:
+    """What was answered to the key. Raises ConflictError if that was for other content."""
+    rows = [] if key is None else work.session.rows("act_by_key", key=key.key)
+    if key is None or not rows:
+        return None
+    digest, changed, unchanged = rows[0]
+    if bytes(digest) != key.digest:
+        raise ConflictError(
+            f"key `{key.key.partition('/')[2].partition('/')[2]}` was used for another cancel or retry",
+            hint="a new request needs a new key",
+        )
+    return ActionReply(changed=int(changed), unchanged=int(unchanged), repeated=True)
+
+
+def _keep_answer(work: UnitOfWork, key: ActionKey | None, reply: ActionReply) -> None:
+    if key is None:
+        return
+    work.session.run(
+        "insert_act", key=key.key, digest=key.digest, changed=reply.changed, unchanged=reply.unchanged,
+        now_us=work.now_us,
+    )  # fmt: skip
+    work.session.run("prune_acts", before_us=work.now_us - ANSWERS_KEPT_US)
+
+
+def campaign_id(work: UnitOfWork, name: str) -> int:
+    """The campaign's number. Raises MissingError."""
+    rows = work.session.rows("campaign_by_name", name=name)
+    if not rows:
+        raise MissingError(f"there is no campaign `{name}`")
+    return int(rows[0][0])
+
+
+def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
+    """Raises MissingError unless all of these jobs exist."""
+    if not all(0 < each < NUMBER_MAX for each in jobs):
+        raise MissingError(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
+    missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
+    if missing:
+        raise MissingError(f"there is no job {min(missing)}")
+
+
+def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) -> list[int]:
     """The next jobs of a campaign in these states, by id, at most PIECE."""
     kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
     wanted = set(states)
@@ -30,7 +161,7 @@ def members(work: Work, campaign: int, states: Iterable[int], after: int) -> lis
     return sorted(found)[:PIECE]
 
 
-def cancel(work: Work, jobs: Sequence[int], reason: str, *, half_life_s: float) -> int:
+def cancel(work: UnitOfWork, jobs: Sequence[int], reason: str, *, half_life_s: float) -> int:
     """Cancel jobs that have not ended; how many that were."""
     work.load(jobs)
     work.load_leases(jobs)
@@ -44,7 +175,7 @@ def cancel(work: Work, jobs: Sequence[int], reason: str, *, half_life_s: float) 
     return changed
 
 
-def retry(work: Work, jobs: Sequence[int], *, half_life_s: float) -> int:
+def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """Let jobs that ended without success run again; how many that were.
 
     Done events stay done, unless outputs were kept for them: these are delivered or gone, so the job starts again. A
@@ -60,7 +191,7 @@ def retry(work: Work, jobs: Sequence[int], *, half_life_s: float) -> int:
     return changed
 
 
-def _again(work: Work, job: Job) -> bool:
+def _again(work: UnitOfWork, job: StoredJob) -> bool:
     spec = work.spec(job)
     waits, why = submission.resolve_after(work, spec, index=0, upto=job.id - 1)
     if why:
@@ -94,7 +225,7 @@ def _again(work: Work, job: Job) -> bool:
     return True
 
 
-def drain(work: Work, name: str, request: DrainRequest) -> bool | None:
+def drain(work: UnitOfWork, name: str, request: DrainRequest) -> bool | None:
     """Drain or resume a site, and order it so; whether that changed anything, None if no such site has joined."""
     site = work.memory.sites.get(work.memory.site_ids.get(name, 0))
     if site is None or not site.epoch:
@@ -106,18 +237,18 @@ def drain(work: Work, name: str, request: DrainRequest) -> bool | None:
     work.session.run("update_drain", id=site.id, drained=site.drained, reason=reason)
     work.order(site.id, DrainOrder, drain=request.drain, reason=reason)
     work.flush()
-    sync.keep_sites(work)
+    site_records.keep_sites(work)
     return True
 
 
-def _finish(work: Work, half_life_s: float) -> None:
+def _finish(work: UnitOfWork, half_life_s: float) -> None:
     ending.pass_on(work)
-    sync.charge(work, half_life_s)
+    leasing.charge(work, half_life_s)
     work.flush()
-    sync.keep_sites(work)
+    site_records.keep_sites(work)
 
 
-def ask_log(work: Work, number: int, event: int | None) -> int | None:
+def ask_log(work: UnitOfWork, number: int, event: int | None) -> int | None:
     """Ask the site that last had a job (or this event) for the output; the request's number, None if no site had it."""
     work.load([number])
     job = work.jobs[number]
@@ -129,5 +260,5 @@ def ask_log(work: Work, number: int, event: int | None) -> int | None:
     work.session.run("prune_log_requests", before=request - LOG_REQUESTS_KEPT)
     work.order(site, FetchLogOrder, request=request, job=job.id, event=event)
     work.flush()
-    sync.keep_sites(work)
+    site_records.keep_sites(work)
     return request

@@ -1,6 +1,6 @@
 """How jobs end, and what follows from it: orders to sites, and the jobs that come after them.
 
-Every end of a job goes through `end`, whichever way it came. Works on a `Work`; writes nothing itself.
+Every end of a job goes through `end`, whichever way it came. Works on a `UnitOfWork`; writes nothing itself.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tidemill.server.database.rows import (
     RUNNING,
     SETTLED,
     WAITING,
-    Job,
-    Lease,
+    StoredJob,
+    StoredLease,
     clean,
 )
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import CancelOrder, DeliverOrder, ForgetOrder
 
 EVIDENCE_JOB_MAX = 1_000  #: failures kept per job; more are only counted
 
 
-def settle(work: Work, job: Job) -> None:
+def settle(work: UnitOfWork, job: StoredJob) -> None:
     """Give a job the state that its counts of events call for; call it after every change of its sets."""
     if job.state > RUNNING or job.delivering:
         return
@@ -51,7 +51,7 @@ def settle(work: Work, job: Job) -> None:
         open_again(work, job)
 
 
-def open_again(work: Work, job: Job) -> None:
+def open_again(work: UnitOfWork, job: StoredJob) -> None:
     """WAITING or RUNNING, and ready to be leased if it has free events."""
     work.enter(job, RUNNING if job.n_done or job.n_failed or job.n_leased else WAITING)
     free = job.events - job.n_done - job.n_failed - job.n_leased
@@ -59,14 +59,19 @@ def open_again(work: Work, job: Job) -> None:
     work.touch(job)
 
 
-def finish(work: Work, job: Job) -> None:
+def finish(work: UnitOfWork, job: StoredJob) -> None:
     """Every event is kept or failed, and outputs are delivered."""
     job.reason = _failed_text(job) if job.n_failed else ""
     end(work, job, PARTIAL if job.n_failed else COMPLETED)
 
 
 def fail(
-    work: Work, job: Job, reason: str, *, evidence: Evidence | None = None, keep_files: bool = False
+    work: UnitOfWork,
+    job: StoredJob,
+    reason: str,
+    *,
+    evidence: Evidence | None = None,
+    keep_files: bool = False,
 ) -> None:
     """End a job that cannot go on. `keep_files`: its outputs stay at the site, so that delivery can be tried again."""
     job.reason = clean(reason)
@@ -77,14 +82,14 @@ def fail(
     end(work, job, FAILED, forget=not keep_files)
 
 
-def cancel(work: Work, job: Job, reason: str) -> None:
+def cancel(work: UnitOfWork, job: StoredJob, reason: str) -> None:
     """End a job because its owner wants so."""
     job.reason = clean(reason)
     _stop(work, job)
     end(work, job, CANCELED)
 
 
-def end(work: Work, job: Job, state: int, *, forget: bool = True) -> None:
+def end(work: UnitOfWork, job: StoredJob, state: int, *, forget: bool = True) -> None:
     """Put a job into a final state; tell the sites that had it; remember it for the jobs that come after it."""
     work.enter(job, state)
     job.ended_us = work.now_us
@@ -95,7 +100,7 @@ def end(work: Work, job: Job, state: int, *, forget: bool = True) -> None:
     work.ended.append(job.id)
 
 
-def complete(work: Work, job: Job, lease: Lease) -> None:
+def complete(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> None:
     """The only event of a job is done, and it keeps no outputs: by far the most frequent end. The long way, by `settle`
     and `finish`, comes to the same."""
     job.n_done, job.done, job.n_leased, job.leased, job.refusals = 1, "0", 0, "", 0
@@ -107,7 +112,7 @@ def complete(work: Work, job: Job, lease: Lease) -> None:
     work.ended.append(job.id)
 
 
-def _forget(work: Work, job: Job) -> None:
+def _forget(work: UnitOfWork, job: StoredJob) -> None:
     if job.attempts == 1:
         work.order(job.site, ForgetOrder, job=job.id)
     elif job.attempts:
@@ -115,7 +120,7 @@ def _forget(work: Work, job: Job) -> None:
             work.order(site, ForgetOrder, job=job.id)
 
 
-def _stop(work: Work, job: Job) -> None:
+def _stop(work: UnitOfWork, job: StoredJob) -> None:
     """Cancel a job at every site that may still run it or keep outputs of it."""
     if not job.attempts:
         return
@@ -132,7 +137,7 @@ def _stop(work: Work, job: Job) -> None:
     work.keep_sets(job)
 
 
-def rest_of(work: Work, job: Job, lease: Lease) -> list[tuple[int, int]]:
+def rest_of(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> list[tuple[int, int]]:
     """The events that an active lease still holds. Active leases of a job hold no event together."""
     pieces = work.sets(job).leased.within(lease.first, lease.end)
     if not lease.part:
@@ -142,9 +147,9 @@ def rest_of(work: Work, job: Job, lease: Lease) -> list[tuple[int, int]]:
 
 
 def take(
-    work: Work,
-    job: Job,
-    lease: Lease,
+    work: UnitOfWork,
+    job: StoredJob,
+    lease: StoredLease,
     events: Iterable[tuple[int, int]],
     *,
     emptied: tuple[int, str] = (SETTLED, ""),
@@ -161,7 +166,9 @@ def take(
     return held
 
 
-def give_back(work: Work, job: Job, lease: Lease, reason: str, *, state: int = RELEASED) -> None:
+def give_back(
+    work: UnitOfWork, job: StoredJob, lease: StoredLease, reason: str, *, state: int = RELEASED
+) -> None:
     """End a lease: what it held is free again."""
     take(work, job, lease, [(lease.first, lease.end)], emptied=(state, clean(reason)))
     work.keep_sets(job)
@@ -175,11 +182,11 @@ class Where(NamedTuple):
     events: int = 0
 
 
-def _failed_text(job: Job) -> str:
+def _failed_text(job: StoredJob) -> str:
     return f"{job.n_failed} event{'' if job.n_failed == 1 else 's'} failed"
 
 
-def record(work: Work, job: Job, evidence: Evidence, *, where: Where, final: bool) -> None:
+def record(work: UnitOfWork, job: StoredJob, evidence: Evidence, *, where: Where, final: bool) -> None:
     """Keep evidence of a failure within the limit per job; count it always."""
     campaign = work.campaign_of(job)
     work.failures[(campaign, str(evidence.failure))] += 1
@@ -196,7 +203,7 @@ def record(work: Work, job: Job, evidence: Evidence, *, where: Where, final: boo
 # ---- jobs that come after others -------------------------------------------------------------------------------
 
 
-def pass_on(work: Work) -> None:
+def pass_on(work: UnitOfWork) -> None:
     """Free or fail the jobs that come after those that have ended; goes on until nothing more ends."""
     if work.memory.waited_for is None:
         work.memory.waited_for = bool(work.session.rows("deps_any"))
@@ -214,7 +221,7 @@ def pass_on(work: Work) -> None:
         _pass_on_campaigns(work, fresh)
 
 
-def _pass_on_campaigns(work: Work, ended: list[int]) -> None:
+def _pass_on_campaigns(work: UnitOfWork, ended: list[int]) -> None:
     for campaign in sorted({work.campaign_of(work.jobs[each]) for each in ended}):
         rows = work.session.rows("deps_on_campaign", campaign=campaign)
         if not rows:
@@ -229,7 +236,7 @@ def _pass_on_campaigns(work: Work, ended: list[int]) -> None:
                 _over(work, work.jobs[waiting], (0, campaign), why)
 
 
-def oldest(work: Work, campaign: int, states: Iterable[int]) -> int | None:
+def oldest(work: UnitOfWork, campaign: int, states: Iterable[int]) -> int | None:
     """The lowest id of a campaign's jobs in these states, as they will be after this transaction."""
     wanted = set(states)
     kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
@@ -247,7 +254,7 @@ def oldest(work: Work, campaign: int, states: Iterable[int]) -> int | None:
     return best
 
 
-def _first_stored(work: Work, leg: tuple[int, int, int], wanted: set[int], after: int) -> int:
+def _first_stored(work: UnitOfWork, leg: tuple[int, int, int], wanted: set[int], after: int) -> int:
     """The first stored job of a leg after an id whose state is not changed by this transaction; -1 if there is none."""
     kind, state, site = leg
     while rows := work.session.rows(
@@ -261,7 +268,7 @@ def _first_stored(work: Work, leg: tuple[int, int, int], wanted: set[int], after
     return -1
 
 
-def _over(work: Work, job: Job, on: tuple[int, int], why: str) -> None:
+def _over(work: UnitOfWork, job: StoredJob, on: tuple[int, int], why: str) -> None:
     work.change_rows["delete_deps"].append((job.id, *on))
     if job.state != WAITING:
         return
@@ -272,7 +279,7 @@ def _over(work: Work, job: Job, on: tuple[int, int], why: str) -> None:
         open_again(work, job)
 
 
-def _why(number: int, job: Job) -> str:
+def _why(number: int, job: StoredJob) -> str:
     text = "was canceled" if job.state == CANCELED else "failed"
     return f"job {number}, which it comes after, {text}" + (f": {job.reason}" if job.reason else "")
 

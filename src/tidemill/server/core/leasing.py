@@ -12,9 +12,18 @@ import msgspec
 
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.core import ending, matching
-from tidemill.server.core.matching import Candidate, Claim, Range
-from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, Job, Kind, Lease, Site, free_of
-from tidemill.server.database.work import Work
+from tidemill.server.core.matching import Candidate, Claim, LeaseRange
+from tidemill.server.database.rows import (
+    ACTIVE,
+    RUNNING,
+    WAITING,
+    JobKind,
+    Site,
+    StoredJob,
+    StoredLease,
+    free_of,
+)
+from tidemill.server.database.unit_of_work import UnitOfWork
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 _JOB_INPUT = "job:"
@@ -27,14 +36,14 @@ class _Queue(msgspec.Struct):
     campaign: int
     shares: float
     used_core_s: float
-    kinds: list[Kind]
+    kinds: list[JobKind]
     after: tuple[int, int] | None = (
         -(2**62),
         0,
     )  #: rank and id up to which its jobs were looked at; None = all were
 
 
-def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
+def lease(work: UnitOfWork, site: Site, ranges_max: int, half_life_s: float) -> bool:
     """Lease what the site wants, at most `ranges_max` ranges; whether there was more for it. Payloads that span nodes
     wait long for nodes, so that they have a budget of their own."""
     capacity = site.capacity
@@ -46,7 +55,7 @@ def lease(work: Work, site: Site, ranges_max: int, half_life_s: float) -> bool:
     return more or more_wide
 
 
-def _lease(work: Work, site: Site, wanted: int, half_life_s: float, *, wide: bool) -> tuple[int, bool]:
+def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wide: bool) -> tuple[int, bool]:
     """Ranges that may still be leased, and whether there was more."""
     want_core_s, more = matching.wanted_core_s(site, wide=wide), False
     if want_core_s <= 0:
@@ -73,9 +82,9 @@ def _lease(work: Work, site: Site, wanted: int, half_life_s: float, *, wide: boo
     return wanted, more and want_core_s > 0
 
 
-def _queues(work: Work, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
+def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
     kinds = work.memory.kinds
-    by_campaign: dict[int, dict[int, Kind]] = defaultdict(dict)
+    by_campaign: dict[int, dict[int, JobKind]] = defaultdict(dict)
     for number, state, _, _ in work.session.rows("counts"):
         if state not in (WAITING, RUNNING) or bool(kinds[number].nodes) is not wide:
             continue
@@ -92,7 +101,7 @@ def _queues(work: Work, site: Site, half_life_s: float, *, wide: bool) -> list[_
     ]  # fmt: skip
 
 
-def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
+def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
     """The campaign's next jobs for the site, after those that were looked at before, which are all leased by now."""
     jobs = _next_jobs(work, site, queue, window)
     specs = work.specs(job.spec for job in jobs)
@@ -118,13 +127,13 @@ def _claim(work: Work, site: Site, queue: _Queue, window: int) -> Claim:
     return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
 
 
-def _next_jobs(work: Work, site: Site, queue: _Queue, window: int) -> list[Job]:
+def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
     """By rank and id, from several scans. Where one of them was cut short, the others may not be followed further."""
     if queue.after is None:
         return []
     rank, number = queue.after
     limit = max(16, -(-window // len(queue.kinds)))
-    jobs: list[Job] = []
+    jobs: list[StoredJob] = []
     ends: list[tuple[int, int]] = []
     for kind in queue.kinds:
         for place in (0, site.id):
@@ -142,7 +151,7 @@ def _next_jobs(work: Work, site: Site, queue: _Queue, window: int) -> list[Job]:
     return [job for job in jobs if job.ready]
 
 
-def _elsewhere(work: Work, job: Job) -> bool:
+def _elsewhere(work: UnitOfWork, job: StoredJob) -> bool:
     """Whether a site that has not refused the job could take it."""
     if job.place:
         return False
@@ -154,7 +163,7 @@ def _elsewhere(work: Work, job: Job) -> bool:
     )
 
 
-def _write(work: Work, site: Site, ranges: list[Range]) -> None:
+def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
     if not ranges:
         return
     specs = _resolved(work, [work.jobs[each.job] for each in ranges])
@@ -172,7 +181,7 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
     for each in ranges:
         job = work.jobs[each.job]
         cores = slots[job.kind]
-        lease = Lease(
+        lease = StoredLease(
             job.id, number, site.id, each.first, each.count, ACTIVE, work.now_us, None, "", cores,
             each.core_s / each.count / cores, "",
         )  # fmt: skip
@@ -201,7 +210,7 @@ def _write(work: Work, site: Site, ranges: list[Range]) -> None:
         _leased(work, site, job, outputs[key])
 
 
-def _leased(work: Work, site: Site, job: Job, has_outputs: bool) -> None:
+def _leased(work: UnitOfWork, site: Site, job: StoredJob, has_outputs: bool) -> None:
     if job.state != RUNNING:
         work.enter(job, RUNNING)
         job.started_us = job.started_us or work.now_us
@@ -233,10 +242,10 @@ def job_input(url: str) -> tuple[int, str] | None:
     return int(number), name
 
 
-def _resolved(work: Work, jobs: list[Job]) -> dict[int, JobSpec]:
+def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, JobSpec]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
     found: dict[int, JobSpec] = {}
-    asking: dict[int, list[Job]] = defaultdict(list)
+    asking: dict[int, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         if job.id in found:
             continue
@@ -279,3 +288,23 @@ def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) 
         )
         for number, (url, sha256) in enumerate(files, 1)
     ]  # fmt: skip
+
+
+def charge(work: UnitOfWork, half_life_s: float) -> None:
+    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns, which decay."""
+    changed = {number: sums.core_s for number, sums in work.sums.items() if sums.core_s}
+    if not changed:
+        return
+    rows = [
+        (
+            campaign,
+            max(
+                0.0,
+                matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+                + changed[campaign],
+            ),
+            max(at_us, work.now_us),
+        )
+        for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
+    ]
+    work.session.many("set_used", rows)

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.model.application import DEFAULT_CORES, DEFAULT_EVENT_S, DEFAULT_MEMORY_MB
 from tidemill.model.job import rate_key
 from tidemill.model.width import check_allowed, check_place
-from tidemill.server.database.rows import Kind, Site
+from tidemill.server.database.rows import JobKind, Site
 
 EVENT_S_MIN = 1e-6
 TURNS = 16  #: with several campaigns, one turn is at most this part of a fair slice of what the site wants
@@ -40,7 +40,7 @@ class Claim(msgspec.Struct):
     candidates: Sequence[Candidate]
 
 
-class Range(msgspec.Struct, gc=False):
+class LeaseRange(msgspec.Struct, gc=False):
     """Lease these events."""
 
     job: int
@@ -50,15 +50,15 @@ class Range(msgspec.Struct, gc=False):
     core_s: float
 
 
-class Match(msgspec.Struct):
+class MatchResult(msgspec.Struct):
     """`dry`: campaigns whose candidates were all used up, so that more of theirs may be looked at."""
 
-    ranges: list[Range]
+    ranges: list[LeaseRange]
     core_s: float
     dry: set[int]
 
 
-def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Match:
+def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> MatchResult:
     """Ranges worth `want_core_s` (the last event may reach beyond it), at most `ranges_max` of them.
 
     Costs O(candidates log campaigns). Does not change its arguments.
@@ -71,7 +71,7 @@ def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Ma
     ]
     heapq.heapify(heap)
     hands = [_Hand(claim) for claim in claims]
-    ranges: list[Range] = []
+    ranges: list[LeaseRange] = []
     given = 0.0
     dry = {claim.campaign for claim in claims if not claim.candidates}
     while heap and given < want_core_s and len(ranges) < ranges_max:
@@ -84,7 +84,7 @@ def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> Ma
             dry.add(campaign)
         else:
             heapq.heapreplace(heap, (passed + cost / max(claims[index].shares, SHARES_MIN), campaign, index))
-    return Match(ranges, given, dry)
+    return MatchResult(ranges, given, dry)
 
 
 class _Hand:
@@ -98,10 +98,10 @@ class _Hand:
         self._at = 0
         self._piece = 0
         self._first = claim.candidates[0].free[0][0] if claim.candidates else 0
-        self._last: Range | None = None
+        self._last: LeaseRange | None = None
         self.empty = not claim.candidates
 
-    def take(self, ranges: list[Range], core_s: float) -> float:
+    def take(self, ranges: list[LeaseRange], core_s: float) -> float:
         """Lease one piece of the next job; what it costs. One that goes on where the last ended makes that longer."""
         candidate = self._candidates[self._at]
         _, end = candidate.free[self._piece]
@@ -113,7 +113,7 @@ class _Hand:
             last.count += count
             last.core_s += cost
         else:
-            self._last = Range(candidate.job, self._campaign, first, count, cost)
+            self._last = LeaseRange(candidate.job, self._campaign, first, count, cost)
             ranges.append(self._last)
         self._first = first + count
         if self._first == end:
@@ -137,7 +137,7 @@ def decayed(used_core_s: float, *, since_us: int, now_us: int, half_life_s: floa
     return float(used_core_s * 0.5 ** (age_s / half_life_s))
 
 
-def event_s(site: Site, kind: Kind, estimate_s: float | None) -> float:
+def event_s(site: Site, kind: JobKind, estimate_s: float | None) -> float:
     """Seconds of one event on one slot: measured at the site, else the job's estimate, the offer's, a default."""
     measured = None
     if site.capacity is not None:
@@ -150,19 +150,19 @@ def event_s(site: Site, kind: Kind, estimate_s: float | None) -> float:
     return max(offer.event_s, EVENT_S_MIN) if offer is not None and offer.event_s > 0 else DEFAULT_EVENT_S
 
 
-def slot_cores(site: Site, kind: Kind) -> int:
+def slot_cores(site: Site, kind: JobKind) -> int:
     """Cores that a payload of the kind takes at the site: of its slot, or of all its nodes."""
     if kind.nodes and site.capacity is not None:
         return kind.nodes * max(1, site.capacity.slot_cores_max)
     return _cores(site, kind)
 
 
-def _cores(site: Site, kind: Kind) -> int:
+def _cores(site: Site, kind: JobKind) -> int:
     offer = site.offers.get(kind.app)
     return kind.cores or (offer.cores if offer is not None else DEFAULT_CORES)
 
 
-def obstacle(site: Site, kind: Kind) -> str | None:
+def obstacle(site: Site, kind: JobKind) -> str | None:
     """Why a site cannot run a kind of jobs: a cause of the closed list, or None if it can."""
     capacity = site.capacity
     if capacity is None:
@@ -185,7 +185,7 @@ def obstacle(site: Site, kind: Kind) -> str | None:
     return "site_drained" if site.drained else None
 
 
-def width_obstacle(site: Site, kind: Kind) -> tuple[str, str] | None:
+def width_obstacle(site: Site, kind: JobKind) -> tuple[str, str] | None:
     """Why a site cannot run a payload that spans nodes: the cause, and what is asked for next to what there is."""
     width, capacity, offer = kind.width, site.capacity, site.offers.get(kind.app)
     if width is None or capacity is None:

@@ -6,42 +6,25 @@ The dispatcher asks before it changes anything, inside the same transaction, whi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from litestar import Request
-
-from tidemill.errors import JobError
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.server.core.leasing import job_input
 from tidemill.server.database.store import Session
-from tidemill.server.identity.access import IDENTITY
+from tidemill.server.errors import ForbiddenError
 from tidemill.wire.api import SubmitRequest
 
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
 
 
-class Forbidden(JobError):
-    """The one who asks may not do this (HTTP 403)."""
-
-
 def check(identity: Identity, act: Act, *, owner: str | None = None, site: str | None = None) -> None:
-    """Raises Forbidden."""
+    """Raises ForbiddenError."""
     decision = may(identity, act, owner=owner, site=site)
     if not decision.allowed:
-        raise Forbidden(decision.reason, hint="ask the server's operator which role your credential has")
-
-
-def who(request: Request[Any, Any, Any], act: Act) -> Identity:
-    """Who asks, if that one may do such a thing at all. Raises Forbidden, before a body is read."""
-    found = request.scope.get(IDENTITY)
-    if not isinstance(found, Identity):
-        raise TypeError(f"{request.url.path} was reached past the guard")
-    check(found, act)
-    return found
+        raise ForbiddenError(decision.reason, hint="ask the server's operator which role your credential has")
 
 
 def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[int]) -> None:
-    """Raises Forbidden unless all of these jobs, as far as they exist, are within the reach of the one who asks."""
+    """Raises ForbiddenError unless all of these jobs, as far as they exist, are open to the one who asks."""
     check(identity, act)
     numbers = sorted(set(jobs))
     if own_name(identity, act) is not None and numbers:
@@ -50,7 +33,7 @@ def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[in
 
 
 def check_campaign(session: Session, identity: Identity, act: Act, name: str | None) -> None:
-    """Raises Forbidden if there is such a campaign and it is of another; None asks for no certain one."""
+    """Raises ForbiddenError if there is such a campaign and it is of another; None asks for no certain one."""
     check(identity, act)
     if name is not None and own_name(identity, act) is not None:
         for (owner,) in session.rows("campaign_owner", name=name):
@@ -58,13 +41,13 @@ def check_campaign(session: Session, identity: Identity, act: Act, name: str | N
 
 
 def check_submit(session: Session, identity: Identity, request: SubmitRequest) -> None:
-    """Raises Forbidden. What a submitter sends belongs to him, whatever the request says."""
+    """Raises ForbiddenError. What a submitter sends belongs to him, whatever the request says."""
     check_campaign(session, identity, Act.SUBMIT, request.campaign)
     if identity.is_everybody:
         return
     request.owner = identity.name
     if request.shares is not None and request.shares > SHARES_OWN_MAX:
-        raise Forbidden(
+        raise ForbiddenError(
             f"`shares` is {request.shares}, a submitter may give a campaign at most {SHARES_OWN_MAX}",
             hint="the operator can raise it on the server's own socket",
         )

@@ -1,7 +1,8 @@
 """What a site's reports change: every event is counted exactly once, whoever reports it, however late or often.
 
 Rules 1 and 2 of the plan: the first commit wins; late results of a lost lease are welcome for undone events; a job with
-outputs has one home site; what is refused is answered with a discard order. Works on a `Work`; writes nothing itself.
+outputs has one home site; what is refused is answered with a discard order. Works on a `UnitOfWork`; writes nothing
+itself.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tidemill.server.database.rows import (
     RELEASED,
     RUNNING,
     SETTLED,
-    Job,
-    Lease,
     Site,
+    StoredJob,
+    StoredLease,
     add_usage,
     clean,
 )
-from tidemill.server.database.work import Work, add
+from tidemill.server.database.unit_of_work import UnitOfWork, add
 from tidemill.wire.api import (
     AllocationReport,
     DeliveredReport,
@@ -43,7 +44,7 @@ FAULTLESS = frozenset({FailureClass.BATCH, FailureClass.PREEMPTED, FailureClass.
 _LOG = log.Log("server")
 
 
-def apply(work: Work, site: Site, reports: Sequence[Report]) -> None:
+def apply(work: UnitOfWork, site: Site, reports: Sequence[Report]) -> None:
     """Apply reports in their order, then let every job that they touched end, wait or go on."""
     of_jobs = [
         report.job for report in reports if not isinstance(report, AllocationReport | LogReport | RanReport)
@@ -74,7 +75,7 @@ def apply(work: Work, site: Site, reports: Sequence[Report]) -> None:
             ending.settle(work, job)
 
 
-def _apply_lease(work: Work, site: Site, report: DoneReport | FailureReport | ReleaseReport) -> None:
+def _apply_lease(work: UnitOfWork, site: Site, report: DoneReport | FailureReport | ReleaseReport) -> None:
     job = work.jobs.get(report.job)
     lease = work.leases[report.job].get(report.lease) if job is not None else None
     if job is None or lease is None or lease.site != site.id or not _inside(report, lease):
@@ -94,11 +95,11 @@ def _apply_lease(work: Work, site: Site, report: DoneReport | FailureReport | Re
             _release(work, job, lease, report)
 
 
-def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: Lease) -> bool:
+def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLease) -> bool:
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
-def _done(work: Work, site: Site, job: Job, lease: Lease, report: DoneReport) -> None:
+def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     sums = work.sums[work.memory.kinds[job.kind].campaign]
     add(sums.usage, report.usage)
     job.usage = add_usage(job.usage, report.usage)
@@ -134,7 +135,7 @@ def _done(work: Work, site: Site, job: Job, lease: Lease, report: DoneReport) ->
         work.keep_sets(job)
 
 
-def _settle_down(work: Work, site: Site, job: Job) -> None:
+def _settle_down(work: UnitOfWork, site: Site, job: StoredJob) -> None:
     """The job has its home here from now on: what other sites hold of it is taken back."""
     job.home, job.place, job.site = 1, site.id, site.id
     for other in work.leases_of(job.id):
@@ -143,7 +144,7 @@ def _settle_down(work: Work, site: Site, job: Job) -> None:
             work.order(other.site, DiscardOrder, job=job.id, first=other.first, count=other.count)
 
 
-def _welcome(work: Work, site: Site, job: Job, report: DoneReport) -> bool:
+def _welcome(work: UnitOfWork, site: Site, job: StoredJob, report: DoneReport) -> bool:
     """Whether a result may count: with outputs it must come from the job's home; without a home, overlap nothing."""
     if not report.outputs:
         return not (job.home and job.outputs and job.place != site.id)
@@ -154,7 +155,9 @@ def _welcome(work: Work, site: Site, job: Job, report: DoneReport) -> bool:
     return not kept.done.touches(report.first, end) and not kept.failed.touches(report.first, end)
 
 
-def _take_from_leases(work: Work, job: Job, lease: Lease, events: Sequence[tuple[int, int]]) -> None:
+def _take_from_leases(
+    work: UnitOfWork, job: StoredJob, lease: StoredLease, events: Sequence[tuple[int, int]]
+) -> None:
     """These events are done or failed: no lease holds them any more. Other sites that held them are told."""
     kept = work.sets(job)
     if lease.state == ACTIVE:
@@ -170,7 +173,7 @@ def _take_from_leases(work: Work, job: Job, lease: Lease, events: Sequence[tuple
                     work.order(other.site, DiscardOrder, job=job.id, first=first, count=stop - first)
 
 
-def _failure(work: Work, job: Job, lease: Lease, report: FailureReport) -> None:
+def _failure(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: FailureReport) -> None:
     span = (report.event, 1) if report.event is not None else (report.first, report.count)
     where = ending.Where(lease.site, *span)
     ending.record(work, job, report.evidence, where=where, final=report.final)
@@ -186,7 +189,7 @@ def _failure(work: Work, job: Job, lease: Lease, report: FailureReport) -> None:
         job.reason = clean(report.evidence.message)
 
 
-def _release(work: Work, job: Job, lease: Lease, report: ReleaseReport) -> None:
+def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: ReleaseReport) -> None:
     if report.evidence is not None:
         where = ending.Where(lease.site, report.first, report.count)
         ending.record(work, job, report.evidence, where=where, final=False)
@@ -204,7 +207,7 @@ def _release(work: Work, job: Job, lease: Lease, report: ReleaseReport) -> None:
             ending.fail(work, job, text)
 
 
-def _return(work: Work, job: Job, lease: Lease, span: tuple[int, int], reason: str) -> None:
+def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[int, int], reason: str) -> None:
     """What an active lease holds of these events is free again."""
     held = ending.take(work, job, lease, [span], emptied=(RELEASED, clean(reason)))
     work.keep_sets(job)
@@ -213,7 +216,7 @@ def _return(work: Work, job: Job, lease: Lease, span: tuple[int, int], reason: s
         work.change_lease(lease)
 
 
-def _delivered(work: Work, site: Site, report: DeliveredReport) -> None:
+def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
     if job is None or not job.delivering or job.place != site.id:
         _LOG.warning("report.refused", site=site.name, n=report.n, job=report.job)
@@ -238,7 +241,7 @@ def _delivered(work: Work, site: Site, report: DeliveredReport) -> None:
     ending.finish(work, job)
 
 
-def _allocation(work: Work, site: Site, report: AllocationReport) -> None:
+def _allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> None:
     name = clean(report.name)
     work.upserts["upsert_allocations"][site.id, name] = (
         site.id, name, clean(report.batch_id), clean(report.state), report.nodes, report.cores,

@@ -15,13 +15,13 @@ from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
-from tidemill.server.core import ending, sync
+from tidemill.server.core import ending, site_records
 from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
-from tidemill.server.core.sync import Bad, Conflict
-from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, Kind, clean
-from tidemill.server.database.work import Work
-from tidemill.server.notify import book
+from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, JobKind, clean
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import ConflictError, RequestError
+from tidemill.server.notices import tables
 from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX, SubmitReply, SubmitRequest
 
 APPS_TOLD = 20
@@ -41,13 +41,13 @@ _FIELDS = {
 
 
 def decode(body: bytes) -> SubmitRequest:
-    """The request. Raises Bad with the nearest legal key for an unknown one."""
+    """The request. Raises RequestError with the nearest legal key for an unknown one."""
     if len(body) > REQUEST_BYTES_MAX:
-        raise Bad(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
+        raise RequestError(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
     try:
         return _DECODER.decode(body)
     except UNDECODABLE as error:
-        raise Bad(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
+        raise RequestError(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
 
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:
@@ -61,16 +61,16 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
     return did_you_mean(found[1], record.__struct_fields__)
 
 
-def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
-    """Insert the jobs. Raises Bad, or Conflict when the key was used for other content."""
+def submit(work: UnitOfWork, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
+    """Insert the jobs. Raises RequestError, or ConflictError when the key was used for other content."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
-        raise Bad(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
+        raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
     digest = hashlib.sha256(_content(request)).digest()
     known = work.session.rows("submit_by_key", key=request.key)
     if known:
         old, campaign, first, count = known[0]
         if bytes(old) != digest:
-            raise Conflict(
+            raise ConflictError(
                 f"key `{request.key}` was used for other content, in campaign `{campaign}`",
                 hint="a new submission needs a new key",
             )
@@ -88,10 +88,10 @@ def submit(work: Work, request: SubmitRequest, *, half_life_s: float) -> SubmitR
         first_job=first,
         count=count,
     )
-    book.subscribe(work, request.campaign, request.notify)
+    tables.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
     work.flush()
-    sync.keep_sites(work)
+    site_records.keep_sites(work)
     return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
 
 
@@ -101,7 +101,7 @@ def _content(request: SubmitRequest) -> bytes:
     return body if request.notify else body.replace(b',"notify":[]', b"", 1)
 
 
-def keep_submitter(work: Work, key: str, identity: Identity, remark: str) -> None:
+def keep_submitter(work: UnitOfWork, key: str, identity: Identity, remark: str) -> None:
     """Remember whose credential a submission came with: its name and serial number."""
     work.session.run(
         "set_submitter",
@@ -125,29 +125,29 @@ def apps_of(request: SubmitRequest) -> list[str]:
 
 def _check(request: SubmitRequest) -> list[int]:
     if not _NAME.fullmatch(request.campaign):
-        raise Bad(
+        raise RequestError(
             f"`{request.campaign[:100]}` is no name for a campaign",
             hint="letters, digits and `._+-`, at most 100",
         )
     repeat = [1] * len(request.jobs) if request.repeat is None else request.repeat
     if len(repeat) != len(request.jobs):
-        raise Bad(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
+        raise RequestError(f"`repeat` has {len(repeat)} numbers for {len(request.jobs)} jobs")
     if not request.jobs or min(repeat) < 1:
-        raise Bad(
+        raise RequestError(
             "there is nothing to submit", hint="give at least one job, and a repeat of at least 1 for each"
         )
     if sum(repeat) > SUBMIT_JOBS_MAX:
-        raise Bad(
+        raise RequestError(
             f"{sum(repeat)} jobs in one request, at most {SUBMIT_JOBS_MAX}", hint="send several requests"
         )
     if request.shares is not None and not 0 < request.shares <= SHARES_MAX:
-        raise Bad(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
+        raise RequestError(f"`shares` is {request.shares}, legal is more than 0 and at most {SHARES_MAX:.0f}")
     if len(request.owner) > KEY_MAX or "\0" in request.owner:
-        raise Bad(f"`owner` is longer than {KEY_MAX}")
+        raise RequestError(f"`owner` is longer than {KEY_MAX}")
     return repeat
 
 
-def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
+def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
     """Number, events so far and shares. A campaign with nothing open starts where the others stand."""
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     kinds = work.memory.kinds
@@ -180,7 +180,7 @@ def _campaign(work: Work, request: SubmitRequest, half_life_s: float) -> tuple[i
 class _Plan:
     """Rows for one request; what jobs share is worked out once per distinct spec."""
 
-    def __init__(self, work: Work, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
+    def __init__(self, work: UnitOfWork, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
         self._work, self._request = work, request
         self._campaign, self._events, self._shares = campaign
         self._checked: dict[bytes, tuple[int, int, int]] = {}
@@ -218,7 +218,7 @@ class _Plan:
                 events += spec.events
             counts[(kind, WAITING, pin)] += times
         if events > CAMPAIGN_EVENTS_MAX:
-            raise Bad(
+            raise RequestError(
                 f"campaign `{request.campaign}` would have {events} events, at most {CAMPAIGN_EVENTS_MAX}",
                 hint="seeds are unique within a campaign only up to that number: start another campaign",
             )
@@ -262,8 +262,10 @@ class _Plan:
             check_spec(spec, index)
             _refuse(self._offered_fault(spec), index)
             if len(body) > SPEC_BYTES_MAX:
-                raise Bad(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
-            pin = sync.site_id(self._work, spec.site) if spec.site is not None else 0
+                raise RequestError(
+                    f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
+                )
+            pin = site_records.site_id(self._work, spec.site) if spec.site is not None else 0
             found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
         return found
 
@@ -293,7 +295,7 @@ class _Plan:
             names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
             found = int(self._work.session.rows("insert_kind", **dict(zip(names, key, strict=True)))[0][0])
             memory.kind_ids[key] = found
-            memory.kinds[found] = Kind(found, *key[:4], devices, *key[5:])
+            memory.kinds[found] = JobKind(found, *key[:4], devices, *key[5:])
         return found
 
     def _spec(self, body: bytes) -> int:
@@ -325,9 +327,9 @@ class _Plan:
 
 
 def resolve_after(
-    work: Work, spec: JobSpec, *, index: int, upto: int
+    work: UnitOfWork, spec: JobSpec, *, index: int, upto: int
 ) -> tuple[list[tuple[int, int, int]], str]:
-    """What a job still waits for, and why it cannot run, if something that it comes after has failed. Raises Bad."""
+    """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError."""
     where = f"job {index} of the request"
     jobs = {each for each in spec.after if isinstance(each, int)}
     jobs |= {named[0] for named in map(job_input, (each.url for each in spec.inputs)) if named is not None}
@@ -339,11 +341,13 @@ def resolve_after(
     return ([], whys[0]) if whys and not spec.after_any else (waits, "")
 
 
-def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int, int, int]], list[str]]:
+def _after_jobs(
+    work: UnitOfWork, jobs: list[int], where: str
+) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
     missing = set(jobs) - {row[0] for row in rows}
     if missing:
-        raise Bad(f"{where} comes after job {min(missing)}, which does not exist")
+        raise RequestError(f"{where} comes after job {min(missing)}, which does not exist")
     waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
     whys = [
         f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
@@ -354,11 +358,13 @@ def _after_jobs(work: Work, jobs: list[int], where: str) -> tuple[list[tuple[int
 
 
 def _after_campaign(
-    work: Work, name: str, where: str, upto: int
+    work: UnitOfWork, name: str, where: str, upto: int
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        raise Bad(f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first")
+        raise RequestError(
+            f"{where} comes after campaign `{name}`, which does not exist", hint="submit that first"
+        )
     campaign = int(rows[0][0])
     still = ending.oldest(work, campaign, (WAITING, RUNNING))
     if still is not None and still <= upto:
@@ -370,20 +376,20 @@ def _after_campaign(
 
 
 def check_row(spec: JobSpec, index: int) -> None:
-    """What differs between jobs that share a spec. Raises Bad."""
+    """What differs between jobs that share a spec. Raises RequestError."""
     _refuse(legal.row_fault(spec), index)
 
 
 def check_spec(spec: JobSpec, index: int) -> None:
-    """What the server can check without knowing the application. Raises Bad."""
+    """What the server can check without knowing the application. Raises RequestError."""
     _refuse(legal.spec_fault(spec), index)
     for each in spec.inputs:
         try:
             job_input(each.url)
         except ValueError as error:
-            raise Bad(f"job {index} of the request: input `{each.name}`: {error}") from error
+            raise RequestError(f"job {index} of the request: input `{each.name}`: {error}") from error
 
 
 def _refuse(fault: legal.Fault | None, index: int) -> None:
     if fault is not None:
-        raise Bad(f"job {index} of the request: {fault.text}", hint=fault.hint)
+        raise RequestError(f"job {index} of the request: {fault.text}", hint=fault.hint)

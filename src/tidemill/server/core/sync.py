@@ -12,13 +12,12 @@ from itertools import pairwise
 import msgspec
 
 from tidemill import log
-from tidemill.errors import JobError
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
-from tidemill.server.core import ending, leasing, settling, silence, views
-from tidemill.server.core.matching import decayed
+from tidemill.server.core import ending, leasing, settling, silent_sites, site_records, site_views
 from tidemill.server.database.rows import Site, clean
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ORDER_NUMBER_MAX,
@@ -37,22 +36,13 @@ ORDER_BYTES = (
 )
 LEASES_MAX = 10_000  #: per sync
 PENDING_MAX = 2 * ORDERS_MAX  #: unacknowledged orders; beyond it a site gets no more leases
-ALLOCATIONS_KEPT = 10_000
 _LOG = log.Log("server")
 _ENCODER = msgspec.json.Encoder()
 _ORDERS = msgspec.json.Decoder(list[Order])
 _NAME = re.compile(NAME_PATTERN)
 
 
-class Conflict(JobError):
-    """The request contradicts what the server knows: an old epoch, a key used for other content (HTTP 409)."""
-
-
-class Bad(JobError):
-    """The request is not legal (HTTP 400)."""
-
-
-def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
+def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     """Apply the reports, and answer with the orders that the site does not have."""
     site = _admit(work, request)
     if not -1 < site.ordered - request.have < ORDER_JUMP_MAX:
@@ -60,22 +50,22 @@ def sync(work: Work, request: SyncRequest, *, half_life_s: float) -> SyncReply:
     returned = bool(site.lost)
     if returned:
         site.lost = 0
-        silence.take_back(work, site)
+        silent_sites.take_back(work, site)
     fresh = [report for report in request.reports if report.n > site.acked]
     if any(a.n >= b.n for a, b in pairwise(fresh)):
-        raise Bad(f"reports of site `{site.name}` are not numbered in ascending order")
+        raise RequestError(f"reports of site `{site.name}` are not numbered in ascending order")
     settling.apply(work, site, fresh)
     if fresh:
         site.acked = fresh[-1].n
     if request.view is not None:
-        views.keep(work, site, request.view)
+        site_views.keep(work, site, request.view)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
     more = leasing.lease(work, site, room, half_life_s)
     ending.pass_on(work)
-    charge(work, half_life_s)
+    leasing.charge(work, half_life_s)
     work.flush()
-    keep(work, site)
+    site_records.keep(work, site)
     orders = pending + work.new_orders(site.id)
     told = orders[: fitting(orders)]
     return SyncReply(acked=site.acked, orders=told, more=more or len(told) < len(orders), now_us=work.now_us)
@@ -101,18 +91,18 @@ def fitting(orders: list[Order]) -> int:
     return min(len(orders), ORDERS_MAX)
 
 
-def _admit(work: Work, request: SyncRequest) -> Site:
+def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     """The site's record, brought up to what it tells of itself."""
     _check(request)
     request.host, request.version = clean(request.host), clean(request.version)
-    site = work.memory.sites[site_id(work, request.site)]
+    site = work.memory.sites[site_records.site_id(work, request.site)]
     if request.epoch < site.epoch:
-        raise Conflict(
+        raise ConflictError(
             f"site `{site.name}` belongs to epoch {site.epoch} on host `{site.host}`; this is epoch {request.epoch}",
             hint="another agent has taken the site over: this one must stop",
         )
     if request.epoch == site.epoch and site.host != request.host:
-        raise Conflict(
+        raise ConflictError(
             f"epoch {site.epoch} of site `{site.name}` belongs to host `{site.host}`, not to `{request.host}`",
             hint="two agents run with copies of one site directory: stop one",
         )
@@ -127,42 +117,32 @@ def _admit(work: Work, request: SyncRequest) -> Site:
         if offers != site.offers:
             traces.keep_offers(work, site, offers.values())
             site.offers = offers
-            work.session.run("update_offers", id=site.id, offers=_text(list(offers.values())))
+            work.session.run("update_offers", id=site.id, offers=site_records.text_of(list(offers.values())))
     return site
 
 
 def _check(request: SyncRequest) -> None:
-    """Raises Bad for numbers and names that cannot be."""
+    """Raises RequestError for numbers and names that cannot be."""
     if len(request.reports) > REPORTS_MAX:
-        raise Bad(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
+        raise RequestError(f"{len(request.reports)} reports in one sync, at most {REPORTS_MAX}")
     if not _NAME.fullmatch(request.site):
-        raise Bad(
+        raise RequestError(
             f"`{request.site[:100]}` is no name for a site", hint="letters, digits and `._+-`, at most 100"
         )
     if not 0 <= request.have < ORDER_NUMBER_MAX:
-        raise Bad(f"site `{request.site}` says that it has order {request.have}")
+        raise RequestError(f"site `{request.site}` says that it has order {request.have}")
     for offer in request.offers or ():
         if not _NAME.fullmatch(offer.name):  # jobs cannot ask for it, and pages have names in their addresses
-            raise Bad(
+            raise RequestError(
                 f"site `{request.site}` offers `{clean(offer.name)[:100]}`, which is no name for an application",
                 hint="letters, digits and `._+-`, at most 100",
             )
     capacity = request.capacity
     if not all(map(math.isfinite, [capacity.want_core_s, capacity.wide_core_s, *capacity.event_s.values()])):
-        raise Bad(f"capacity of site `{request.site}` holds a number that is not finite")
+        raise RequestError(f"capacity of site `{request.site}` holds a number that is not finite")
 
 
-def site_id(work: Work, name: str) -> int:
-    """The number of a site, which is made known if it is not."""
-    found = work.memory.site_ids.get(name)
-    if found is None:
-        found = int(work.session.rows("insert_site", name=name)[0][0])
-        work.memory.site_ids[name] = found
-        work.memory.sites[found] = Site(found, name)
-    return found
-
-
-def _number_on(work: Work, site: Site, have: int) -> None:
+def _number_on(work: UnitOfWork, site: Site, have: int) -> None:
     """Our orders go on from the number that the site has, where it would not take ours: it takes higher ones only, and
     no long jumps. It is ahead where our database is an older copy, or somebody else spoke in our name; far behind where
     somebody else spoke in its name. What it has not acknowledged to us it is told again: it may never have heard of it.
@@ -184,7 +164,7 @@ def _number_on(work: Work, site: Site, have: int) -> None:
     work.session.run("insert_orders", site=site.id, first=orders[0].n, last=orders[-1].n, body=body)
 
 
-def _pending(work: Work, site: Site, have: int, *, returned: bool) -> list[Order]:
+def _pending(work: UnitOfWork, site: Site, have: int, *, returned: bool) -> list[Order]:
     """Earlier orders that the site does not have. A returning site gets none for a lease that is over."""
     work.session.run("delete_orders", site=site.id, have=have)
     orders = [
@@ -194,57 +174,10 @@ def _pending(work: Work, site: Site, have: int, *, returned: bool) -> list[Order
         if order.n > have
     ]
     if returned and orders:
-        live = silence.live_leases(work, site)
+        live = silent_sites.live_leases(work, site)
         orders = [order for order in orders if not isinstance(order, LeaseOrder) or order.lease in live]
         work.session.run("delete_all_orders", site=site.id)
         if orders:
             body = _ENCODER.encode(orders)
             work.session.run("insert_orders", site=site.id, first=orders[0].n, last=orders[-1].n, body=body)
     return orders
-
-
-def charge(work: Work, half_life_s: float) -> None:
-    """Core-seconds leased and settled go to the campaigns' accounts, which decay."""
-    changed = {number: sums.core_s for number, sums in work.sums.items() if sums.core_s}
-    if not changed:
-        return
-    rows = [
-        (
-            campaign,
-            max(
-                0.0,
-                decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
-                + changed[campaign],
-            ),
-            max(at_us, work.now_us),
-        )
-        for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
-    ]
-    work.session.many("set_used", rows)
-
-
-def keep(work: Work, site: Site) -> None:
-    """Write what is known of a site, and of others that were given orders."""
-    work.session.run(
-        "update_site", id=site.id, epoch=site.epoch, host=site.host, version=site.version, acked=site.acked,
-        ordered=site.ordered, seen_us=site.seen_us, lost=site.lost, capacity=_text(site.capacity),
-        allocations=_text(site.allocations),
-    )  # fmt: skip
-    keep_sites(work, besides=site.id)
-    if "upsert_allocations" in work.upserts:
-        work.session.run("prune_allocations", site=site.id, kept=ALLOCATIONS_KEPT)
-
-
-def keep_sites(work: Work, *, besides: int = 0) -> None:
-    """Write how many orders the other sites have been given in this transaction."""
-    for other in work.memory.sites.values():
-        if other.id != besides and work.new_orders(other.id):
-            work.session.run(
-                "update_site", id=other.id, epoch=other.epoch, host=other.host, version=other.version,
-                acked=other.acked, ordered=other.ordered, seen_us=other.seen_us, lost=other.lost,
-                capacity="" if other.capacity is None else _text(other.capacity), allocations=_text(other.allocations),
-            )  # fmt: skip
-
-
-def _text(value: object) -> str:
-    return _ENCODER.encode(value).decode().replace("\\u0000", "\\ufffd")

@@ -1,1 +1,1 @@
-"""The store: SQLite or PostgreSQL, its rows, one transaction's work. The only room that imports a database driver."""
+"""SQLite or PostgreSQL, the rows, and what one transaction changes. The only room that imports a database driver."""

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from tidemill.errors import SiteError
-from tidemill.server.database.queries import Dialect, Query
+from tidemill.server.database.queries import Dialect, Statement
 from tidemill.server.database.store import not_text, too_large
 
 ADVISORY_LOCK = 0x7469_6465  #: "tide": held by the server that writes
@@ -21,7 +21,7 @@ class Postgresql:
 
     dialect = Dialect.POSTGRESQL
 
-    def __init__(self, url: str, queries: dict[str, Query], *, reads: bool) -> None:
+    def __init__(self, url: str, queries: dict[str, Statement], *, reads: bool) -> None:
         self._url, self._queries, self._reads = url, queries, reads
         self._connection = self._connect()
         self._locked = False

@@ -24,7 +24,7 @@ class Dialect(StrEnum):
     POSTGRESQL = "postgresql"
 
 
-class Query(NamedTuple):
+class Statement(NamedTuple):
     """One statement. `columns`, `types`: of a block for many rows, in order. `lists`: parameters that are lists."""
 
     name: str
@@ -49,9 +49,9 @@ _WORDS = {
 }  # fmt: skip
 
 
-def load(dialect: Dialect) -> dict[str, Query]:
+def load(dialect: Dialect) -> dict[str, Statement]:
     """Every block of `sql/*.sql`, spelled for the database. Raises ValueError that quotes what is no block."""
-    found: dict[str, Query] = {}
+    found: dict[str, Statement] = {}
     folder = resources.files("tidemill.server") / "sql"
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if file.name.endswith(".sql"):
@@ -62,9 +62,9 @@ def load(dialect: Dialect) -> dict[str, Query]:
     return found
 
 
-def parse(text: str, dialect: Dialect) -> list[Query]:
+def parse(text: str, dialect: Dialect) -> list[Statement]:
     """The blocks of one file that are for this database."""
-    blocks: list[Query] = []
+    blocks: list[Statement] = []
     for block in re.split(r"^(?=-- name:)", text, flags=re.MULTILINE)[1:]:
         head, *lines = block.rstrip().splitlines()
         match = _HEAD.match(head)
@@ -73,11 +73,11 @@ def parse(text: str, dialect: Dialect) -> list[Query]:
         name, only, columns = match.groups()
         if only in (None, dialect):
             body = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-            blocks.append(_spell(Query(name, lines[0][3:], body, (), (), frozenset()), columns, dialect))
+            blocks.append(_spell(Statement(name, lines[0][3:], body, (), (), frozenset()), columns, dialect))
     return blocks
 
 
-def _spell(query: Query, declared: str | None, dialect: Dialect) -> Query:
+def _spell(query: Statement, declared: str | None, dialect: Dialect) -> Statement:
     text = words(query.text, dialect)
     pairs = [piece.split() for piece in (declared or "").split(",") if piece.strip()]
     columns = tuple(pair[0] for pair in pairs)

@@ -25,7 +25,7 @@ LEASE_EDGES = frozenset(
 REASON_MAX = 1_000
 
 
-class Job(msgspec.Struct, gc=False):
+class StoredJob(msgspec.Struct, gc=False):
     """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
 
     id: int
@@ -62,7 +62,7 @@ class Job(msgspec.Struct, gc=False):
     usage: str
 
 
-class Lease(msgspec.Struct, gc=False):
+class StoredLease(msgspec.Struct, gc=False):
     """A row of `leases`. `part`: the events that were given back, as intervals; somebody else may have them now."""
 
     job: int
@@ -84,7 +84,7 @@ class Lease(msgspec.Struct, gc=False):
         return self.first + self.count
 
 
-class Kind(msgspec.Struct, frozen=True):
+class JobKind(msgspec.Struct, frozen=True):
     """Jobs that any site treats alike. 0 and '' = the application's figure; app '' = an ad-hoc command. `nodes` and
     `ranks` are those of a payload that spans nodes, 0 = an ordinary one."""
 
@@ -107,10 +107,10 @@ KindKey = tuple[int, str, int, int, str, int, int]
 """What makes a kind: campaign, application, cores, memory, devices as text, nodes, ranks."""
 
 
-def kind_of(row: tuple[Any, ...]) -> Kind:
+def kind_of(row: tuple[Any, ...]) -> JobKind:
     """A row of `kinds`, decoded."""
     number, campaign, app, cores, memory_mb, devices, nodes, ranks = row
-    return Kind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), nodes, ranks)
+    return JobKind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), nodes, ranks)
 
 
 class Site(msgspec.Struct):
@@ -164,12 +164,12 @@ class Sets(msgspec.Struct):
         return [piece for gap in gaps for piece in self.leased.missing(*gap)]
 
 
-def sets_of(job: Job) -> Sets:
+def sets_of(job: StoredJob) -> Sets:
     """Parse a job's sets."""
     return Sets(IntervalSet.parse(job.done), IntervalSet.parse(job.failed), IntervalSet.parse(job.leased))
 
 
-def free_of(job: Job) -> list[tuple[int, int]]:
+def free_of(job: StoredJob) -> list[tuple[int, int]]:
     """The intervals of a job that may be leased."""
     if job.n_done == 0 and job.n_failed == 0 and job.n_leased == 0:
         return [(0, job.events)]

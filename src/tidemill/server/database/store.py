@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidemill.errors import ConfigError, JobError, SiteError
-from tidemill.server.database import mounts
-from tidemill.server.database.queries import Dialect, Query, load, migrations, statements
+from tidemill.server.database.mounts import refuse_network
+from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
 
 Row = tuple[Any, ...]
 READER_CACHE_KB = 16_384
@@ -95,7 +95,7 @@ class Store:
     def init(self) -> None:
         """Create the schema, or bring nothing about if it is there. Raises as `check`."""
         if self.path is not None:
-            mounts.refuse_network(self.path.parent)
+            refuse_network(self.path.parent)
         self.upgrade()
 
     def version(self) -> int:
@@ -109,7 +109,7 @@ class Store:
     def check(self) -> None:
         """Refuse a database on a network file system, from a newer version, or that wants an upgrade."""
         if self.path is not None:
-            mounts.refuse_network(self.path.parent)
+            refuse_network(self.path.parent)
             if not self.path.exists():
                 raise ConfigError(
                     f"there is no database `{self.path}`", hint="`tidemill server init` makes one"
@@ -182,7 +182,7 @@ def _migrate(session: Session, number: int, script: str) -> None:
 class _Sqlite:
     dialect = Dialect.SQLITE
 
-    def __init__(self, path: Path, queries: dict[str, Query], *, reads: bool) -> None:
+    def __init__(self, path: Path, queries: dict[str, Statement], *, reads: bool) -> None:
         self._queries = queries
         try:
             if not reads:
@@ -296,7 +296,7 @@ def _sqlite_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def _postgresql(url: str, queries: dict[str, Query], *, reads: bool) -> Session:
+def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Session:
     try:
         from tidemill.server.database.postgresql import Postgresql
     except ImportError as error:

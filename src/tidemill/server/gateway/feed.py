@@ -18,7 +18,7 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
-from tidemill.server.database.work import FOLLOWER, Work
+from tidemill.server.database.unit_of_work import FOLLOWER, UnitOfWork
 from tidemill.wire.amqp import STATES, Gap, Type
 from tidemill.wire.api import Change
 from tidemill.wire.link import Link, Message
@@ -108,7 +108,7 @@ class Feed:
     def prepare(self) -> None:
         """Positions from the database; a new submitter's is the end of the feed, and before its first job is taken."""
 
-        def positions(work: Work) -> list[Follower]:
+        def positions(work: UnitOfWork) -> list[Follower]:
             session = work.session
             known: dict[str, int] = dict(session.rows("followers"))
             wanted = {follower_key(name): name for name in self._names}
@@ -121,7 +121,7 @@ class Feed:
                     session.run("set_follower", name=key, position=end)
             return [Follower(name, known.get(key, end), known.get(key, end)) for key, name in wanted.items()]
 
-        self.followers = self._dispatcher.write(positions)
+        self.followers = self._dispatcher.writer.write(positions)
 
     def run(self) -> None:
         """Tell changes until `close`."""
@@ -256,12 +256,12 @@ class Feed:
             return
         at = [(each, each.position) for each in changed]
 
-        def save(work: Work) -> None:
+        def save(work: UnitOfWork) -> None:
             for each, position in at:
                 work.session.run("set_follower", name=each.key, position=position)
 
         try:
-            self._dispatcher.write(save)
+            self._dispatcher.writer.write(save)
         except SiteError as error:
             _LOG.warning("feed.unsaved", error=error.message)
             return

@@ -21,19 +21,20 @@ from tidemill.errors import SiteError
 from tidemill.model.identity import Role
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.courier import Courier
+from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.gateway.feed import Feed
 from tidemill.server.gateway.intake import (
-    Answer,
-    Intake,
+    IncomingMessage,
     Judge,
-    Letter,
+    MessageAnswer,
+    SubmitterIntake,
     SyncIntake,
     believe_all,
     identity_of,
 )
 from tidemill.server.gateway.setup import check
-from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, Header, submit_queue, sync_queue
+from tidemill.server.notices.sender import Parcel
+from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, STATES, Header, Type, submit_queue, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library
 from tidemill.wire.credentials import Credentials
@@ -43,6 +44,7 @@ PREFETCH = 4  #: messages of one submitter in our memory, of REQUEST_BYTES_MAX e
 SYNC_PREFETCH = 4
 SYNC_THREADS = 4
 CONFIRM_S = 60.0
+NOTICE_CONFIRM_S = 30.0
 CUT_BYTES = 1_000_000  #: what is kept of a message that is longer than any may be
 AGAIN_S = 1.0
 JOIN_S = 5.0
@@ -50,7 +52,7 @@ _LOG = log.Log("gateway")
 _Inbox = queue.SimpleQueue[Delivery | None]
 
 
-class Status(msgspec.Struct, kw_only=True):
+class GatewayStatus(msgspec.Struct, kw_only=True):
     """How the gateway is."""
 
     broker: str
@@ -79,7 +81,7 @@ class Gateway:
         check(config)
         library()
         self._on_refused = on_refused
-        self._intake = Intake(dispatcher, _users(config.submitters), judge)
+        self._intake = SubmitterIntake(dispatcher, _users(config.submitters), judge)
         self._syncs = SyncIntake(dispatcher, _users(config.sites), judge)
         self._inbox, self._sync_inbox = _Inbox(), _Inbox()  # bounded by what the broker sends unacknowledged
         sources = [
@@ -108,8 +110,7 @@ class Gateway:
         """Begin. A broker that is away holds up nothing."""
         assert self._feed is not None
         self._feed.prepare()
-        self._dispatcher.listeners.append(self._wake)
-        self._dispatcher.broker_up = lambda: self.link.is_up
+        self._dispatcher.writer.listeners.append(self._feed.wake)
         acts: list[tuple[str, Callable[[], None]]] = [("intake", self._take_in), ("states", self._feed.run)]
         acts += [(f"sync-{number}", self._answer_syncs) for number in range(SYNC_THREADS)]
         self._threads = [
@@ -123,7 +124,7 @@ class Gateway:
         """End. What was not acknowledged comes again to the next server."""
         assert self._feed is not None
         self._closing.set()
-        self._dispatcher.broker_up = None
+        self._dispatcher.writer.listeners.remove(self._feed.wake)
         self._feed.close()
         self._inbox.put(None)
         for _ in range(SYNC_THREADS):
@@ -132,10 +133,14 @@ class Gateway:
         for thread in self._threads:
             thread.join(JOIN_S)
 
-    def status(self) -> Status:
+    def is_up(self) -> bool:
+        """Whether the broker is connected."""
+        return self.link.is_up
+
+    def status(self) -> GatewayStatus:
         """How it is now."""
         assert self._feed is not None
-        return Status(
+        return GatewayStatus(
             broker=self.link.broker.address, is_up=self.link.is_up, fault="" if self.link.is_up else self.link.fault,
             connects=self.link.connects, taken=self._taken, refused=self._refused, synced=self._synced,
             positions={each.name: each.position for each in self._feed.followers},
@@ -173,7 +178,7 @@ class Gateway:
             self._refused += 1
         self._note(delivery, answer)
 
-    def _note(self, delivery: Delivery, answer: Answer) -> None:
+    def _note(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """Count it; who may not do what it asked for stands in the audit log."""
         self._dispatcher.meters.add(
             "tidemill_server_gateway_messages_total", direction="in", outcome=answer.outcome
@@ -183,7 +188,7 @@ class Gateway:
                 delivery.user or "unknown", f"message `{delivery.type[:50]}`: {answer.refused.error}"
             )
 
-    def _bury(self, delivery: Delivery, answer: Answer) -> None:
+    def _bury(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """A dead letter with the reason; the broker has it before the message is acknowledged."""
         assert answer.refused is not None
         headers = _plain(delivery.headers) | {
@@ -203,7 +208,7 @@ class Gateway:
         )  # fmt: skip
         self.link.publish(letter).result(CONFIRM_S)
 
-    def _reply(self, delivery: Delivery, answer: Answer) -> None:
+    def _reply(self, delivery: Delivery, answer: MessageAnswer) -> None:
         """To the queue that the asker reads on its channel, or else to its durable one."""
         assert answer.to is not None
         direct = _is_direct(delivery.reply_to)
@@ -247,6 +252,35 @@ class Gateway:
             )  # fmt: skip
 
 
+class Courier:
+    """Sends notifications as messages to the states queue of the submitter; done when the broker has one."""
+
+    def __init__(self, link: Link, names: frozenset[str]) -> None:
+        self._link, self._names = link, names
+
+    def send(self, parcel: Parcel) -> None:
+        """Publish it. Raises RefusedError, LaterError or AwayError."""
+        if parcel.where not in self._names:
+            raise RefusedError(
+                f"`{parcel.where}` gets no messages", hint="name it in server.toml, `[amqp.submitters]`"
+            )
+        if not self._link.is_up:
+            raise AwayError(self._link.down().message)
+        body = msgspec.json.encode(parcel.digest)
+        message = Message(STATES, parcel.where, body, Type.NOTICE, id=parcel.digest.id)
+        try:
+            self._link.publish(message).result(NOTICE_CONFIRM_S)
+        except UnroutedError as error:
+            raise LaterError(error.message, hint=error.hint) from error
+        except TimeoutError as error:
+            raise AwayError(f"the broker did not confirm a notice within {NOTICE_CONFIRM_S:.0f} s") from error
+        except SiteError as error:  # its queue is full, or the connection broke
+            raise (LaterError if self._link.is_up else AwayError)(error.message) from error
+
+    def rest(self) -> None:
+        """The connection is the gateway's."""
+
+
 @contextmanager
 def messages(
     config: Amqp,
@@ -277,8 +311,8 @@ def _is_revoked(judge: Judge, name: str, user: str) -> bool:
     return judge(identity_of(Role.SUBMITTER, name, user or name)) is not None
 
 
-def _letter(delivery: Delivery) -> Letter:
-    return Letter(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
+def _letter(delivery: Delivery) -> IncomingMessage:
+    return IncomingMessage(delivery.user, delivery.type, delivery.content_type, delivery.body, delivery.id)
 
 
 def _is_direct(reply_to: str) -> bool:

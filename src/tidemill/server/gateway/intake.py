@@ -17,8 +17,7 @@ from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.core import submission
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.core.sync import Bad
+from tidemill.server.errors import ForbiddenError, RequestError
 from tidemill.wire.amqp import CONTENT_TYPE, Type
 from tidemill.wire.api import REQUEST_BYTES_MAX, ActionRequest, ErrorReply, SyncRequest
 
@@ -28,7 +27,7 @@ _SYNC = msgspec.json.Decoder(SyncRequest)
 _ACTION = msgspec.json.Decoder(ActionRequest)
 
 
-class Letter(NamedTuple):
+class IncomingMessage(NamedTuple):
     """What came: the broker's user (checked by the broker; empty = not told), and the message."""
 
     user: str
@@ -38,7 +37,7 @@ class Letter(NamedTuple):
     id: str = ""  #: as the sender calls it
 
 
-class Answer(NamedTuple):
+class MessageAnswer(NamedTuple):
     """What goes back. `refused` None = it was done, else why not; `to`: whose it is, None = nobody we know."""
 
     to: str | None
@@ -65,12 +64,12 @@ def believe_all(identity: Identity) -> str | None:
     return None
 
 
-class Intake:
+class SubmitterIntake:
     """Takes messages of submitters. `users`: names of submitters by the broker's users."""
 
     def __init__(self, dispatcher: Dispatcher, users: Mapping[str, str], judge: Judge = believe_all) -> None:
         self._dispatcher, self._users, self._judge = dispatcher, users, judge
-        self._verbs: dict[str, Callable[[Identity, Letter], tuple[Type, Any]]] = {
+        self._verbs: dict[str, Callable[[Identity, IncomingMessage], tuple[Type, Any]]] = {
             Type.SUBMIT: self._submit,
             Type.CANCEL: lambda identity, letter: (
                 Type.ACTED,
@@ -82,7 +81,7 @@ class Intake:
             ),
         }
 
-    def take(self, letter: Letter) -> Answer:
+    def take(self, letter: IncomingMessage) -> MessageAnswer:
         """Do what a message asks for. Raises SiteError when the database is not there: to be tried again."""
         name = self._users.get(letter.user)
         try:
@@ -95,18 +94,18 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - top of a message: it must not stop those behind it
             _LOG.error("message.failed", user=letter.user, type=letter.type, error=repr(error))
             return _refusal(name, error)
-        return Answer(name, kind, _ENCODER.encode(reply), repeated=getattr(reply, "repeated", False))
+        return MessageAnswer(name, kind, _ENCODER.encode(reply), repeated=getattr(reply, "repeated", False))
 
-    def _verb(self, letter: Letter) -> Callable[[Identity, Letter], tuple[Type, Any]]:
+    def _verb(self, letter: IncomingMessage) -> Callable[[Identity, IncomingMessage], tuple[Type, Any]]:
         verb = self._verbs.get(letter.type)
         if verb is None:
-            raise Bad(
+            raise RequestError(
                 f"a message of type `{letter.type[:50]}` is not known",
                 hint="its property `type` is one of " + ", ".join(f"`{each}`" for each in self._verbs),
             )
         return verb
 
-    def _submit(self, identity: Identity, letter: Letter) -> tuple[Type, Any]:
+    def _submit(self, identity: Identity, letter: IncomingMessage) -> tuple[Type, Any]:
         request = submission.decode(_body(letter))
         reply = self._dispatcher.handle_submit(request, identity)
         _LOG.info(
@@ -122,7 +121,7 @@ class SyncIntake:
     def __init__(self, dispatcher: Dispatcher, users: Mapping[str, str], judge: Judge = believe_all) -> None:
         self._dispatcher, self._users, self._judge = dispatcher, users, judge
 
-    def take(self, letter: Letter) -> Answer:
+    def take(self, letter: IncomingMessage) -> MessageAnswer:
         """The answer to one `sync`, as HTTP would give it; it never raises: the site asks again by itself."""
         name = self._users.get(letter.user)
         try:
@@ -134,7 +133,7 @@ class SyncIntake:
         except Exception as error:  # noqa: BLE001 - top of a message: it must not stop those behind it
             _LOG.error("message.failed", user=letter.user, type=letter.type, error=repr(error))
             return _refusal(name, error)
-        return Answer(name, Type.SYNCED, _ENCODER.encode(reply))
+        return MessageAnswer(name, Type.SYNCED, _ENCODER.encode(reply))
 
 
 def identity_of(role: Role, name: str, user: str) -> Identity:
@@ -144,29 +143,29 @@ def identity_of(role: Role, name: str, user: str) -> Identity:
 
 def _believed(role: Role, user: str, name: str | None, judge: Judge) -> Identity:
     if not user:
-        raise Forbidden(
+        raise ForbiddenError(
             "the message does not say who sent it",
             hint="set its property `user_id` to your user at the broker",
         )
     if name is None:
-        raise Forbidden(
+        raise ForbiddenError(
             f"the broker's user `{user[:100]}` is no {role} here",
             hint=f"the server's staff name it in server.toml, `[amqp.{role}s]`",
         )
     identity = identity_of(role, name, user)
     revoked = judge(identity)
     if revoked is not None:
-        raise Forbidden(f"the {role} `{name}` is revoked: `{revoked}`", hint="ask the server's operator")
+        raise ForbiddenError(f"the {role} `{name}` is revoked: `{revoked}`", hint="ask the server's operator")
     return identity
 
 
-def _action(letter: Letter) -> ActionRequest:
+def _action(letter: IncomingMessage) -> ActionRequest:
     """A message that comes twice has the same id, which is its key if it has no other."""
     body = _body(letter)
     try:
         request = _ACTION.decode(body)
     except UNDECODABLE as error:
-        raise Bad(
+        raise RequestError(
             f"ActionRequest cannot be read: {error}", hint=submission.hint(str(error), ActionRequest)
         ) from error
     request.key = request.key or letter.id
@@ -177,17 +176,21 @@ def _sync_of(body: bytes) -> SyncRequest:
     try:
         return _SYNC.decode(body)
     except UNDECODABLE as error:
-        raise Bad(f"SyncRequest cannot be read: {error}") from error
+        raise RequestError(f"SyncRequest cannot be read: {error}") from error
 
 
-def _body(letter: Letter) -> bytes:
+def _body(letter: IncomingMessage) -> bytes:
     if letter.content_type not in ("", CONTENT_TYPE):
-        raise Bad(f"content type `{letter.content_type[:50]}` is not known", hint=f"send `{CONTENT_TYPE}`")
+        raise RequestError(
+            f"content type `{letter.content_type[:50]}` is not known", hint=f"send `{CONTENT_TYPE}`"
+        )
     if len(letter.body) > REQUEST_BYTES_MAX:
-        raise Bad(f"message of {len(letter.body)} bytes, at most {REQUEST_BYTES_MAX}", hint="send several")
+        raise RequestError(
+            f"message of {len(letter.body)} bytes, at most {REQUEST_BYTES_MAX}", hint="send several"
+        )
     return letter.body
 
 
-def _refusal(name: str | None, error: Exception) -> Answer:
+def _refusal(name: str | None, error: Exception) -> MessageAnswer:
     reply = reply_of(error)
-    return Answer(name, Type.REFUSED, _ENCODER.encode(reply), status_of(error), reply)
+    return MessageAnswer(name, Type.REFUSED, _ENCODER.encode(reply), status_of(error), reply)

@@ -5,22 +5,18 @@ Says who asks and nothing of what that one may do (`model/identity.py`). Refusal
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import clock, log
 from tidemill.model.identity import LOCAL, Identity, Role, Via
-from tidemill.server.identity.certificates import Certificates, Stranger
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
-from tidemill.server.identity.tokens import Tokens
+from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.wire.api import ErrorReply
 
 OPEN_PATHS = ("/v1/health", "/health")
@@ -29,89 +25,91 @@ PEER = "tidemill.peer"  #: in the ASGI scope: `socket`, or the client's certific
 _LOG = log.Log("server")
 
 
-class Keys(msgspec.Struct, kw_only=True):
-    """What connections are judged by. `on_refused` is told subject or address, and why."""
+class Authenticator(msgspec.Struct, kw_only=True):
+    """Judges credentials: secret, certificates, tokens, revocations. `on_refused` gets subject or address, and why."""
 
     secret: bytes | None = None
     certificates: Certificates | None = None
-    tokens: Tokens | None = None
+    tokens: TokenVerifier | None = None
     revoked: Revoked = msgspec.field(default_factory=lambda: Revoked(None))
     on_refused: Callable[[str, str], None] = lambda _who, _why: None
 
-
-class Guard:
-    """ASGI: finds out who asks and puts that into the scope; answers 401 to strangers."""
-
-    def __init__(self, app: Any, keys: Keys) -> None:
-        self._app, self._keys = app, keys
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request."""
-        if scope["type"] == "http":
-            try:
-                scope[IDENTITY] = await self.identify(scope)
-            except Stranger as stranger:
-                if scope["path"] not in OPEN_PATHS:
-                    peer = scope.get("client") or ("unknown", 0)
-                    why = str(stranger)
-                    _LOG.warning("access.refused", peer=f"{peer[0]}:{peer[1]}", path=scope["path"], why=why)
-                    self._keys.on_refused(f"{peer[0]}", why)
-                    await _refuse(send, why)
-                    return
-        await self._app(scope, receive, send)
-
     async def identify(self, scope: Any) -> Identity:
-        """Who asks. Raises Stranger."""
+        """Who asks. Raises StrangerError."""
         peer = scope.get(PEER)
         if peer == "socket":
             return LOCAL
         if _is_cross_site(scope):
-            raise Stranger("another web site made this request: `Origin` is not this server")
+            raise StrangerError("another web site made this request: `Origin` is not this server")
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) > 1:
-            raise Stranger("two credentials in one request")
+            raise StrangerError("two credentials in one request")
         if given:
             identity = await self._of_header(given[0], encrypted=scope["scheme"] == "https")
-        elif peer is not None and self._keys.certificates is not None:
-            identity = self._keys.certificates.identity(peer)
+        elif peer is not None and self.certificates is not None:
+            identity = self.certificates.identity(peer)
         else:
-            raise Stranger("no credential was given: a client certificate, a token or the server's secret")
+            raise StrangerError(
+                "no credential was given: a client certificate, a token or the server's secret"
+            )
         return self.checked(identity)
 
+    async def _of_header(self, value: bytes, *, encrypted: bool) -> Identity:
+        kind, _, text = value.partition(b" ")
+        text = text.strip()
+        if kind.lower() != b"bearer" or not text:
+            raise StrangerError("the request's `Authorization` is not `Bearer ...`")
+        secret = self.secret
+        if secret is not None and hmac.compare_digest(text, secret):
+            return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
+        tokens = self.tokens
+        if tokens is None or text.count(b".") != 2:
+            raise StrangerError("the secret is missing or wrong")
+        if not encrypted:
+            raise StrangerError("a token came in clear text; it is burnt: ask for another")
+        found = tokens.known(text)
+        if found is not None:
+            return found
+        return await tokens.wait_for(text)
+
     def checked(self, identity: Identity) -> Identity:
-        """The same identity, unless it has expired or is revoked. Raises Stranger."""
+        """The same identity, unless it has expired or is revoked. Raises StrangerError."""
         if identity.expires_us is not None and identity.expires_us <= clock.now_us():
-            raise Stranger(f"the credential of `{identity.subject}` has expired")
-        revoked = self._keys.revoked.why(identity)
+            raise StrangerError(f"the credential of `{identity.subject}` has expired")
+        revoked = self.revoked.why(identity)
         if revoked is not None:
-            raise Stranger(f"the credential of `{identity.subject}` is revoked: `{revoked}`")
+            raise StrangerError(f"the credential of `{identity.subject}` is revoked: `{revoked}`")
         return identity
 
     def believes(self, identity: Identity) -> bool:
         """Whether somebody who was let in some time ago still would be."""
         try:
             self.checked(identity)
-        except Stranger:
+        except StrangerError:
             return False
         return True
 
-    async def _of_header(self, value: bytes, *, encrypted: bool) -> Identity:
-        kind, _, text = value.partition(b" ")
-        text = text.strip()
-        if kind.lower() != b"bearer" or not text:
-            raise Stranger("the request's `Authorization` is not `Bearer ...`")
-        secret = self._keys.secret
-        if secret is not None and hmac.compare_digest(text, secret):
-            return Identity(role=Role.OPERATOR, name="", via=Via.SECRET, subject="the server's secret")
-        tokens = self._keys.tokens
-        if tokens is None or text.count(b".") != 2:
-            raise Stranger("the secret is missing or wrong")
-        if not encrypted:
-            raise Stranger("a token came in clear text; it is burnt: ask for another")
-        found = tokens.known(text)
-        if found is not None:
-            return found
-        return await tokens.wait_for(text)
+
+class Guard:
+    """ASGI: finds out who asks and puts that into the scope; answers 401 to strangers."""
+
+    def __init__(self, app: Any, authenticator: Authenticator) -> None:
+        self._app, self._authenticator = app, authenticator
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        if scope["type"] == "http":
+            try:
+                scope[IDENTITY] = await self._authenticator.identify(scope)
+            except StrangerError as stranger:
+                if scope["path"] not in OPEN_PATHS:
+                    peer = scope.get("client") or ("unknown", 0)
+                    why = str(stranger)
+                    _LOG.warning("access.refused", peer=f"{peer[0]}:{peer[1]}", path=scope["path"], why=why)
+                    self._authenticator.on_refused(f"{peer[0]}", why)
+                    await _refuse(send, why)
+                    return
+        await self._app(scope, receive, send)
 
 
 def _is_cross_site(scope: Any) -> bool:
@@ -133,49 +131,3 @@ async def _refuse(send: Any, why: str) -> None:
     reply = ErrorReply(error=why, hint="name your certificate, your token or the server's secret file")
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": msgspec.json.encode(reply)})
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: SO_PEERCRED, unix(7)."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
-
-
-class _Known:
-    """The application as one connection sees it: each of its requests carries who is at the other end."""
-
-    def __init__(self, app: Any, peer: object) -> None:
-        self._app, self._peer = app, peer
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope[PEER] = self._peer
-        await self._app(scope, receive, send)
-
-
-class Door(H11Protocol):
-    """uvicorn's HTTP. On a Unix socket for our own user only: the directory keeps others out, this makes sure."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection and remember its other end, or end it before a byte is read."""
-        plug = transport.get_extra_info("socket")
-        peer: object = None
-        if plug.family == socket.AF_UNIX:
-            uid = peer_uid(plug)
-            if uid != os.getuid():
-                _LOG.warning("access.refused", peer=f"uid {uid}", why="user")
-                transport.abort()
-                return
-            peer = "socket"
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None:
-            peer = secured.getpeercert(binary_form=True)
-        super().connection_made(transport)
-        self.app = _Known(self.app, peer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell uvicorn, if it knows of the connection."""
-        if getattr(self, "transport", None) is not None:
-            super().connection_lost(exc)
-
-    def eof_received(self) -> None:
-        """Nothing to do."""

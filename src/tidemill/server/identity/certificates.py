@@ -17,7 +17,7 @@ from tidemill import clock, log
 from tidemill.config.tls import Member, Tls
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server.identity.handshake import Handshake
+from tidemill.server.errors import StrangerError
 from tidemill.wire.credentials import check_private
 
 _LOG = log.Log("server")
@@ -28,16 +28,14 @@ _CRL = {
 }
 NAME_MAX = 100
 SOON_S = 14 * 86400
+TOLD_MAX = 100  #: lines a minute about TLS that ended before a request: strangers may come by thousands
+_told = {"minute": 0, "lines": 0, "untold": 0}
 STAY = "the files that were read before stay in use"
 _SHORT = {  #: names of attributes as `openssl x509 -nameopt compat` and grid services write them
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.10": "O", "2.5.4.11": "OU",
     "0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID", "1.2.840.113549.1.9.1": "emailAddress",
     "2.5.4.5": "serialNumber", "2.5.4.4": "SN", "2.5.4.42": "GN",
 }  # fmt: skip
-
-
-class Stranger(Exception):
-    """A valid certificate or token of somebody who has no role here, or one that is not valid; the reason."""
 
 
 class Certificates:
@@ -131,27 +129,27 @@ class Certificates:
     # ---- identities ------------------------------------------------------------------------------------------
 
     def identity(self, der: bytes) -> Identity:
-        """Who holds a certificate that OpenSSL has verified on this connection. Raises Stranger."""
+        """Who holds a certificate that OpenSSL has verified on this connection. Raises StrangerError."""
         from cryptography import x509
 
         try:
             certificate = x509.load_der_x509_certificate(der)
             subject = subject_text(certificate.subject)
         except (ValueError, x509.InvalidVersion) as error:  # stricter than OpenSSL, which has let it in
-            raise Stranger(f"the certificate cannot be read: {error}") from error
+            raise StrangerError(f"the certificate cannot be read: {error}") from error
         expires_us = int(certificate.not_valid_after_utc.timestamp() * 1e6)
         known: dict[str, Any] = {
             "via": Via.CERTIFICATE, "expires_us": expires_us, "subject": subject,
             "credential": f"{certificate.serial_number:x}",
         }  # fmt: skip
         if expires_us <= clock.now_us():  # the connection may be older than the certificate's end
-            raise Stranger(f"the certificate of `{subject}` has expired")
+            raise StrangerError(f"the certificate of `{subject}` has expired")
         if self._ca is not None and _is_issued_by(certificate, self._ca):
             role, name = _own(certificate, subject)
             return Identity(role=role, name=name, **known)
         member = self._members.get(subject)
         if member is None:
-            raise Stranger(f"the certificate of `{subject}` is valid, but has no role here")
+            raise StrangerError(f"the certificate of `{subject}` is valid, but has no role here")
         return Identity(role=Role(member.role), name=member.name, **known)
 
 
@@ -163,10 +161,10 @@ def _own(certificate: Any, subject: str) -> tuple[Role, str]:
         each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     ]
     if len(names) != 1 or len(units) != 1 or units[0] not in set(Role):
-        raise Stranger(f"the certificate of `{subject}` does not name one role and one person or site")
+        raise StrangerError(f"the certificate of `{subject}` does not name one role and one person or site")
     name = str(names[0])
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
-        raise Stranger(f"the certificate of `{subject}` has no usable name")
+        raise StrangerError(f"the certificate of `{subject}` has no usable name")
     return Role(units[0]), name
 
 
@@ -244,3 +242,34 @@ def _stat(path: Path) -> Any:
         return path.stat()
     except OSError:
         return None
+
+
+class Handshake(ssl.SSLObject):
+    """TLS of one connection that logs why it ended before a request: a foreign CA, an expired or revoked certificate.
+
+    asyncio says nothing of these, and a centre's staff want to see who tries.
+    """
+
+    def do_handshake(self) -> None:
+        """Shake hands; raises and logs what `ssl` raises."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            _tell(error)
+            raise
+
+
+def _tell(error: ssl.SSLError) -> None:
+    minute = int(clock.monotonic_s() // 60)
+    if minute != _told["minute"]:
+        if _told["untold"]:
+            _LOG.warning("access.refused", why="tls", more=_told["untold"])
+        _told.update(minute=minute, lines=0, untold=0)
+    if _told["lines"] >= TOLD_MAX:
+        _told["untold"] += 1
+        return
+    _told["lines"] += 1
+    why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason
+    _LOG.warning("access.refused", why=f"tls: {why or error}")

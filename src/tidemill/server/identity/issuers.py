@@ -36,7 +36,7 @@ ALGORITHMS = {
 _LOG = log.Log("server")
 
 
-class Keys:
+class IssuerKeys:
     """Keys of one issuer, shared by threads. One of them at a time asks; the others see what is there meanwhile."""
 
     def __init__(

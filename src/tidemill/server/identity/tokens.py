@@ -19,8 +19,8 @@ from tidemill.config.tls import Issuer, Member
 from tidemill.config.tls import Tokens as Section
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
-from tidemill.server.identity.certificates import Stranger
-from tidemill.server.identity.issuers import ALGORITHMS, Keys
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
 
 TOKEN_BYTES_MAX = 16 * 1024
 KNOWN_MAX = 10_000  #: tokens whose verification is remembered
@@ -29,7 +29,7 @@ SUBJECT_MAX = 150
 _ALGORITHMS = frozenset(each for several in ALGORITHMS.values() for each in several)
 
 
-class _Unasked(Stranger):
+class _Unasked(StrangerError):
     """The token's key is not known, or has had its time: its issuer is to be asked first."""
 
     def __init__(self, issuer: Issuer) -> None:
@@ -37,7 +37,7 @@ class _Unasked(Stranger):
         self.issuer = issuer
 
 
-class Tokens:
+class TokenVerifier:
     """Verifies tokens; shared by threads."""
 
     def __init__(self, section: Section, members: Sequence[Member]) -> None:
@@ -55,7 +55,7 @@ class Tokens:
             section.issuers
         ):
             raise ConfigError("two of `tokens.issuers` have the same `issuer` or `name`")
-        self._keys = {each.issuer: Keys(each, kept_s=section.keys_kept_s) for each in section.issuers}
+        self._keys = {each.issuer: IssuerKeys(each, kept_s=section.keys_kept_s) for each in section.issuers}
         self._askers = {
             each.issuer: ThreadPoolExecutor(1, f"issuer-{each.name}") for each in section.issuers
         }  #: who waits for an issuer waits in its own thread, and takes none that others need
@@ -80,9 +80,9 @@ class Tokens:
         return await loop.run_in_executor(asker, self.identity, text)
 
     def identity(self, text: bytes, *, ask: bool = True) -> Identity:
-        """Who stands behind a token. Raises Stranger with the reason. May `ask` the issuer for its keys: blocks."""
+        """Whose token it is. Raises StrangerError with the reason. May `ask` the issuer for its keys: blocks."""
         if len(text) > TOKEN_BYTES_MAX:
-            raise Stranger(f"a token of {len(text)} bytes is too long, at most {TOKEN_BYTES_MAX}")
+            raise StrangerError(f"a token of {len(text)} bytes is too long, at most {TOKEN_BYTES_MAX}")
         claims, issuer = self._verified(text, ask)
         identity = self._identity(claims, issuer)
         with self._lock:
@@ -97,13 +97,13 @@ class Tokens:
             head = jwt.get_unverified_header(text)
             told = jwt.decode(text, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise Stranger("what was sent as a token is none") from error
+            raise StrangerError("what was sent as a token is none") from error
         algorithm, kid = head.get("alg"), head.get("kid")
         if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS or "crit" in head:
-            raise Stranger(f"tokens signed by `{str(algorithm)[:20]}` are not believed")
+            raise StrangerError(f"tokens signed by `{str(algorithm)[:20]}` are not believed")
         issuer = self._issuers.get(told.get("iss")) if isinstance(told.get("iss"), str) else None
         if issuer is None:
-            raise Stranger(f"tokens of issuer `{str(told.get('iss'))[:200]}` are not believed here")
+            raise StrangerError(f"tokens of issuer `{str(told.get('iss'))[:200]}` are not believed here")
         keys = self._keys[issuer.issuer]
         key = (keys.find if ask else keys.known)(kid if isinstance(kid, str) else None, algorithm)
         if key is None:
@@ -119,22 +119,22 @@ class Tokens:
                 options={"require": ["iss", "sub", "aud", "exp", "iat"]},
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            raise Stranger(f"the token of issuer `{issuer.name}` is refused: {error}") from error
+            raise StrangerError(f"the token of issuer `{issuer.name}` is refused: {error}") from error
         self._check(claims, issuer)
         return claims, issuer
 
     def _check(self, claims: Mapping[str, Any], issuer: Issuer) -> None:
         subject = claims["sub"]
         if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_MAX or not subject.isprintable():
-            raise Stranger(f"the token of issuer `{issuer.name}` has no usable `sub`")
+            raise StrangerError(f"the token of issuer `{issuer.name}` has no usable `sub`")
         lifetime_s = float(claims["exp"]) - float(claims["iat"])
         if lifetime_s > self._section.lifetime_s_max:
-            raise Stranger(
+            raise StrangerError(
                 f"the token of `{subject}` lives {lifetime_s:.0f} s, at most {self._section.lifetime_s_max:.0f}"
             )
         version = claims.get("wlcg.ver")
         if issuer.profile == "wlcg" and not (isinstance(version, str) and version.split(".")[0] == "1"):
-            raise Stranger(f"the token of `{subject}` is none of the WLCG profile 1: no `wlcg.ver`")
+            raise StrangerError(f"the token of `{subject}` is none of the WLCG profile 1: no `wlcg.ver`")
 
     def _identity(self, claims: Mapping[str, Any], issuer: Issuer) -> Identity:
         scope = claims.get("scope", "")
@@ -150,7 +150,7 @@ class Tokens:
             return Identity(role=Role(member.role), name=member.name, **known)
         if issuer.submitters and any(each.startswith("compute.") for each in scopes):
             return Identity(role=Role.SUBMITTER, name=f"{claims['sub']}@{issuer.name}", **known)
-        raise Stranger(
+        raise StrangerError(
             f"the token of `{claims['sub']}` of issuer `{issuer.name}` is valid, but has no role here"
         )
 

@@ -1,1 +1,1 @@
-"""Notifications: what happened is gathered, put into digests, and sent; each step durable before the next."""
+"""Notifications: threads gather what happened, make digests of it and send them by mail, web hook or message."""

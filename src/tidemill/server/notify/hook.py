@@ -27,8 +27,9 @@ from tidemill import __version__, clock
 from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError
+from tidemill.server.errors import LaterError, RefusedError
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
-from tidemill.server.notify.channel import LaterError, Parcel, RefusedError
 from tidemill.wire.credentials import read_key
 from tidemill.wire.cut import cut
 from tidemill.wire.http import body_of
@@ -43,7 +44,7 @@ _GONE = 410  #: RFC 9110 15.5.11: whoever asks should not ask again
 _HIDDEN = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
 
 
-class Place(NamedTuple):
+class HookTarget(NamedTuple):
     """A hook, ready to be posted to. `private`: may its host have an address that is not of the public internet?"""
 
     url: str
@@ -87,7 +88,7 @@ class Poster:
     ) -> None:
         self._now_s, self._post_s = now_s, post_s
         self._hosts = config.hook_hosts
-        self._hooks: dict[str, Place] = {hook.name: _place(hook) for hook in config.hooks}
+        self._hooks: dict[str, HookTarget] = {hook.name: _place(hook) for hook in config.hooks}
         self._given: tuple[bytes, ssl.SSLContext] | None = None
         if config.hook_secret_file is not None:
             secret = key_of(read_key(config.hook_secret_file))
@@ -123,7 +124,7 @@ class Poster:
     def rest(self) -> None:
         """No connection is kept."""
 
-    def _find(self, where: str) -> Place:
+    def _find(self, where: str) -> HookTarget:
         if "://" not in where:
             found = self._hooks.get(where)
             if found is None:
@@ -134,17 +135,17 @@ class Poster:
         host = urlsplit(where).hostname or ""
         if self._given is None or not any(fnmatchcase(host, each) for each in self._hosts):
             raise RefusedError(f"`hook_hosts` does not have `{host}` any more", transient=False)
-        return Place(where, *self._given, private=False)
+        return HookTarget(where, *self._given, private=False)
 
 
-def _place(hook: Hook) -> Place:
+def _place(hook: Hook) -> HookTarget:
     try:
         tls = ssl.create_default_context(cafile=hook.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"`ca_file` `{hook.ca_file}` of hook `{hook.name}` cannot be used: {error}"
         ) from error
-    return Place(hook.url, key_of(read_key(hook.secret_file)), tls, hook.private)
+    return HookTarget(hook.url, key_of(read_key(hook.secret_file)), tls, hook.private)
 
 
 def _followed(url: str, location: str | None) -> str:
@@ -169,7 +170,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def post(
-    url: str, body: bytes, headers: Mapping[str, str], *, place: Place, post_s: float
+    url: str, body: bytes, headers: Mapping[str, str], *, place: HookTarget, post_s: float
 ) -> tuple[int, str | None]:
     """Status of the answer, and where it sends us on to, within `post_s`. Raises LaterError."""
     parts = urlsplit(url)

@@ -19,8 +19,9 @@ from typing import Any, cast
 from tidemill import clock, log
 from tidemill.config.notify import Mail
 from tidemill.errors import ConfigError, SiteError
+from tidemill.server.errors import AwayError, LaterError, RefusedError
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
-from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError
 
 LOGIN_BYTES_MAX = 4096
 END_S = 600.0  #: for the answer to the end of a mail

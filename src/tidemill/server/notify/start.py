@@ -12,11 +12,10 @@ from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.notify.addressees import Addressees
-from tidemill.server.notify.channel import Parcel, Sender
+from tidemill.server.notices.sender import Parcel, Sender
 from tidemill.server.notify.hook import Poster
 from tidemill.server.notify.mail import Mailer
-from tidemill.server.notify.service import Notifier
+from tidemill.server.notify.notifier import Notifier
 from tidemill.wire.notification import Digest, TrialNews
 
 
@@ -50,7 +49,6 @@ def telling(
                 f"a rule of `[notify]` tells `{rule.to}`, and this server cannot: it has no {channel}",
                 hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
             )
-    dispatcher.addressees = Addressees(config.mail, config.notify, messages=Channel.MESSAGE in senders)
     notifier = Notifier(store, dispatcher, config.notify, senders=senders, server=socket.gethostname())
     notifier.start()
     try:

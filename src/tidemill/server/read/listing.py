@@ -15,9 +15,9 @@ import msgspec
 
 from tidemill.errors import did_you_mean
 from tidemill.model.state import JobState
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import CANCELED, COMPLETED, FAILED, PARTIAL, STATE_CODES
 from tidemill.server.database.store import Session
+from tidemill.server.errors import RequestError
 
 TOP = 2**62
 LOOK = 5_000  #: jobs looked at in one step, by order; about 5 ms
@@ -55,7 +55,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return (self.state, self.app, self.site, self.campaign, self.owner) != (None,) * 5
 
 
-class Found(NamedTuple):
+class IdPage(NamedTuple):
     """Ids of a page. `after`: where the next page starts, None = this is the last; `total`: None = not counted."""
 
     ids: list[int]
@@ -65,8 +65,8 @@ class Found(NamedTuple):
     partial: bool = False  #: the page is short because enough was looked at, not because there is no more
 
 
-def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, size: int) -> Found:
-    """A page of jobs. Raises Bad for a state that there is not, or a place that cannot be read."""
+def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, size: int) -> IdPage:
+    """A page of jobs. Raises RequestError for a state that there is not, or a place that cannot be read."""
     legs = legs_of(session, filters) if filters.by_legs else None
     total = None if legs is None else sum(legs.values())
     chosen = None if legs is None else set(legs)
@@ -78,13 +78,15 @@ def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, si
         return _ended(session, chosen, after, size)._replace(total=total)
     start = _place(after, 1)[0] if after is not None else TOP if sort is Sort.NEWEST else 0
     ids = by_id(session, chosen, start, size=size, newest=sort is Sort.NEWEST)
-    return Found(ids, str(ids[-1]) if len(ids) == size else None, total, sort)
+    return IdPage(ids, str(ids[-1]) if len(ids) == size else None, total, sort)
 
 
 def legs_of(session: Session, filters: Filter) -> dict[Leg, int]:
     """The (kind, state, site) of a filter and how many jobs each has."""
     if filters.state is not None and filters.state not in STATE_CODES:
-        raise Bad(f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState)))
+        raise RequestError(
+            f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState))
+        )
     site = -1
     if filters.site is not None:
         found = [row[0] for row in session.rows("site_names") if row[1] == filters.site]
@@ -154,12 +156,12 @@ def _by_legs(session: Session, legs: set[Leg], start: int, *, size: int, newest:
     return [sign * each for each in best]
 
 
-def _ended(session: Session, legs: set[Leg] | None, after: str | None, size: int) -> Found:
+def _ended(session: Session, legs: set[Leg] | None, after: str | None, size: int) -> IdPage:
     """Those that ended last. `after` is `TIME.ID`."""
     ended_us, number = _place(after, 2) if after is not None else (TOP, TOP)
     ids: list[int] = []
     if legs is not None and not legs:
-        return Found([], None, None, Sort.ENDED)
+        return IdPage([], None, None, Sort.ENDED)
     look = LOOK if legs is not None else size + 1
     for _ in range(ROUNDS):
         rows = session.rows("jobs_look_ended", ended_us=ended_us, id=number, limit=look)
@@ -168,15 +170,15 @@ def _ended(session: Session, legs: set[Leg] | None, after: str | None, size: int
             if legs is None or row[1:4] in legs:
                 ids.append(row[0])
                 if len(ids) == size:
-                    return Found(ids, f"{ended_us}.{number}", None, Sort.ENDED)
+                    return IdPage(ids, f"{ended_us}.{number}", None, Sort.ENDED)
         if len(rows) < look:
-            return Found(ids, None, None, Sort.ENDED)
-    return Found(ids, f"{ended_us}.{number}", None, Sort.ENDED, partial=True)
+            return IdPage(ids, None, None, Sort.ENDED)
+    return IdPage(ids, f"{ended_us}.{number}", None, Sort.ENDED, partial=True)
 
 
 def _named(
     session: Session, prefix: str, legs: set[Leg] | None, sort: Sort, page: tuple[str | None, int]
-) -> Found:
+) -> IdPage:
     """By name, all those that begin so; in another order if they are few enough to be sorted here."""
     after, size = page
     if sort is not Sort.NAME:
@@ -197,13 +199,13 @@ def _named(
             if legs is None or row[1:4] in legs:
                 ids.append(number)
                 if len(ids) == size:
-                    return Found(ids, str(number), None, Sort.NAME)
+                    return IdPage(ids, str(number), None, Sort.NAME)
         if len(rows) < look:
-            return Found(ids, None, None, Sort.NAME)
-    return Found(ids, str(number), None, Sort.NAME, partial=True)
+            return IdPage(ids, None, None, Sort.NAME)
+    return IdPage(ids, str(number), None, Sort.NAME, partial=True)
 
 
-def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | None, int]) -> Found:
+def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | None, int]) -> IdPage:
     after, size = page
     ids: list[int] = [row[0] for row in rows]
     start = () if after is None else _place(after, 2 if sort is Sort.ENDED else 1)
@@ -225,11 +227,11 @@ def _sorted(session: Session, rows: list[Any], sort: Sort, page: tuple[str | Non
     token = None
     if more:
         token = f"{jobs[chosen[-1]]}.{chosen[-1]}" if sort is Sort.ENDED else str(chosen[-1])
-    return Found(chosen, token, len(ids), sort)
+    return IdPage(chosen, token, len(ids), sort)
 
 
 def _place(text: str, parts: int) -> tuple[int, ...]:
     pieces = text.split(".")
     if len(pieces) != parts or not all(each.isdecimal() and len(each) < 19 for each in pieces):
-        raise Bad(f"`{text[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{text[:40]}` is no place in this listing", hint="start from its first page")
     return tuple(map(int, pieces))

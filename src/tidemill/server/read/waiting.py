@@ -7,7 +7,7 @@ from enum import StrEnum
 from tidemill.errors import did_you_mean
 from tidemill.model.job import JobSpec
 from tidemill.server.core import matching
-from tidemill.server.database.rows import RUNNING, WAITING, Job, Kind, Site
+from tidemill.server.database.rows import RUNNING, WAITING, JobKind, Site, StoredJob
 
 
 class Cause(StrEnum):
@@ -54,7 +54,7 @@ HINTS = {
 
 
 def waits_for(
-    job: Job, kind: Kind, sites: list[Site], *, after: list[str], silent: set[str]
+    job: StoredJob, kind: JobKind, sites: list[Site], *, after: list[str], silent: set[str]
 ) -> tuple[Cause | None, str | None]:
     """The cause and its hint; None for a job that has ended. `after`: what it still comes after, as text."""
     cause, detail = _cause(job, kind, sites, after=after, silent=silent)
@@ -64,7 +64,7 @@ def waits_for(
 
 
 def _cause(
-    job: Job, kind: Kind, sites: list[Site], *, after: list[str], silent: set[str]
+    job: StoredJob, kind: JobKind, sites: list[Site], *, after: list[str], silent: set[str]
 ) -> tuple[Cause | None, str]:
     if job.state not in (WAITING, RUNNING):
         return None, ""
@@ -80,7 +80,7 @@ def _cause(
     return _anywhere(joined, kind, silent)
 
 
-def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, str]:
+def _anywhere(joined: list[Site], kind: JobKind, silent: set[str]) -> tuple[Cause, str]:
     if not joined:
         return Cause.NO_SITE, ""
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
@@ -103,7 +103,7 @@ def _anywhere(joined: list[Site], kind: Kind, silent: set[str]) -> tuple[Cause, 
     return Cause.FAIR_SHARE, ""
 
 
-def _asked(cause: Cause, joined: list[Site], kind: Kind) -> str:
+def _asked(cause: Cause, joined: list[Site], kind: JobKind) -> str:
     """What is asked for, next to what there is."""
     if cause is Cause.APP_NOT_OFFERED:
         return f"`{kind.app}`: {did_you_mean(kind.app, {name for site in joined for name in site.offers})}"
@@ -119,7 +119,7 @@ def _asked(cause: Cause, joined: list[Site], kind: Kind) -> str:
     return ""
 
 
-def _pinned(site: Site | None, kind: Kind, silent: set[str]) -> tuple[Cause, str]:
+def _pinned(site: Site | None, kind: JobKind, silent: set[str]) -> tuple[Cause, str]:
     if site is None:
         return Cause.SITE_PINNED_UNKNOWN, ""
     obstacle = matching.obstacle(site, kind)

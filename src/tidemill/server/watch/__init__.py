@@ -1,1 +1,1 @@
-"""Health and metrics of the running server."""
+"""Health and metrics of the running server, as data and text. Knows no HTTP."""

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemill import __version__, clock
 from tidemill.errors import SiteError
-from tidemill.server.core.dispatcher import QUEUE_MAX, SILENT_S, Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.core.writer import QUEUE_MAX
 from tidemill.server.database.store import Session
-from tidemill.server.notify import book
-from tidemill.server.read import pages
+from tidemill.server.notices import tables
+from tidemill.server.read import api_pages
 from tidemill.wire.api import Health, Problem
 
 BUSY = QUEUE_MAX // 2  #: requests that wait for the writer
 OLD_S = 900.0  #: a message that nobody takes for so long
 
 
-class Found(NamedTuple):
+class Watched(NamedTuple):
+    """What health and metrics look at. `broker_up`: whether the message broker is connected; None without one."""
+
+    dispatcher: Dispatcher
+    broker_up: Callable[[], bool] | None = None
+
+
+class ProblemKind(NamedTuple):
     """A problem, and whether the server does its work in spite of it."""
 
     works: bool
@@ -24,50 +33,54 @@ class Found(NamedTuple):
     hint: str
 
 
-PROBLEMS: dict[str, Found] = {
-    "database_away": Found(
+PROBLEMS: dict[str, ProblemKind] = {
+    "database_away": ProblemKind(
         False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
     ),
-    "database_full": Found(False, "the database cannot grow or write", "free space on its file system"),
-    "busy": Found(
+    "database_full": ProblemKind(False, "the database cannot grow or write", "free space on its file system"),
+    "busy": ProblemKind(
         True, "many requests wait for the one writer", "look at `tidemill_server_transaction_seconds`"
     ),
-    "no_site": Found(True, "none of the sites can be heard", "`tidemill site run` at a site"),
-    "sites_silent": Found(
+    "no_site": ProblemKind(True, "none of the sites can be heard", "`tidemill site run` at a site"),
+    "sites_silent": ProblemKind(
         True, "a site has not been heard for a while", "`tidemill site status` there; `/v1/sites`"
     ),
-    "broker_away": Found(
+    "broker_away": ProblemKind(
         True, "the message broker is not connected", "is RabbitMQ running? the log has `broker.away` and why"
     ),
-    "notifications": Found(True, "messages wait for longer than they should", "the log: `message.delayed`"),
+    "notifications": ProblemKind(
+        True, "messages wait for longer than they should", "the log: `message.delayed`"
+    ),
 }
 
 
-def problems(session: Session, dispatcher: Dispatcher) -> list[str]:
+def problems(session: Session, watched: Watched) -> list[str]:
     """What is wrong now, the worst first. Raises SiteError if the database is away."""
     found = []
-    if dispatcher.full:
+    writer, site_watch = watched.dispatcher.writer, watched.dispatcher.site_watch
+    if writer.full:
         found.append("database_full")
-    if dispatcher.waiting > BUSY:
+    if writer.waiting > BUSY:
         found.append("busy")
-    joined = [site for site in pages.sites(session) if site.epoch]
-    silent = [site for site in joined if site.lost or dispatcher.silent_s(site.name) > SILENT_S]
+    joined = [site for site in api_pages.sites(session) if site.epoch]
+    quiet = site_watch.silent(site.name for site in joined)
+    silent = [site for site in joined if site.lost or site.name in quiet]
     if silent and len(silent) == len(joined):
         found.append("no_site")
     elif silent:
         found.append("sites_silent")
-    if dispatcher.broker_up is not None and not dispatcher.broker_up():
+    if watched.broker_up is not None and not watched.broker_up():
         found.append("broker_away")
-    oldest = [each.oldest_us for each in book.standing(session).values() if each.oldest_us is not None]
+    oldest = [each.oldest_us for each in tables.standing(session).values() if each.oldest_us is not None]
     if oldest and clock.now_us() - min(oldest) > OLD_S * 1e6:
         found.append("notifications")
     return found
 
 
-def health(session: Session | None, dispatcher: Dispatcher) -> Health:
+def health(session: Session | None, watched: Watched) -> Health:
     """The whole answer. It names nobody and no place: whoever reaches the server may read it."""
     try:
-        found = ["database_away"] if session is None else problems(session, dispatcher)
+        found = ["database_away"] if session is None else problems(session, watched)
     except SiteError:
         found = ["database_away"]
     failing = [each for each in found if not PROBLEMS[each].works]
@@ -75,7 +88,7 @@ def health(session: Session | None, dispatcher: Dispatcher) -> Health:
     return Health(
         status=status,
         version=__version__,
-        database=dispatcher.dialect,
+        database=watched.dispatcher.writer.dialect,
         now_us=clock.now_us(),
         problems=[Problem(name=each, text=PROBLEMS[each].text, hint=PROBLEMS[each].hint) for each in found],
     )

@@ -17,12 +17,10 @@ from tidemill.errors import SiteError
 from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import OTHER, SERVER, SITES_MAX, Sample, render
 from tidemill.model.state import AllocationState
-from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
-from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Session
-from tidemill.server.notify import book
-from tidemill.server.read import pages
-from tidemill.server.watch.health import PROBLEMS, problems
+from tidemill.server.notices import tables
+from tidemill.server.read import api_pages
+from tidemill.server.watch.health import PROBLEMS, Watched, problems
 from tidemill.wire.api import SiteRow
 
 CACHE_S = 5.0
@@ -32,10 +30,10 @@ _SITE_STATES = SERVER["tidemill_server_site_state"].labels["state"].values
 
 
 class ServerMetrics:
-    """Everything that `/metrics` tells."""
+    """Everything that `/metrics` shows."""
 
-    def __init__(self, dispatcher: Dispatcher, meters: Meters) -> None:
-        self._dispatcher, self._meters = dispatcher, meters
+    def __init__(self, watched: Watched) -> None:
+        self._watched, self._dispatcher = watched, watched.dispatcher
         self._started_us = clock.now_us()
         self._lock = threading.Lock()
         self._read_s = -CACHE_S
@@ -45,14 +43,16 @@ class ServerMetrics:
         """The whole text; without what the database tells if `session` is None or it is away."""
         samples = [
             Sample(
-                "tidemill_server_info", 1, (("version", __version__), ("database", self._dispatcher.dialect))
+                "tidemill_server_info",
+                1,
+                (("version", __version__), ("database", self._dispatcher.writer.dialect)),
             ),
             Sample("tidemill_server_start_time_seconds", self._started_us / 1e6),
             Sample("tidemill_server_feed_readers", feed_readers),
-            Sample("tidemill_server_waiting_requests", self._dispatcher.waiting),
-            *_of_broker(self._dispatcher),
+            Sample("tidemill_server_waiting_requests", self._dispatcher.writer.waiting),
+            *_of_broker(self._watched),
             *_of_process(),
-            *self._meters.samples(),
+            *self._dispatcher.meters.samples(),
             *self._stored(session),
         ]
         return render(samples)
@@ -70,8 +70,8 @@ class ServerMetrics:
             return self._kept
 
     def _of_database(self, session: Session) -> Iterator[Sample]:
-        yield from _of_problems(problems(session, self._dispatcher))
-        counts = pages.counts(session)
+        yield from _of_problems(problems(session, self._watched))
+        counts = api_pages.counts(session)
         for state, number in counts.states.items():
             yield Sample("tidemill_server_jobs", number, (("state", str(state)),))
         events = {
@@ -88,12 +88,10 @@ class ServerMetrics:
         for name, number in sorted(failures.items()):
             yield Sample("tidemill_server_failures_total", number, (("class", name),))
         yield Sample("tidemill_server_database_bytes", float(session.rows("database_bytes")[0][0]))
-        silent = {
-            site.name for site in pages.sites(session) if self._dispatcher.silent_s(site.name) > SILENT_S
-        }
-        for row in pages.site_rows(session, silent)[: SITES_MAX - 1]:
+        silent = self._dispatcher.site_watch.silent(site.name for site in api_pages.sites(session))
+        for row in api_pages.site_rows(session, silent)[: SITES_MAX - 1]:
             yield from self._of_site(row)
-        for channel, standing in book.standing(session).items():
+        for channel, standing in tables.standing(session).items():
             yield Sample("tidemill_server_notifications_waiting", standing.waiting, (("channel", channel),))
             age_s = (
                 0.0 if standing.oldest_us is None else max(0.0, (clock.now_us() - standing.oldest_us) / 1e6)
@@ -104,7 +102,7 @@ class ServerMetrics:
         site = ("site", row.name)
         for state in _SITE_STATES:
             yield Sample("tidemill_server_site_state", float(row.state == state), (site, ("state", state)))
-        silent_s = max(0.0, self._dispatcher.silent_s(row.name))
+        silent_s = max(0.0, self._dispatcher.site_watch.silent_s(row.name))
         yield Sample("tidemill_server_site_silent_seconds", silent_s, (site,))
         yield Sample("tidemill_server_site_leased_events", row.leased_events, (site,))
         yield Sample("tidemill_server_site_busy_cores", float(row.capacity.get("busy_cores", 0)), (site,))
@@ -118,9 +116,9 @@ def _of_problems(found: list[str]) -> Iterator[Sample]:
         yield Sample("tidemill_server_health", float(name in found), (("problem", name),))
 
 
-def _of_broker(dispatcher: Dispatcher) -> Iterator[Sample]:
-    if dispatcher.broker_up is not None:
-        yield Sample("tidemill_server_gateway_connected", float(dispatcher.broker_up()))
+def _of_broker(watched: Watched) -> Iterator[Sample]:
+    if watched.broker_up is not None:
+        yield Sample("tidemill_server_gateway_connected", float(watched.broker_up()))
 
 
 def _of_process() -> Iterator[Sample]:

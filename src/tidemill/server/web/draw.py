@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core.views import Tide
+from tidemill.server.core.site_views import TideSeries
 from tidemill.wire.api import Attempt, FailureRow, JobRow
 
 WIDTH = 1_000
@@ -24,7 +24,7 @@ LAYERS = ("regular", "ours", "idle", "away")
 _ATTEMPT = {"ACTIVE": "main", "SETTLED": "good", "RELEASED": "soft", "LOST": "bad"}
 
 
-def tide(found: Tide, title: str) -> Markup:
+def tide(found: TideSeries, title: str) -> Markup:
     """Nodes over time in four layers, with axes."""
     top = _top(found)
     ticks = "".join(f"<span>{top * (4 - k) / 4:,.4g}</span>" for k in range(5))
@@ -37,17 +37,17 @@ def tide(found: Tide, title: str) -> Markup:
     )
 
 
-def spark(found: Tide, title: str) -> Markup:
+def spark(found: TideSeries, title: str) -> Markup:
     """The same, small and without axes."""
     drawn = "".join(_layers(found, _top(found), box=(0, 0, 240, 44)))
     return Markup(f"{_open(240, 44, title, 'spark')}{drawn}</svg>")
 
 
-def _top(found: Tide) -> float:
+def _top(found: TideSeries) -> float:
     return max((sum(point) for point in found.points if point), default=1.0) or 1.0
 
 
-def _layers(found: Tide, top: float, *, box: tuple[float, float, float, float]) -> Iterator[str]:
+def _layers(found: TideSeries, top: float, *, box: tuple[float, float, float, float]) -> Iterator[str]:
     left, above, wide, high = box
     step = wide / max(1, len(found.points))
     yield f'<rect class="track" x="{left}" y="{above}" width="{wide}" height="{high}"/>'
@@ -96,7 +96,7 @@ def _runs(
 # ---- a job ---------------------------------------------------------------------------------------------------------
 
 
-class Bar(NamedTuple):
+class LifeStretch(NamedTuple):
     """A stretch of a life line, in microseconds."""
 
     name: str
@@ -112,9 +112,9 @@ def life_line(
     """A job from its submission to its end: when it waited, each attempt, each failure."""
     end = max(row.ended_us or now_us, row.created_us + 1)
     bars = [
-        Bar("waits", row.created_us, row.started_us or end, "idle", "waited for its first lease"),
+        LifeStretch("waits", row.created_us, row.started_us or end, "idle", "waited for its first lease"),
         *(
-            Bar(
+            LifeStretch(
                 each.site or "?", each.leased_us, each.ended_us or end, _ATTEMPT.get(each.state, "soft"),
                 f"lease {each.lease} at {each.site}: {each.state.lower()} {each.reason}".rstrip(),
             )

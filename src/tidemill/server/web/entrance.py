@@ -6,15 +6,16 @@ Finds out who asks by `access.Guard`, and remembers it in a signed cookie. Says 
 from __future__ import annotations
 
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from tidemill import clock, log
-from tidemill.model.identity import Identity, Via
-from tidemill.server.identity.certificates import Stranger
-from tidemill.server.web.sessions import Session, Sessions
+from tidemill.model.identity import Via
+from tidemill.server.errors import StrangerError
+from tidemill.server.identity.access import Authenticator
+from tidemill.server.web.sessions import Sessions, WebSession
 from tidemill.wire.api import ErrorReply
 
 VISIT = "tidemill.visit"  #: in the ASGI scope of a page: a `Visit`
@@ -46,29 +47,17 @@ _LOG = log.Log("web")
 class Visit(NamedTuple):
     """One request for a page. Without a session `why` tells what was wrong with the credential, if there was one."""
 
-    session: Session | None
+    session: WebSession | None
     why: str
     comes_from_elsewhere: bool  #: by a link of another host: a SameSite=Strict cookie was not sent then
-
-
-class Knows(Protocol):
-    """What `access.Guard` does for us."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request that is for no page."""
-
-    async def identify(self, scope: Any) -> Identity:
-        """Who asks. Raises Stranger."""
-
-    def checked(self, identity: Identity) -> Identity:
-        """The same, unless it has expired or is revoked. Raises Stranger."""
 
 
 class Entrance:
     """Stands before `guard`: pages go to `pages` with their visit, all else to the guard."""
 
-    def __init__(self, pages: Any, guard: Knows, sessions: Sessions) -> None:
-        self._pages, self._guard, self._sessions = pages, guard, sessions
+    def __init__(self, pages: Any, guard: Any, *, authenticator: Authenticator, sessions: Sessions) -> None:
+        self._pages, self._guard = pages, guard
+        self._authenticator, self._sessions = authenticator, sessions
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle a connection."""
@@ -103,10 +92,10 @@ class Entrance:
         session = self._sessions.read(given, now_us) if given else None
         try:
             if session is not None:
-                self._guard.checked(session.identity)
+                self._authenticator.checked(session.identity)
                 return Visit(session, "", elsewhere)
-            identity = await self._guard.identify(scope)
-        except Stranger as stranger:
+            identity = await self._authenticator.identify(scope)
+        except StrangerError as stranger:
             return Visit(None, str(stranger) if given else "", elsewhere)
         if identity.via is Via.SOCKET and not is_local(headers.get(b"host", "")):
             # A name that leads here through somebody's tunnel may belong to anybody (DNS rebinding)

@@ -8,12 +8,11 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
-from tidemill.server.read import browse, pages
+from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import ActionRequest, JobDetail
 
 SORTS = {
@@ -25,7 +24,7 @@ LOG_TRIES_MAX = 20
 LOG_PAUSE_S = 2
 
 
-def listing(ask: Ask, made: Pages) -> str:
+def listing(ask: PageRequest, made: Pages) -> str:
     """`/jobs`: a page of jobs, filtered, searched and sorted."""
     owner = ask.own(Act.READ)
     query = ask.query
@@ -34,37 +33,37 @@ def listing(ask: Ask, made: Pages) -> str:
         begins=query.text("q"), owner=owner,
     )  # fmt: skip
     sort = Sort(query.choice("sort", tuple(SORTS)))
-    page = browse.jobs(ask.session, filters, sort, after=query.text("after"), size=query.size())
+    page = web_pages.jobs(ask.session, filters, sort, after=query.text("after"), size=query.size())
     total = page.found.total
     if not filters.by_legs and filters.begins is None:
-        total = pages.counts(ask.session).jobs
+        total = api_pages.counts(ask.session).jobs
     return made.show(
         ask, "jobs.html", page=page, rows=page.rows, found=page.found, total=total, sorts=SORTS, sort=sort,
         states=[str(state) for state in JobState], choices=choices(ask, owner),
-        can=_rights(ask, [row.id for row in page.rows]), after=browse.reached(ask.session),
+        can=_rights(ask, [row.id for row in page.rows]), after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
-def choices(ask: Ask, owner: str | None) -> dict[str, list[str]]:
+def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
     kinds = ask.session.rows("kinds")
     return {
-        "campaign": browse.campaign_names(ask.session, owner),
+        "campaign": web_pages.campaign_names(ask.session, owner),
         "app": sorted({row[2] for row in kinds if row[2]})[:CHOICES_MAX],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
 
 
-def _rights(ask: Ask, jobs: list[int]) -> dict[str, bool]:
+def _rights(ask: PageRequest, jobs: list[int]) -> dict[str, bool]:
     """Whether any of these may be canceled or retried: then the listing has boxes to tick."""
-    found = set(browse.owners(ask.session, jobs).values())
+    found = set(web_pages.owners(ask.session, jobs).values())
     return {
         "cancel": any(ask.may(Act.CANCEL, owner=owner) for owner in found),
         "retry": any(ask.may(Act.RETRY, owner=owner) for owner in found),
     }
 
 
-def job(ask: Ask, made: Pages) -> str:
+def job(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID`: everything about a job."""
     detail, owner = _detail(ask)
     row = detail.row
@@ -72,34 +71,34 @@ def job(ask: Ask, made: Pages) -> str:
     return made.show(
         ask, "job.html", job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
-        logs=browse.logs(ask.session, row.id), after=browse.reached(ask.session),
+        logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
             "cancel": row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
             "retry": row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
             "log": bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
-        has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in pages.applications(ask.session)),
+        has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
 
 
-def _detail(ask: Ask) -> tuple[JobDetail, str]:
+def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
     ask.require(Act.READ)
-    owner = browse.owners(ask.session, [number]).get(number)
+    owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise Missing(f"there is no job {number}", hint="the listing shows which there are")
+        raise MissingError(f"there is no job {number}", hint="the listing shows which there are")
     ask.require(Act.READ, owner=owner)
-    return pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
 
 
-def log(ask: Ask, made: Pages) -> str:
+def log(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID/log/REQUEST`: stdout and stderr of a payload, once the site has sent them."""
     detail, owner = _detail(ask)
     ask.require(Act.LOG, owner=owner)
-    found = browse.log(ask.session, detail.row.id, ask.at["number"])
+    found = web_pages.log(ask.session, detail.row.id, ask.at["number"])
     if found is None:
-        raise Missing(
+        raise MissingError(
             f"output {ask.at['number']} of job {detail.row.id} is not kept any more",
             hint="ask the site for it again",
         )
@@ -115,27 +114,29 @@ def log(ask: Ask, made: Pages) -> str:
 Form = Mapping[str, list[str]]
 
 
-def ask_log(ask: Ask, form: Form) -> str:
+def ask_log(ask: PageRequest, form: Form) -> str:
     """Ask the site for a payload's output; where it will be shown."""
     number = int(ask.at["job"])
-    owner = browse.owners(ask.session, [number]).get(number)
+    owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise Missing(f"there is no job {number}")
+        raise MissingError(f"there is no job {number}")
     ask.require(Act.LOG, owner=owner)
     text = form.get("event", [""])[0].strip()
     if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
-        raise Bad(f"`{text[:40]}` is no number of an event", hint="leave it empty for the latest payload")
+        raise RequestError(
+            f"`{text[:40]}` is no number of an event", hint="leave it empty for the latest payload"
+        )
     request = ask.dispatcher.ask_log(number, int(text) if text else None, ask.identity)
     if request is None:
-        raise Bad(f"no site has had {f'event {text}' if text else 'an event'} of job {number} yet")
+        raise RequestError(f"no site has had {f'event {text}' if text else 'an event'} of job {number} yet")
     return to("jobs", number, "log", request)
 
 
-def act(ask: Ask, form: Form) -> str:
+def act(ask: PageRequest, form: Form) -> str:
     """Cancel or retry jobs or a campaign; where to go on, which says what was done."""
     word = form.get("act", [""])[0]
     if word not in ("cancel", "retry"):
-        raise Bad(
+        raise RequestError(
             f"`{word[:40]}` is nothing that can be done to jobs", hint=did_you_mean(word, ["cancel", "retry"])
         )
     wanted = Act.CANCEL if word == "cancel" else Act.RETRY
@@ -143,10 +144,10 @@ def act(ask: Ask, form: Form) -> str:
     campaign = form.get("campaign", [""])[0] or None
     jobs = [] if campaign else _numbers(form.get("job", []))
     if campaign is not None:
-        ask.require(wanted, owner=pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
+        ask.require(wanted, owner=api_pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
     elif not jobs:
-        raise Bad("no job is ticked", hint="go back and tick some")
-    for owner in set(browse.owners(ask.session, jobs).values()):
+        raise RequestError("no job is ticked", hint="go back and tick some")
+    for owner in set(web_pages.owners(ask.session, jobs).values()):
         ask.require(wanted, owner=owner)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
     do = ask.dispatcher.handle_cancel if word == "cancel" else ask.dispatcher.handle_retry
@@ -161,7 +162,9 @@ def _reason(form: Form) -> str:
 
 def _numbers(texts: list[str]) -> list[int]:
     if len(texts) > JOBS_MAX:
-        raise Bad(f"{len(texts)} jobs at once, at most {JOBS_MAX}", hint="act on the whole campaign instead")
+        raise RequestError(
+            f"{len(texts)} jobs at once, at most {JOBS_MAX}", hint="act on the whole campaign instead"
+        )
     if not all(each.isdecimal() and each.isascii() and len(each) < 19 for each in texts):
-        raise Bad("a job's number cannot be read")
+        raise RequestError("a job's number cannot be read")
     return [int(each) for each in texts]

@@ -10,7 +10,7 @@ NUMBER_MAX = 2**62
 SIZES = (25, 50, 100, 200)
 
 
-class Query:
+class AddressQuery:
     """The query of a page's address. Values are bounded texts; what is empty is not there."""
 
     def __init__(self, path: str, values: Mapping[str, str]) -> None:

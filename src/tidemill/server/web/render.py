@@ -13,10 +13,10 @@ from tidemill import __version__
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.core import rights
-from tidemill.server.core.dispatcher import SILENT_S, Dispatcher
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.web import draw, text
-from tidemill.server.web.query import Query, said, to, with_values
+from tidemill.server.web.query import AddressQuery, said, to, with_values
 
 STATIC = {"style.css": "text/css", "tidemill.js": "text/javascript", "icon.svg": "image/svg+xml"}
 #: pages of the navigation: path, name, what one must be allowed to see
@@ -28,13 +28,13 @@ NAVIGATION = (
 )  # fmt: skip
 
 
-class Ask(NamedTuple):
+class PageRequest(NamedTuple):
     """A request for a page, with all that it may need to answer. `at`: parts of the path."""
 
     session: Session
     dispatcher: Dispatcher
     identity: Identity
-    query: Query
+    query: AddressQuery
     at: dict[str, Any]
     now_us: int
     specs: dict[int, JobSpec]
@@ -45,18 +45,18 @@ class Ask(NamedTuple):
         return may(self.identity, act, owner=owner, site=site).allowed
 
     def require(self, act: Act, *, owner: str | None = None, site: str | None = None) -> None:
-        """Raise Forbidden unless there is a right to it."""
+        """Raise ForbiddenError unless there is a right to it."""
         rights.check(self.identity, act, owner=owner, site=site)
 
     def own(self, act: Act) -> str | None:
-        """The owner, or site, that what is shown must be of; None = all. Raises Forbidden."""
+        """The owner, or site, that what is shown must be of; None = all. Raises ForbiddenError."""
         self.require(act)
         return own_name(self.identity, act)
 
     def silent(self) -> set[str]:
         """Names of sites that have not been heard for a while."""
         names = [row[1] for row in self.session.rows("site_names")]
-        return {name for name in names if self.dispatcher.silent_s(name) > SILENT_S}
+        return self.dispatcher.site_watch.silent(names)
 
 
 class Static(NamedTuple):
@@ -84,7 +84,7 @@ class Pages:
         for name in self.templates.list_templates(["html"]):
             self.templates.get_template(name)
 
-    def show(self, ask: Ask, template: str, /, **values: Any) -> str:
+    def show(self, ask: PageRequest, template: str, /, **values: Any) -> str:
         """A page for somebody who is logged in."""
 
         def ago(at_us: int | None) -> Markup:

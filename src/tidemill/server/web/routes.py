@@ -18,16 +18,14 @@ from tidemill.errors import SiteError
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api.app import Api, error_reply
-from tidemill.server.core.rights import Forbidden
-from tidemill.server.core.sync import Bad
-from tidemill.server.identity.access import IDENTITY, PEER
-from tidemill.server.identity.certificates import Stranger
-from tidemill.server.read import browse
+from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
+from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
+from tidemill.server.read import web_pages
 from tidemill.server.web import campaigns, home, jobs, sites
-from tidemill.server.web.entrance import VISIT, Entrance, Knows, Visit, is_local, set_cookie
+from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
-from tidemill.server.web.query import Query, own_path, with_values
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.query import AddressQuery, own_path, with_values
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.server.web.sessions import Sessions
 from tidemill.server.web.text import span
 from tidemill.wire.api import ErrorReply
@@ -44,14 +42,14 @@ class Page(NamedTuple):
     """A page: `show` is run in a reader's thread."""
 
     path: str
-    show: Callable[[Ask, Pages], str]
+    show: Callable[[PageRequest, Pages], str]
 
 
-class Deed(NamedTuple):
+class FormAction(NamedTuple):
     """Where a form is sent: `act` is run in a thread that may wait for the writer, and tells where to go on."""
 
     path: str
-    act: Callable[[Ask, jobs.Form], str]
+    act: Callable[[PageRequest, jobs.Form], str]
 
 
 PAGES = (
@@ -72,9 +70,9 @@ PAGES = (
     Page("/applications/{name:str}", sites.application),
 )
 DEEDS = (
-    Deed("/jobs/act", jobs.act),
-    Deed("/jobs/{job:int}/log", jobs.ask_log),
-    Deed("/sites/{name:str}/drain", sites.drain),
+    FormAction("/jobs/act", jobs.act),
+    FormAction("/jobs/{job:int}/log", jobs.ask_log),
+    FormAction("/sites/{name:str}/drain", sites.drain),
 )
 
 
@@ -82,14 +80,13 @@ class Strange(Exception):
     """Nobody is logged in."""
 
 
-class Web:
-    """What the handlers share. `guard` judges credentials."""
+class Website:
+    """What the handlers share."""
 
-    def __init__(self, api: Api, sessions: Sessions) -> None:
-        self.api, self.sessions = api, sessions
+    def __init__(self, api: Api, sessions: Sessions, authenticator: Authenticator) -> None:
+        self.api, self.sessions, self.authenticator = api, sessions, authenticator
         self.pages, self.hub = Pages(), Hub(api)
         self.specs: dict[int, JobSpec] = {}
-        self.guard: Knows | None = None
 
     def handlers(self) -> list[Any]:
         """All routes of the pages."""
@@ -99,10 +96,9 @@ class Web:
             *self._login(), self._live(), self._static(),
         ]  # fmt: skip
 
-    def before(self, app: Any, guard: Knows) -> Entrance:
+    def before(self, app: Any, guard: Any) -> Entrance:
         """The application with its pages, as the server serves it. `app`: Litestar's, with our handlers."""
-        self.guard = guard
-        return Entrance(app, guard, self.sessions)
+        return Entrance(app, guard, authenticator=self.authenticator, sessions=self.sessions)
 
     # ---- pages and forms -------------------------------------------------------------------------------------
 
@@ -115,14 +111,14 @@ class Web:
 
         return _route(page.path, "GET", handle)
 
-    def _deed(self, deed: Deed) -> Any:
+    def _deed(self, deed: FormAction) -> Any:
         async def handle(request: Asked) -> Response[str]:
             visit = _visit(request)
             form = await _form(request)
             if visit.session is None or not self.sessions.is_form_token(
                 visit.session, form.get("form", [""])[0]
             ):
-                raise Forbidden(
+                raise ForbiddenError(
                     "this form is not of your session, or older than it", hint="open the page anew"
                 )
             ask = self._ask(request, visit)
@@ -134,15 +130,15 @@ class Web:
 
         return _route(deed.path, "POST", handle)
 
-    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], Ask]:
+    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], PageRequest]:
         session = visit.session
         if session is None:
             raise Strange
         at = dict(request.path_params)
         if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
-            raise Bad("a number in the address is too large")
-        query = Query(request.url.path, dict(request.query_params.items()))
-        return lambda store: Ask(
+            raise RequestError("a number in the address is too large")
+        query = AddressQuery(request.url.path, dict(request.query_params.items()))
+        return lambda store: PageRequest(
             store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
             self.sessions.form_token(session),
         )  # fmt: skip
@@ -163,7 +159,7 @@ class Web:
             token = form.get("token", [""])[0].strip()
             try:
                 identity = await self._judge(request, token)
-            except Stranger as stranger:
+            except StrangerError as stranger:
                 _LOG.warning("login.refused", why=str(stranger))
                 self.api.on_refused(request.client.host if request.client else "socket", str(stranger))
                 await asyncio.sleep(REFUSAL_PAUSE_S)
@@ -188,12 +184,12 @@ class Web:
 
     async def _judge(self, request: Asked, token: str) -> Identity:
         if insecure(request):
-            raise Stranger(insecure(request))
-        if self.guard is None or not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
-            raise Stranger("no token was given")
+            raise StrangerError(insecure(request))
+        if not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
+            raise StrangerError("no token was given")
         scope = {key: value for key, value in request.scope.items() if key not in (IDENTITY, PEER)}
         scope["headers"] = [(b"authorization", b"Bearer " + token.encode())]
-        return await self.guard.identify(scope)
+        return await self.authenticator.identify(scope)
 
     def _ask_who(self, goal: str, why: str, status: int = 200) -> Response[str]:
         return _html(self._login_page(goal, why), status=status)
@@ -227,7 +223,7 @@ class Web:
         owner = own_name(identity, Act.READ)
         if owner is None:
             return names
-        return names & await self.api.read(lambda session: browse.owned(session, owner))
+        return names & await self.api.read(lambda session: web_pages.owned(session, owner))
 
     def _static(self) -> Any:
         async def handle(request: Asked) -> Response[bytes]:
@@ -282,12 +278,12 @@ def _visit(request: Asked) -> Visit:
 async def _form(request: Asked) -> jobs.Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
-        raise Bad("a form is wanted here")
+        raise RequestError("a form is wanted here")
     body = await request.body()  # of FORM_BYTES_MAX at most: see `_route`
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
-        raise Bad(f"a form that cannot be read: {error}") from error
+        raise RequestError(f"a form that cannot be read: {error}") from error
     return {key: [each.replace("\0", "") for each in values] for key, values in fields.items()}
 
 

@@ -20,7 +20,7 @@ KEY_BYTES = 32
 _SCOPES = frozenset(SCOPES.values())
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class WebSession(msgspec.Struct, frozen=True, kw_only=True):
     """One login. `number` is random; `ends_us`: when it has to be renewed."""
 
     number: str
@@ -36,44 +36,46 @@ class Sessions:
         self._key = secrets.token_bytes(KEY_BYTES)
         self._ended: dict[str, int] = {}
 
-    def begin(self, identity: Identity, now_us: int) -> Session:
+    def begin(self, identity: Identity, now_us: int) -> WebSession:
         """A session of somebody, not longer than the credential lives."""
         ends_us = now_us + int(self.life_s * 1e6)
         if identity.expires_us is not None:
             ends_us = min(ends_us, identity.expires_us)
         # Tokens may name hundreds of scopes, and browsers drop cookies above 4 kB: those that mean something here.
         identity = msgspec.structs.replace(identity, scopes=identity.scopes & _SCOPES)
-        return Session(number=secrets.token_urlsafe(16), identity=identity, ends_us=ends_us)
+        return WebSession(number=secrets.token_urlsafe(16), identity=identity, ends_us=ends_us)
 
-    def write(self, session: Session) -> str:
+    def write(self, session: WebSession) -> str:
         """The cookie's value."""
         body = base64.urlsafe_b64encode(msgspec.json.encode(session)).rstrip(b"=")
         return f"{body.decode()}.{self._sign(b'session', body)}"
 
-    def read(self, value: str, now_us: int) -> Session | None:
+    def read(self, value: str, now_us: int) -> WebSession | None:
         """The session of a cookie; None if it is not ours, over, or was left."""
         body, dot, signature = value.partition(".")
         if not dot or len(value) > COOKIE_BYTES_MAX or not value.isascii():
             return None
         if not hmac.compare_digest(signature, self._sign(b"session", body.encode())):
             return None
-        session = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Session)
+        session = msgspec.json.decode(
+            base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=WebSession
+        )
         if session.ends_us <= now_us or session.number in self._ended:
             return None
         return session
 
-    def end(self, session: Session, now_us: int) -> None:
+    def end(self, session: WebSession, now_us: int) -> None:
         """It is left: its cookie is worth nothing any more."""
         self._ended[session.number] = session.ends_us
         self._ended = {number: ends for number, ends in self._ended.items() if ends > now_us}
         while len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
-    def form_token(self, session: Session) -> str:
+    def form_token(self, session: WebSession) -> str:
         """What every form of a session carries, and no other site can know."""
         return self._sign(b"form", session.number.encode())
 
-    def is_form_token(self, session: Session, given: str) -> bool:
+    def is_form_token(self, session: WebSession, given: str) -> bool:
         """Whether a form was ours."""
         return hmac.compare_digest(given.encode(), self.form_token(session).encode())
 

@@ -8,13 +8,12 @@ from typing import NamedTuple
 from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act
 from tidemill.model.state import AllocationState
-from tidemill.server.core import views
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
-from tidemill.server.read import browse, pages
+from tidemill.server.core import site_views
+from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
-from tidemill.server.web.render import Ask, Pages
+from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import AppOffer, BadNode, DrainRequest, SiteRow, SiteView, TransferView
 
 SPANS = {"24h": 1_440, "1h": 60, "6h": 360, "7d": 7 * 1_440, "30d": 30 * 1_440}
@@ -30,23 +29,23 @@ class SiteCard(NamedTuple):
     jobs: dict[str, int]
     view: SiteView
     seen_us: int
-    tide: views.Tide | None
+    tide: site_views.TideSeries | None
     shares: tuple[float, float, float, float]
 
 
-def cards(ask: Ask, *, minutes: int, only: str | None = None) -> list[SiteCard]:
+def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[SiteCard]:
     """Sites that somebody may see, by name."""
     own = ask.own(Act.SITES)
     rows = [
         row
-        for row in pages.site_rows(ask.session, ask.silent(), counts_leased=False)
+        for row in api_pages.site_rows(ask.session, ask.silent(), counts_leased=False)
         if own in (None, row.name) and only in (None, row.name)
     ]
     ids = {row[1]: row[0] for row in ask.session.rows("site_names")}
-    steps = SPARK_STEPS if only is None else views.BINS
+    steps = SPARK_STEPS if only is None else site_views.BINS
     numbers = [ids[row.name] for row in rows]
-    tides = views.tides(ask.session, numbers, now_us=ask.now_us, minutes=minutes, steps=steps)
-    shown = browse.running(ask.session)
+    tides = site_views.tides(ask.session, numbers, now_us=ask.now_us, minutes=minutes, steps=steps)
+    shown = web_pages.running(ask.session)
     made = []
     for row in sorted(rows, key=lambda each: each.name):
         tide, more = tides.get(ids[row.name]), shown[row.name]
@@ -54,7 +53,7 @@ def cards(ask: Ask, *, minutes: int, only: str | None = None) -> list[SiteCard]:
     return made
 
 
-def shares(tide: views.Tide | None) -> tuple[float, float, float, float]:
+def shares(tide: site_views.TideSeries | None) -> tuple[float, float, float, float]:
     """Mean parts of the nodes over a drawing, 0 to 1 each."""
     points = [point for point in tide.points if point] if tide else []
     sums = [sum(point[k] for point in points) for k in range(4)]
@@ -62,13 +61,13 @@ def shares(tide: views.Tide | None) -> tuple[float, float, float, float]:
     return (sums[0] / whole, sums[1] / whole, sums[2] / whole, sums[3] / whole)
 
 
-def listing(ask: Ask, made: Pages) -> str:
+def listing(ask: PageRequest, made: Pages) -> str:
     """`/sites`: all of them with the tide of a day."""
     found = cards(ask, minutes=SPANS["24h"])
-    return made.show(ask, "sites.html", sites=found, after=browse.reached(ask.session))
+    return made.show(ask, "sites.html", sites=found, after=web_pages.reached(ask.session))
 
 
-def site(ask: Ask, made: Pages) -> str:
+def site(ask: PageRequest, made: Pages) -> str:
     """`/sites/NAME`: one site."""
     name = ask.at["name"]
     span = ask.query.choice("span", tuple(SPANS))
@@ -76,25 +75,25 @@ def site(ask: Ask, made: Pages) -> str:
     if not found:
         own = ask.own(Act.SITES)
         known = [row[1] for row in ask.session.rows("site_names") if own in (None, row[1])]
-        raise Missing(f"there is no site `{name}` that you may see", hint=did_you_mean(name, known))
+        raise MissingError(f"there is no site `{name}` that you may see", hint=did_you_mean(name, known))
     card = found[0]
     sees = ask.may(Act.ALLOCATIONS, site=name)
     allocations = []
     if sees:
-        page = browse.allocations(ask.session, site=name, state="", after=None, size=ALLOCATIONS_SHOWN)
+        page = web_pages.allocations(ask.session, site=name, state="", after=None, size=ALLOCATIONS_SHOWN)
         allocations = page.rows
     return made.show(
         ask, "site.html", site=card, row=card.row, view=card.view, span=span, spans=SPAN_ORDER,
-        sees=sees, allocations=allocations, can_drain=ask.may(Act.DRAIN), after=browse.reached(ask.session),
+        sees=sees, allocations=allocations, can_drain=ask.may(Act.DRAIN), after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
-def drain(ask: Ask, form: Form) -> str:
+def drain(ask: PageRequest, form: Form) -> str:
     """Drain a site, or resume it; where to go on."""
     ask.require(Act.DRAIN)
     word = form.get("act", [""])[0]
     if word not in ("drain", "resume"):
-        raise Bad(f"`{word[:40]}` is nothing that can be done to a site")
+        raise RequestError(f"`{word[:40]}` is nothing that can be done to a site")
     reason = form.get("reason", [""])[0].strip()[:200]
     ask.dispatcher.handle_drain(
         ask.at["name"], DrainRequest(drain=word == "drain", reason=reason), ask.identity
@@ -102,32 +101,32 @@ def drain(ask: Ask, form: Form) -> str:
     return to("sites", ask.at["name"])
 
 
-def allocations(ask: Ask, made: Pages) -> str:
+def allocations(ask: PageRequest, made: Pages) -> str:
     """`/allocations`: of a site or of all, newest first."""
     own = ask.own(Act.ALLOCATIONS)
     chosen = ask.query.text("site")
     states = [str(each) for each in AllocationState]
     state = ask.query.text("state") or ""
     if state and state not in states:
-        raise Bad(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
-    page = browse.allocations(
+        raise RequestError(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
+    page = web_pages.allocations(
         ask.session, site=own or chosen, state=state, after=ask.query.text("after"), size=ask.query.size()
     )
-    sums = browse.allocation_states(ask.session)
+    sums = web_pages.allocation_states(ask.session)
     names = sorted(row[1] for row in ask.session.rows("site_names"))
     return made.show(
         ask, "allocations.html", page=page, rows=page.rows, states=states, names=[own] if own else names,
         sums={name: sums[name] for name in sorted(sums) if own in (None, name) and chosen in (None, name)},
-        after=browse.reached(ask.session),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
-def nodes(ask: Ask, made: Pages) -> str:
+def nodes(ask: PageRequest, made: Pages) -> str:
     """`/nodes`: those in quarantine, of all sites."""
     own = ask.own(Act.ALLOCATIONS)
     rows: list[tuple[str, BadNode]] = []
     total = 0
-    for name, more in sorted(browse.running(ask.session).items()):
+    for name, more in sorted(web_pages.running(ask.session).items()):
         if own in (None, name) and ask.query.text("site") in (None, name):
             rows += [(name, each) for each in more.view.bad_nodes]
             total += max(more.view.bad_nodes_total, len(more.view.bad_nodes))
@@ -135,32 +134,34 @@ def nodes(ask: Ask, made: Pages) -> str:
     size, page = ask.query.size(), ask.query.number("page") or 0
     begin = page * size
     return made.show(
-        ask, "nodes.html", rows=rows[begin : begin + size], total=total, after=browse.reached(ask.session),
+        ask, "nodes.html", rows=rows[begin : begin + size], total=total, after=web_pages.reached(ask.session),
         next=page + 1 if begin + size < len(rows) else None,
     )  # fmt: skip
 
 
-def transfers(ask: Ask, made: Pages) -> str:
+def transfers(ask: PageRequest, made: Pages) -> str:
     """`/transfers`: what is on its way, and what was delivered."""
     owner = ask.own(Act.READ)
     moving: list[tuple[str, int, TransferView]] = []
     more = 0
-    for name, shown in sorted(browse.running(ask.session).items()):
+    for name, shown in sorted(web_pages.running(ask.session).items()):
         moving += [(name, shown.seen_us, each) for each in shown.view.transfers]
         if owner is None:  # whose the others are is not told
             more += max(0, shown.view.transfers_total - len(shown.view.transfers))
-    owners = browse.owners(ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62}))
+    owners = web_pages.owners(
+        ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})
+    )
     campaign = ask.query.text("campaign")
-    files: list[browse.Delivered] = []
+    files: list[web_pages.DeliveredFile] = []
     after = None
     if owner is None or (
-        campaign is not None and pages.campaign(ask.session, campaign, owner=owner).owner == owner
+        campaign is not None and api_pages.campaign(ask.session, campaign, owner=owner).owner == owner
     ):
-        files, after = browse.delivered(
+        files, after = web_pages.delivered(
             ask.session, campaign=campaign, after=ask.query.text("after"), size=ask.query.size()
         )
     return made.show(
-        ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=browse.reached(ask.session),
+        ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=web_pages.reached(ask.session),
         moving=[each for each in moving if owner in (None, owners.get(each[2].job))],
     )  # fmt: skip
 
@@ -172,17 +173,17 @@ class Offered(NamedTuple):
     offers: list[tuple[str, AppOffer]]
 
 
-def offered(ask: Ask) -> list[Offered]:
+def offered(ask: PageRequest) -> list[Offered]:
     """All applications by name."""
     own = ask.own(Act.SITES)
     found: dict[str, list[tuple[str, AppOffer]]] = defaultdict(list)
-    for each in pages.applications(ask.session):
+    for each in api_pages.applications(ask.session):
         if own in (None, each.site):
             found[each.app.name].append((each.site, each.app))
     return [Offered(name, found[name]) for name in sorted(found)]
 
 
-def applications(ask: Ask, made: Pages) -> str:
+def applications(ask: PageRequest, made: Pages) -> str:
     """`/applications`: searched by name and help."""
     held = (ask.query.text("q") or "").lower()
     chosen = ask.query.text("site")
@@ -193,16 +194,16 @@ def applications(ask: Ask, made: Pages) -> str:
         and (chosen is None or any(site == chosen for site, _ in each.offers))
     ]
     names = sorted(row[1] for row in ask.session.rows("site_names"))
-    return made.show(ask, "applications.html", rows=rows, names=names, after=browse.reached(ask.session))
+    return made.show(ask, "applications.html", rows=rows, names=names, after=web_pages.reached(ask.session))
 
 
-def application(ask: Ask, made: Pages) -> str:
+def application(ask: PageRequest, made: Pages) -> str:
     """`/applications/NAME`: parameters, and what each site says of it."""
     name = ask.at["name"]
     known = offered(ask)
     found = next((each for each in known if each.name == name), None)
     if found is None:
-        raise Missing(f"no site offers `{name}`", hint=did_you_mean(name, [each.name for each in known]))
+        raise MissingError(f"no site offers `{name}`", hint=did_you_mean(name, [each.name for each in known]))
     return made.show(
-        ask, "application.html", app=found, first=found.offers[0][1], after=browse.reached(ask.session)
+        ask, "application.html", app=found, first=found.offers[0][1], after=web_pages.reached(ask.session)
     )

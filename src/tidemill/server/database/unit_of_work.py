@@ -23,15 +23,18 @@ from tidemill.server.database.rows import (
     LEASE_STATES,
     RUNNING,
     SETTLED,
-    Job,
-    Kind,
+    JobKind,
     KindKey,
-    Lease,
     Sets,
     Site,
+    StoredJob,
+    StoredLease,
+    kind_of,
     sets_of,
+    site_of,
 )
 from tidemill.server.database.store import Session
+from tidemill.server.errors import WrongEdgeError
 from tidemill.wire.api import Change, LeaseOrder, Order, Usage
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
@@ -49,27 +52,40 @@ _LEASED_FIRST = attrgetter("id", "site", "home", "place", "started_us")
 _COMPLETED = attrgetter("id", "ended_us", "usage")
 
 
-class Kept(NamedTuple):
+class FeedRetention(NamedTuple):
     """Changes that the feed holds: so many in any case, and at most so many for followers (130 bytes each)."""
 
     always: int = 200_000
     most: int = 2_000_000
 
 
-class Memory:
+class WriterMemory:
     """What the writer remembers between transactions; thrown away whenever one is undone."""
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
         self.site_ids: dict[str, int] = {}
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, JobKind] = {}
         self.kind_ids: dict[KindKey, int] = {}
         self.specs: dict[int, JobSpec] = {}
         self.spec_ids: dict[bytes, int] = {}
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
         #: jobs of one event and their only lease, exactly as they are stored; whoever uses one takes it out
-        self.held: dict[int, tuple[Job, Lease]] = {}
-        self.loaded = False
+        self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
+        self._loaded = False
+
+    def load(self, session: Session) -> None:
+        """Read kinds and sites, unless they are here already."""
+        if self._loaded:
+            return
+        for row in session.rows("kinds"):
+            self.kinds[row[0]] = kind_of(row)
+            self.kind_ids[row[1:]] = row[0]
+        for row in session.rows("sites"):
+            site = site_of(row)
+            self.sites[site.id] = site
+            self.site_ids[site.name] = site.id
+        self._loaded = True
 
 
 class CampaignSums(msgspec.Struct):
@@ -83,28 +99,30 @@ class CampaignSums(msgspec.Struct):
     core_s: float = 0.0
 
 
-class Work:
+class UnitOfWork:
     """See the module."""
 
-    def __init__(self, session: Session, memory: Memory, now_us: int, *, kept: Kept | None = None) -> None:
+    def __init__(
+        self, session: Session, memory: WriterMemory, now_us: int, *, kept: FeedRetention | None = None
+    ) -> None:
         self.session, self.memory, self.now_us = session, memory, now_us
-        self._kept = kept or Kept()
-        self.jobs: dict[int, Job] = {}
+        self._kept = kept or FeedRetention()
+        self.jobs: dict[int, StoredJob] = {}
         self._before: dict[int, tuple[int, int, int, int]] = {}
         self._sets: dict[int, Sets] = {}
-        self.leases: dict[int, dict[int, Lease]] = defaultdict(dict)
+        self.leases: dict[int, dict[int, StoredLease]] = defaultdict(dict)
         self._whole: set[int] = set()  #: jobs of which all leases are loaded
-        self._new_leases: list[Lease] = []
-        self._changed_leases: dict[tuple[int, int], Lease] = {}
+        self._new_leases: list[StoredLease] = []
+        self._changed_leases: dict[tuple[int, int], StoredLease] = {}
         self.touched: dict[int, None] = {}
-        self._first: list[tuple[Job, Lease]] = []
-        self._completed: list[Job] = []
+        self._first: list[tuple[StoredJob, StoredLease]] = []
+        self._completed: list[StoredJob] = []
         self.ended: list[int] = []
         self._orders: dict[int, list[Order]] = defaultdict(list)
         self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
         self.failures: dict[tuple[int, str], int] = defaultdict(int)
-        self._changes: list[Job] = []
+        self._changes: list[StoredJob] = []
         self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
         self.changes: list[Change] = []  #: the state changes that were written
         self.change_rows: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
@@ -130,13 +148,13 @@ class Work:
         if missing:
             self.adopt(self.session.rows("jobs_by_id", ids=missing))
 
-    def adopt(self, rows: Iterable[tuple[Any, ...]]) -> list[Job]:
+    def adopt(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredJob]:
         """Rows as jobs; one that is at hand already stays as it is here."""
         found = []
         for row in rows:
             job = self.jobs.get(row[0])
             if job is None:
-                job = self.jobs[row[0]] = Job(*row)
+                job = self.jobs[row[0]] = StoredJob(*row)
                 self.memory.held.pop(job.id, None)
                 self._before[job.id] = (job.state, job.site, job.n_done, job.n_failed)
             found.append(job)
@@ -148,21 +166,21 @@ class Work:
         if missing:
             self._whole.update(missing)
             for row in self.session.rows("leases_of_jobs", ids=missing):
-                self.leases[row[0]].setdefault(row[1], Lease(*row))
+                self.leases[row[0]].setdefault(row[1], StoredLease(*row))
 
-    def leases_of(self, job: int) -> list[Lease]:
+    def leases_of(self, job: int) -> list[StoredLease]:
         """All leases of a job, oldest first."""
         self.load_leases([job])
         return [self.leases[job][number] for number in sorted(self.leases[job])]
 
-    def sets(self, job: Job) -> Sets:
+    def sets(self, job: StoredJob) -> Sets:
         """A job's interval sets; change them, and call `keep_sets`."""
         found = self._sets.get(job.id)
         if found is None:
             found = self._sets[job.id] = sets_of(job)
         return found
 
-    def spec(self, job: Job) -> JobSpec:
+    def spec(self, job: StoredJob) -> JobSpec:
         """What the submitter wrote."""
         body = self.memory.specs.get(job.spec) or self.specs([job.spec])[job.spec]
         if job.events == 1 and job.rank == 0 and not job.name:
@@ -173,57 +191,57 @@ class Work:
         """Specs without name, priority and events."""
         return specs(self.session, self.memory.specs, ids)
 
-    def campaign_of(self, job: Job) -> int:
+    def campaign_of(self, job: StoredJob) -> int:
         """The campaign's number."""
         return self.memory.kinds[job.kind].campaign
 
     # ---- collect ---------------------------------------------------------------------------------------------
 
-    def touch(self, job: Job) -> None:
+    def touch(self, job: StoredJob) -> None:
         """The job has changed."""
         self.touched[job.id] = None
 
-    def parsed(self, job: Job) -> bool:
+    def parsed(self, job: StoredJob) -> bool:
         """Whether the job's sets are in use, so that its texts must not be written directly."""
         return job.id in self._sets
 
-    def keep_sets(self, job: Job) -> None:
+    def keep_sets(self, job: StoredJob) -> None:
         """The job's sets have changed: count them, and write them at the end."""
         kept = self.sets(job)
         job.n_done, job.n_failed, job.n_leased = len(kept.done), len(kept.failed), len(kept.leased)
         self.touched[job.id] = None
 
-    def enter(self, job: Job, state: int) -> None:
+    def enter(self, job: StoredJob, state: int) -> None:
         """The only place where a job changes its state: an edge that is in no table is a bug."""
         if state != job.state:
             if (job.state, state) not in JOB_EDGES:
                 raise WrongEdgeError(f"job {job.id}: {JOB_STATES[job.state]} -> {JOB_STATES[state]}")
             job.state = state
 
-    def leased_first(self, job: Job, lease: Lease) -> None:
+    def leased_first(self, job: StoredJob, lease: StoredLease) -> None:
         """A job of one event has got its first lease; nothing else of it has changed."""
         self._first.append((job, lease))
 
-    def completed(self, job: Job, lease: Lease) -> None:
+    def completed(self, job: StoredJob, lease: StoredLease) -> None:
         """The event of a job of one event is done, and with it the job. The lease's row stays as it is: an ACTIVE
         lease of a COMPLETED job is settled (`leases_of_jobs`)."""
         _enter_lease(lease, SETTLED)
         lease.ended_us = self.now_us
         self._completed.append(job)
 
-    def lease(self, lease: Lease) -> None:
+    def lease(self, lease: StoredLease) -> None:
         """A new lease."""
         self.leases[lease.job][lease.lease] = lease
         self._new_leases.append(lease)
 
-    def end_lease(self, lease: Lease, state: int, reason: str = "") -> None:
+    def end_lease(self, lease: StoredLease, state: int, reason: str = "") -> None:
         """A lease has another state."""
         _enter_lease(lease, state)
         lease.reason = reason
         lease.ended_us = None if state == ACTIVE else self.now_us
         self._changed_leases[(lease.job, lease.lease)] = lease
 
-    def change_lease(self, lease: Lease) -> None:
+    def change_lease(self, lease: StoredLease) -> None:
         """A lease has changed otherwise."""
         self._changed_leases[(lease.job, lease.lease)] = lease
 
@@ -234,7 +252,7 @@ class Work:
         self._orders[site].append(make(n=to.ordered, **fields))
 
     def lease_order(
-        self, site: Site, lease: Lease, campaign: tuple[str, str], job: Job, spec: JobSpec | None
+        self, site: Site, lease: StoredLease, campaign: tuple[str, str], job: StoredJob, spec: JobSpec | None
     ) -> None:
         """The order of a new lease; `campaign`: its name and owner."""
         site.ordered += 1
@@ -307,7 +325,7 @@ class Work:
         for job, lease in first[: HELD_MAX - len(held)]:
             held[job.id] = (job, lease)
 
-    def _moved(self, jobs: list[Job], state: int) -> None:
+    def _moved(self, jobs: list[StoredJob], state: int) -> None:
         counts, before = self._counts, self._before
         for job in jobs:
             was, site, _, _ = before[job.id]
@@ -315,7 +333,7 @@ class Work:
             counts[(job.kind, state, job.site)] += 1
         self._changes += jobs
 
-    def _account(self, job: Job) -> None:
+    def _account(self, job: StoredJob) -> None:
         state, site, done, failed = self._before[job.id]
         if state != job.state or site != job.site:
             self._counts[(job.kind, state, site)] -= 1
@@ -369,11 +387,7 @@ class Work:
         self.session.run("prune_changes", before=min(after - self._kept.always, told))
 
 
-class WrongEdgeError(AssertionError):
-    """A change of state that stands in no table of `model/state.py`: a bug, which undoes its request."""
-
-
-def _enter_lease(lease: Lease, state: int) -> None:
+def _enter_lease(lease: StoredLease, state: int) -> None:
     if state != lease.state and (lease.state, state) not in LEASE_EDGES:
         raise WrongEdgeError(
             f"lease {lease.lease} of job {lease.job}: {LEASE_STATES[lease.state]} -> {LEASE_STATES[state]}"

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import TIDE_POINTS_MAX, VIEW_ROWS_MAX, BadNode, SiteView, TidePoint, TransferView
 
 MINUTES_KEPT = 31 * 1_440
@@ -22,7 +22,7 @@ _ENCODER = msgspec.json.Encoder()
 _VIEW = msgspec.json.Decoder(SiteView)
 
 
-def keep(work: Work, site: Site, view: SiteView) -> None:
+def keep(work: UnitOfWork, site: Site, view: SiteView) -> None:
     """Store what a site shows. What is too much, too long or from another time is left out: it is for people only."""
     now = work.now_us // 60_000_000
     points = {
@@ -84,7 +84,7 @@ def told(session: Session) -> dict[int, tuple[int, SiteView]]:
     return {site: (at_us, _VIEW.decode(bytes(body))) for site, at_us, body in session.rows("views")}
 
 
-class Tide(msgspec.Struct, frozen=True):
+class TideSeries(msgspec.Struct, frozen=True):
     """A machine over time: equal steps of `step` minutes from minute `start` on; None = nothing was heard then."""
 
     start: int
@@ -94,7 +94,7 @@ class Tide(msgspec.Struct, frozen=True):
 
 def tides(
     session: Session, sites: list[int], *, now_us: int, minutes: int, steps: int = BINS
-) -> dict[int, Tide]:
+) -> dict[int, TideSeries]:
     """The last minutes of each site's machine, in so many steps at most."""
     step = max(1, minutes // steps)
     bins = min(steps, max(1, minutes // step))
@@ -106,5 +106,7 @@ def tides(
             regular, ours, idle, away = (float(each) for each in means)
             found[site][int(at)] = (regular, ours, idle, away)
     return {
-        site: Tide(start, step, [found[site].get(k) for k in range(bins)]) for site in sites if found[site]
+        site: TideSeries(start, step, [found[site].get(k) for k in range(bins)])
+        for site in sites
+        if found[site]
     }

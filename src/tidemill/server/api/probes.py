@@ -12,7 +12,7 @@ from litestar import Request, Response, route
 from tidemill import clock
 from tidemill.errors import SiteError
 from tidemill.model.identity import Act
-from tidemill.server.core import rights
+from tidemill.server.api.connection import who
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Session
 from tidemill.server.watch.health import health
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def handlers(api: Api) -> list[Any]:
     """The routes."""
-    metrics = ServerMetrics(api.dispatcher, api.dispatcher.meters)
+    metrics = ServerMetrics(api.watched)
 
     async def read(act: Callable[[Session | None], T]) -> T:
         """With a reader's connection, or with none if there is none to be had."""
@@ -45,19 +45,19 @@ def handlers(api: Api) -> list[Any]:
                 session = None
             return act(session)
 
-        return await asyncio.get_running_loop().run_in_executor(api.readers, run)
+        return await asyncio.get_running_loop().run_in_executor(api.readers.threads, run)
 
     async def tell() -> Response[bytes]:
-        found = await read(lambda session: health(session, api.dispatcher))
+        found = await read(lambda session: health(session, api.watched))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def probe() -> Response[bytes]:
-        found = await read(lambda session: health(session, api.dispatcher))
+        found = await read(lambda session: health(session, api.watched))
         status = 200 if found.status in WORKS else 503
         return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
 
     async def scrape(request: Request[Any, Any, Any]) -> Response[bytes]:
-        rights.who(request, Act.METRICS)
+        who(request, Act.METRICS)
         text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
         return Response(text.encode(), media_type=TYPE)
 

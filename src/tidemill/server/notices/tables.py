@@ -10,11 +10,11 @@ import msgspec
 
 from tidemill.config.addressee import Channel, Occasion, parse_target
 from tidemill.model.notification import SUBSCRIPTIONS_MAX, Subscription
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import Work
-from tidemill.server.notify.digest import HOUR_US, Key
-from tidemill.server.notify.gather import Body, Notice, Notices
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import RequestError
+from tidemill.server.notices.digests import HOUR_US, NoticeKey
+from tidemill.server.notices.gathering import Body, Notice, Notices
 from tidemill.wire.notification import Digest, News
 
 WAITS, SENT, GIVEN_UP = range(3)
@@ -26,7 +26,7 @@ _WANTS = msgspec.json.Decoder(Subscription)
 _ITEMS = msgspec.json.Decoder(list[News])
 
 
-class Waiting(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A message that is to be sent."""
 
     id: int
@@ -40,11 +40,11 @@ class Made(NamedTuple):
 
     target: str
     items: list[News]
-    gone: list[Key]
+    gone: list[NoticeKey]
     left: list[Notice]
 
 
-def subscribe(work: Work, campaign: str, wanted: Sequence[Subscription]) -> None:
+def subscribe(work: UnitOfWork, campaign: str, wanted: Sequence[Subscription]) -> None:
     """Keep who wants to be told of a campaign. In the transaction that submits its jobs."""
     if not wanted:
         return
@@ -52,7 +52,7 @@ def subscribe(work: Work, campaign: str, wanted: Sequence[Subscription]) -> None
     wanted = [_named(each, owner) for each in wanted]
     known = {row[1] for row in work.session.rows("subscriptions_of", names=[campaign])}
     if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
-        raise Bad(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
+        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
     rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
     work.session.many("insert_subscriptions", rows)
 
@@ -64,7 +64,9 @@ def _named(wanted: Subscription, owner: str) -> Subscription:
     try:
         parse_target(f"{Channel.MESSAGE}:{owner}")
     except ValueError:
-        raise Bad("the campaign has no owner whom messages could be sent to", hint="`owner`") from None
+        raise RequestError(
+            "the campaign has no owner whom messages could be sent to", hint="`owner`"
+        ) from None
     return msgspec.structs.replace(wanted, to=f"{Channel.MESSAGE}:{owner}")
 
 
@@ -80,12 +82,12 @@ def notices(session: Session) -> Notices:
     """Everything that is gathered or remembered."""
     found = {}
     for target, subject, what, first_us, last_us, body in session.rows("notices"):
-        key = Key(target, subject, what)
+        key = NoticeKey(target, subject, what)
         found[key] = Notice(key=key, first_us=first_us, last_us=last_us, body=_BODY.decode(body))
     return found
 
 
-def keep(work: Work, changed: Sequence[Notice], notified: int | None) -> None:
+def keep(work: UnitOfWork, changed: Sequence[Notice], notified: int | None) -> None:
     """Write notices that have changed, and up to which state change they were gathered."""
     work.session.many("upsert_notices", [_row(each) for each in changed])
     if notified is not None:
@@ -96,7 +98,7 @@ def _row(notice: Notice) -> tuple[str, str, str, int, int, bytes]:
     return (*notice.key, notice.first_us, notice.last_us, _ENCODER.encode(notice.body))
 
 
-def post(work: Work, made: Sequence[Made], now_us: int) -> list[int]:
+def post(work: UnitOfWork, made: Sequence[Made], now_us: int) -> list[int]:
     """Messages into the outbox, and what stands in them out of the notices; their numbers. All or nothing."""
     numbers = []
     for each in made:
@@ -122,25 +124,27 @@ def recent(session: Session, now_us: int) -> dict[str, list[int]]:
     return found
 
 
-def waiting(session: Session, channel: str, besides: Sequence[str] = ()) -> list[Waiting]:
+def waiting(session: Session, channel: str, besides: Sequence[str] = ()) -> list[WaitingMessage]:
     """The oldest messages that are to be sent, to others than `besides`."""
     rows = session.rows("outbox_waiting", channel=channel, besides=list(besides), limit=WAITING_MAX)
-    return [Waiting(number, target, made_us, _ITEMS.decode(body)) for number, target, made_us, body in rows]
+    return [
+        WaitingMessage(number, target, made_us, _ITEMS.decode(body)) for number, target, made_us, body in rows
+    ]
 
 
-def end(work: Work, number: int, state: int, error: str = "") -> None:
+def end(work: UnitOfWork, number: int, state: int, error: str = "") -> None:
     """A message was sent, or given up."""
     work.session.run("end_outbox", id=number, state=state, now_us=work.now_us, error=error[:ERROR_MAX])
 
 
-def digest(message: Waiting, server: str) -> Digest:
+def digest(message: WaitingMessage, server: str) -> Digest:
     """The message as it is sent. Its id holds when it was made: numbers of an emptied outbox come again."""
     return Digest(
         id=f"{message.made_us:x}.{message.id}", server=server, made_us=message.made_us, items=message.items
     )
 
 
-class Standing(NamedTuple):
+class ChannelBacklog(NamedTuple):
     """Messages of a channel: how many wait and since when, how many were given up."""
 
     waiting: int
@@ -148,11 +152,11 @@ class Standing(NamedTuple):
     given_up: int
 
 
-def standing(session: Session) -> Mapping[str, Standing]:
+def standing(session: Session) -> Mapping[str, ChannelBacklog]:
     """How every channel stands."""
-    found: dict[str, Standing] = {}
+    found: dict[str, ChannelBacklog] = {}
     for channel, state, count, oldest_us in session.rows("outbox_counts"):
-        before = found.get(channel, Standing(0, None, 0))
+        before = found.get(channel, ChannelBacklog(0, None, 0))
         if state == WAITS:
             found[channel] = before._replace(waiting=count, oldest_us=oldest_us)
         elif state == GIVEN_UP:

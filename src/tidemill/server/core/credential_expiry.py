@@ -6,13 +6,13 @@ from tidemill import clock
 from tidemill.model.identity import Identity
 from tidemill.model.job import JobSpec
 from tidemill.server.database.rows import Site
-from tidemill.server.database.work import Work
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import SubmitRequest
 
 EVENT_S = 1.0  #: of an application that nobody has measured
 
 
-def remark(work: Work, identity: Identity, request: SubmitRequest, *, margin_s: float) -> str:
+def remark(work: UnitOfWork, identity: Identity, request: SubmitRequest, *, margin_s: float) -> str:
     """What a submitter should know of his credential; empty if it lasts, or has no end."""
     if identity.expires_us is None:
         return ""

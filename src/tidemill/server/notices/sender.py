@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from tidemill.errors import SiteError
 from tidemill.wire.notification import Digest
 
 
@@ -13,22 +12,6 @@ class Parcel(NamedTuple):
 
     where: str
     digest: Digest
-
-
-class RefusedError(SiteError):
-    """Sending this message again cannot help, such as when there is no such mailbox."""
-
-
-class LaterError(SiteError):
-    """This addressee cannot be reached now; others may be. `wait_s`: that is no failure, and over after so long."""
-
-    def __init__(self, message: str, *, hint: str | None = None, wait_s: float | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.wait_s = wait_s
-
-
-class AwayError(LaterError):
-    """Nobody can be reached now by this way."""
 
 
 class Sender(Protocol):

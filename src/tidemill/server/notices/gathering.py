@@ -15,7 +15,7 @@ from tidemill.config.addressee import Occasion
 from tidemill.config.notify import Rule
 from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
-from tidemill.server.notify.digest import Key
+from tidemill.server.notices.digests import NoticeKey
 from tidemill.wire.api import Change
 from tidemill.wire.notification import JOBS_SHOWN, MOVES_SHOWN, Move
 
@@ -41,13 +41,13 @@ class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Notice(msgspec.Struct, kw_only=True):
     """A row of `notices`."""
 
-    key: Key
+    key: NoticeKey
     first_us: int
     last_us: int
     body: Body
 
 
-Notices = dict[Key, Notice]
+Notices = dict[NoticeKey, Notice]
 
 
 def wanted(
@@ -76,25 +76,25 @@ def _both(one: Subscription, other: Subscription) -> Subscription:
 
 def take_changes(
     notices: Notices, changes: Iterable[Change], wants: Mapping[str, Mapping[str, Subscription]]
-) -> set[Key]:
+) -> set[NoticeKey]:
     """Add what state changes of jobs tell to the notices of those who want it (by campaign); which notices changed."""
-    changed: set[Key] = set()
+    changed: set[NoticeKey] = set()
     for change in changes:
         if change.state not in _FINAL:
             continue
         for each in wants.get(change.campaign, {}).values():
             if Occasion.JOB in each.occasions:
-                notice = _notice(notices, Key(each.to, change.campaign, Occasion.JOB), change.at_us)
+                notice = _notice(notices, NoticeKey(each.to, change.campaign, Occasion.JOB), change.at_us)
                 _add_job(notice.body, change)
                 changed.add(notice.key)
             if Occasion.CAMPAIGN in each.occasions:
                 changed.add(
-                    _notice(notices, Key(each.to, change.campaign, Occasion.CAMPAIGN), change.at_us).key
+                    _notice(notices, NoticeKey(each.to, change.campaign, Occasion.CAMPAIGN), change.at_us).key
                 )
     return changed
 
 
-def _notice(notices: Notices, key: Key, at_us: int) -> Notice:
+def _notice(notices: Notices, key: NoticeKey, at_us: int) -> Notice:
     """The notice, with something to tell from now on."""
     found = notices.get(key)
     if found is None:
@@ -121,19 +121,19 @@ def take_failures(
     *,
     wants: Mapping[str, Subscription],
     now_us: int,
-) -> set[Key]:
+) -> set[NoticeKey]:
     """Compare a campaign's failed events with what its addressees want to know; which notices changed.
 
     `counts`: events done and failed. Told once when the share goes over the limit, and again only after it fell well
     below (such as after a retry).
     """
-    changed: set[Key] = set()
+    changed: set[NoticeKey] = set()
     done, failed = counts
     share = failed / (done + failed) if failed else 0.0
     for each in wants.values():
         if Occasion.FAILURES not in each.occasions:
             continue
-        key = Key(each.to, campaign, Occasion.FAILURES)
+        key = NoticeKey(each.to, campaign, Occasion.FAILURES)
         notice = notices.get(key)
         told = notice is not None and notice.body.told
         if not told and failed >= FAILED_MIN and share >= each.failures_share:
@@ -156,17 +156,17 @@ class SiteNow(msgspec.Struct, frozen=True):
 
 def take_sites(
     notices: Notices, sites: Sequence[SiteNow], wants: Mapping[str, Iterable[str]], now_us: int
-) -> set[Key]:
+) -> set[NoticeKey]:
     """Compare sites with what their addressees (by site) last heard; which notices changed.
 
     A site that nobody has been told of yet is only remembered, unless it does not work.
     """
-    changed: set[Key] = set()
+    changed: set[NoticeKey] = set()
     for site in sites:
         if site.state not in TOLD_SITE_STATES:
             continue
         for target in wants.get(site.name, ()):
-            key = Key(target, site.name, Occasion.SITE)
+            key = NoticeKey(target, site.name, Occasion.SITE)
             notice = notices.get(key)
             before = "UP" if notice is None else notice.body.state
             if notice is not None and (before, notice.body.reason) == (site.state, site.reason):

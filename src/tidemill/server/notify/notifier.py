@@ -19,10 +19,19 @@ from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.rows import RUNNING
 from tidemill.server.database.store import Session, Store
-from tidemill.server.notify import book, facts, gather
-from tidemill.server.notify.channel import AwayError, LaterError, Parcel, RefusedError, Sender
-from tidemill.server.notify.digest import Batch, Key, Limits, Pending, decide, retry_after_us
-from tidemill.server.read import pages
+from tidemill.server.errors import AwayError, LaterError, RefusedError
+from tidemill.server.notices import gathering, tables
+from tidemill.server.notices.digests import (
+    DigestLimits,
+    DueDigest,
+    NoticeKey,
+    Pending,
+    decide,
+    retry_after_us,
+)
+from tidemill.server.notices.sender import Parcel, Sender
+from tidemill.server.notify import facts
+from tidemill.server.read import api_pages
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: pause between two looks at sites
@@ -41,8 +50,10 @@ class Gatherer:
     def __init__(self, store: Store, dispatcher: Dispatcher, config: Notify) -> None:
         self._session: Session = store.reader()
         self._dispatcher, self._config = dispatcher, config
-        self._limits = Limits(int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max)
-        self._notices: gather.Notices | None = None
+        self._limits = DigestLimits(
+            int(config.gather_s * 1e6), int(config.digest_s * 1e6), config.per_hour_max
+        )
+        self._notices: gathering.Notices | None = None
         self._at = self._kept = 0
         self._kept_s = self._pruned_s = 0.0
         self._going_on: set[str] = set()  #: campaigns with work left, as last looked at and not changed since
@@ -69,9 +80,9 @@ class Gatherer:
         """Let go of the connection."""
         self._session.close()
 
-    def _load(self) -> gather.Notices:
+    def _load(self) -> gathering.Notices:
         if self._notices is None:
-            self._notices = book.notices(self._session)
+            self._notices = tables.notices(self._session)
             self._at = self._kept = int(self._session.rows("notified")[0][0])
         return self._notices
 
@@ -84,7 +95,7 @@ class Gatherer:
             self._at = max(self._at, end)
             self._going_on.clear()  # nobody follows them
         for _ in range(ROUNDS_MAX):
-            changes, reached = pages.changes(self._session, self._at, None)
+            changes, reached = api_pages.changes(self._session, self._at, None)
             if reached == self._at:
                 break
             if changes and changes[0].number > self._at + 1:
@@ -97,16 +108,16 @@ class Gatherer:
         if self._at - self._kept > (0 if idle_s > IDLE_KEEP_S else IDLE_KEEP_CHANGES):
             self._keep(set())
 
-    def _take_changes(self, changes: list[Change]) -> set[Key]:
+    def _take_changes(self, changes: list[Change]) -> set[NoticeKey]:
         notices = self._load()
         names = {change.campaign for change in changes}
         self._going_on -= names
-        asked = book.subscriptions(self._session, names)
+        asked = tables.subscriptions(self._session, names)
         wants: dict[str, Mapping[str, Subscription]] = {
-            name: gather.wanted(name, asked.get(name, []), self._config.rules) for name in names
+            name: gathering.wanted(name, asked.get(name, []), self._config.rules) for name in names
         }
         wants = {name: each for name, each in wants.items() if each}
-        changed = gather.take_changes(notices, changes, wants)
+        changed = gathering.take_changes(notices, changes, wants)
         failing = {
             each.campaign
             for each in changes
@@ -115,22 +126,22 @@ class Gatherer:
         if failing:
             for name, done, failed in self._session.rows("campaign_events", names=sorted(failing)):
                 counts = int(done), int(failed)
-                changed |= gather.take_failures(
+                changed |= gathering.take_failures(
                     notices, name, counts, wants=wants[name], now_us=clock.now_us()
                 )
         return changed
 
-    def _keep(self, keys: set[Key]) -> None:
+    def _keep(self, keys: set[NoticeKey]) -> None:
         notices, at = self._load(), self._at
         changed = [notices[key] for key in sorted(keys)]
-        self._dispatcher.write(partial(book.keep, changed=changed, notified=at))
+        self._dispatcher.writer.write(partial(tables.keep, changed=changed, notified=at))
         self._kept, self._kept_s = at, clock.monotonic_s()
 
     def _take_sites(self) -> None:
         if clock.monotonic_s() - self._sites_s < SITES_S:
             return
         self._sites_s = clock.monotonic_s()
-        rows = pages.sites(self._session)
+        rows = api_pages.sites(self._session)
         always = [rule.to for rule in self._config.rules if Occasion.SITE in rule.when]
         wants = {site.name: set(always) for site in rows}
         working = self._campaigns_at_sites()
@@ -142,7 +153,7 @@ class Gatherer:
             if key.what == Occasion.SITE and key.subject in wants:
                 wants[key.subject].add(key.target)
         now = [
-            gather.SiteNow(
+            gathering.SiteNow(
                 site.name,
                 "LOST" if site.lost else "DRAINED" if site.drained else "UP",
                 "" if site.lost else site.drain_reason,
@@ -150,13 +161,13 @@ class Gatherer:
             for site in rows
             if site.epoch
         ]
-        changed = gather.take_sites(self._load(), now, wants, clock.now_us())
+        changed = gathering.take_sites(self._load(), now, wants, clock.now_us())
         if changed:
             self._keep(changed)
 
     def _campaigns_at_sites(self) -> dict[int, set[int]]:
         """Numbers of the sites that run jobs, by number of the campaign."""
-        kinds = pages.kinds(self._session)
+        kinds = api_pages.kinds(self._session)
         found: dict[int, set[int]] = {}
         for kind, state, site, _ in self._session.rows("counts"):
             if state == RUNNING and site:
@@ -177,11 +188,11 @@ class Gatherer:
             for each in waiting
             if each.key.what != Occasion.CAMPAIGN or each.key.subject in done
         ]
-        batches = decide(pending, book.recent(self._session, now_us), now_us, self._limits)
+        batches = decide(pending, tables.recent(self._session, now_us), now_us, self._limits)
         if not batches:
             return 0
         made = [self._compose(batch) for batch in batches]
-        numbers = self._dispatcher.write(partial(book.post, made=made, now_us=now_us))
+        numbers = self._dispatcher.writer.write(partial(tables.post, made=made, now_us=now_us))
         for number, each in zip(numbers, made, strict=True):
             for key in each.gone:
                 notices.pop(key, None)
@@ -194,26 +205,28 @@ class Gatherer:
         end would be followed by one more."""
         found = set()
         for name in campaigns - self._going_on:
-            row = pages.campaign(self._session, name)
+            row = api_pages.campaign(self._session, name)
             if row.states.get("WAITING") or row.states.get("RUNNING"):
                 self._going_on.add(name)
             else:
                 found.add(name)
-        return found if not found or pages.changes(self._session, self._at, None)[1] == self._at else set()
+        return (
+            found if not found or api_pages.changes(self._session, self._at, None)[1] == self._at else set()
+        )
 
-    def _compose(self, batch: Batch) -> book.Made:
+    def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]
         items = facts.news(self._session, found)
-        left = [each for notice in found if (each := gather.told(notice)) is not None]
+        left = [each for notice in found if (each := gathering.told(notice)) is not None]
         kept = {each.key for each in left}
-        return book.Made(batch.target, items, [key for key in batch.keys if key not in kept], left)
+        return tables.Made(batch.target, items, [key for key in batch.keys if key not in kept], left)
 
     def _prune(self) -> None:
         if clock.monotonic_s() - self._pruned_s < PRUNE_S:
             return
         self._pruned_s = clock.monotonic_s()
         before = clock.now_us() - int(self._config.keep_s * 1e6)
-        self._dispatcher.write(lambda work: work.session.run("prune_outbox", before=before))
+        self._dispatcher.writer.write(lambda work: work.session.run("prune_outbox", before=before))
 
 
 def _ends(change: Change) -> bool:
@@ -241,12 +254,12 @@ class Post:
             return 0
         sent = 0
         alone = [target for target in self._later_s if self._waits(target)]
-        for message in book.waiting(self._session, channel, alone):
+        for message in tables.waiting(self._session, channel, alone):
             if self._waits(message.target):
                 continue
             try:
                 self._sender.send(
-                    Parcel(parse_target(message.target).where, book.digest(message, self._server))
+                    Parcel(parse_target(message.target).where, tables.digest(message, self._server))
                 )
             except RefusedError as error:
                 self._give_up(message, error)
@@ -257,7 +270,7 @@ class Post:
                 self._fail(message, error, message.target)
             else:
                 sent += 1
-                self._end(message, book.SENT)
+                self._end(message, tables.SENT)
         self._sender.rest()
         return sent
 
@@ -277,25 +290,25 @@ class Post:
     def _pay(self) -> None:
         """Write how messages ended. Before anything else is sent, so that none is sent twice."""
         for number, (state, why) in list(self._owed.items()):
-            self._dispatcher.write(partial(book.end, number=number, state=state, error=why))
+            self._dispatcher.writer.write(partial(tables.end, number=number, state=state, error=why))
             del self._owed[number]
 
-    def _end(self, message: book.Waiting, state: int, why: str = "") -> None:
+    def _end(self, message: tables.WaitingMessage, state: int, why: str = "") -> None:
         self._owed[message.id] = (state, why)
         self._pay()
-        self._count(message, "sent" if state == book.SENT else "given_up")
-        if state == book.SENT:
+        self._count(message, "sent" if state == tables.SENT else "given_up")
+        if state == tables.SENT:
             self.sent += 1
             _LOG.info("message.sent", message=message.id, to=shown(message.target), items=len(message.items))
         for key in ("", message.target):
             self._failures.pop(key, None)
             self._later_s.pop(key, None)
 
-    def _count(self, message: book.Waiting, outcome: str) -> None:
+    def _count(self, message: tables.WaitingMessage, outcome: str) -> None:
         channel = str(parse_target(message.target).channel)
         self._dispatcher.meters.add("tidemill_server_notifications_total", channel=channel, outcome=outcome)
 
-    def _give_up(self, message: book.Waiting, error: TidemillError) -> None:
+    def _give_up(self, message: tables.WaitingMessage, error: TidemillError) -> None:
         self.refused += 1
         _LOG.error(
             "message.given_up",
@@ -304,9 +317,9 @@ class Post:
             reason=error.message,
             hint=error.hint,
         )
-        self._end(message, book.GIVEN_UP, error.message)
+        self._end(message, tables.GIVEN_UP, error.message)
 
-    def _fail(self, message: book.Waiting, error: LaterError | AwayError, key: str) -> None:
+    def _fail(self, message: tables.WaitingMessage, error: LaterError | AwayError, key: str) -> None:
         if error.wait_s is not None:
             self._later_s[key] = clock.monotonic_s() + error.wait_s
             return

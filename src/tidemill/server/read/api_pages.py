@@ -1,4 +1,4 @@
-"""Everything that is read: pages, details, sums. Bounded, by keyset, through the indexes; never writes.
+"""What the API and others read: pages, details, sums. Bounded, by keyset, through the indexes; never writes.
 
 A filtered page visits only the (kind, state, site) ranges that the counters say are not empty, whatever is asked for.
 """
@@ -14,22 +14,21 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.seed import seed
-from tidemill.server.core.dispatcher import Missing
-from tidemill.server.core.sync import Bad
 from tidemill.server.database.rows import (
     JOB_STATES,
     LEASE_STATES,
     RUNNING,
-    Job,
-    Kind,
-    Lease,
+    JobKind,
     Site,
+    StoredJob,
+    StoredLease,
     kind_of,
     site_of,
     usage_of,
 )
 from tidemill.server.database.store import Session
-from tidemill.server.database.work import specs
+from tidemill.server.database.unit_of_work import specs
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import listing
 from tidemill.server.read.listing import TOP, Filter, Leg
 from tidemill.server.read.waiting import after_texts, waits_for
@@ -59,15 +58,15 @@ CHANGE_BATCHES = 20
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
-    """A page's size within limits. Raises Bad."""
+    """A page's size within limits. Raises RequestError."""
     if limit is None:
         return default
     if not 1 <= limit <= PAGE_MAX:
-        raise Bad(f"`limit` is {limit}, legal is 1 to {PAGE_MAX}")
+        raise RequestError(f"`limit` is {limit}, legal is 1 to {PAGE_MAX}")
     return limit
 
 
-def kinds(session: Session) -> dict[int, Kind]:
+def kinds(session: Session) -> dict[int, JobKind]:
     """All kinds."""
     return {row[0]: kind_of(row) for row in session.rows("kinds")}
 
@@ -103,9 +102,9 @@ def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: i
     return ids[:size]
 
 
-def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[JobRow]:
+def rows_of(session: Session, ids: list[int], known: dict[int, JobKind]) -> list[JobRow]:
     """Jobs as rows of a listing, in the order of `ids`."""
-    found = {row[0]: Job(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+    found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
     campaigns = {known[job.kind].campaign for job in found.values()}
     found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
     names: dict[int, str] = dict(found_names)
@@ -113,7 +112,7 @@ def rows_of(session: Session, ids: list[int], known: dict[int, Kind]) -> list[Jo
     return [_row(found[each], known, names, of_site) for each in ids if each in found]
 
 
-def _row(job: Job, known: dict[int, Kind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
+def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_site: dict[int, str]) -> JobRow:
     kind = known[job.kind]
     return JobRow(
         id=job.id, campaign=names[kind.campaign], name=job.name, app=kind.app, state=JOB_STATES[job.state],
@@ -124,11 +123,11 @@ def _row(job: Job, known: dict[int, Kind], names: dict[int, str], of_site: dict[
 
 
 def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set[str]) -> JobDetail:
-    """Everything about one job. Raises Missing."""
+    """Everything about one job. Raises MissingError."""
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
-        raise Missing(f"there is no job {number}")
-    found, known, all_sites = Job(*rows[0]), kinds(session), sites(session)
+        raise MissingError(f"there is no job {number}")
+    found, known, all_sites = StoredJob(*rows[0]), kinds(session), sites(session)
     kind = known[found.kind]
     of_site = {site.id: site.name for site in all_sites}
     spec = msgspec.structs.replace(
@@ -140,7 +139,7 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
     cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
-    leases = [Lease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
     return JobDetail(
         row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
         failed=found.failed, usage=usage_of(found.usage),
@@ -156,7 +155,7 @@ def _remark(session: Session, number: int) -> str:
     return str(rows[0][4]) if rows and number < rows[0][0] + rows[0][1] else ""
 
 
-def _attempt(lease: Lease, of_site: dict[int, str]) -> Attempt:
+def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
     return Attempt(
         lease=lease.lease, site=of_site.get(lease.site, ""), state=LEASE_STATES[lease.state], first=lease.first,
         count=lease.count, leased_us=lease.leased_us, ended_us=lease.ended_us, reason=lease.reason,
@@ -184,7 +183,7 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign. Raises Missing, which hints at campaigns of `owner` only, None = of anybody."""
+    """One campaign. Raises MissingError, which hints at campaigns of `owner` only, None = of anybody."""
     rows = session.rows("campaign_whole", name=name)
     if not rows:
         raise _no_campaign(session, name, owner)
@@ -211,10 +210,10 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
     ]  # fmt: skip
 
 
-def _no_campaign(session: Session, name: str, owner: str | None = None) -> Missing:
+def _no_campaign(session: Session, name: str, owner: str | None = None) -> MissingError:
     of_owner = [row[0] for row in session.rows("campaigns_owned", owner=owner)] if owner is not None else None
     known = of_owner if of_owner is not None else [row[0] for row in session.rows("campaign_known")]
-    return Missing(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
+    return MissingError(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
 
 
 def counts(session: Session) -> Counts:
@@ -283,7 +282,7 @@ def outputs(
         rows = session.rows("outputs_of_jobs", ids=[job])
         return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)
     if campaign is None:
-        raise Bad("name a job or a campaign whose outputs are to be listed")
+        raise RequestError("name a job or a campaign whose outputs are to be listed")
     found = session.rows("campaign_by_name", name=campaign)
     if not found:
         raise _no_campaign(session, campaign)
@@ -346,7 +345,7 @@ def allocations(session: Session, *, site: str | None, limit: int | None) -> lis
     size = limit_of(limit)
     found = [each for each in sites(session) if site is None or each.name == site]
     if site is not None and not found:
-        raise Missing(
+        raise MissingError(
             f"there is no site `{site}`", hint=did_you_mean(site, [each.name for each in sites(session)])
         )
     rows = [

@@ -1,4 +1,4 @@
-"""What the pages for people read besides `pages.py`: sorted, searched, by owner. Bounded; never writes."""
+"""What the pages for people read besides `api_pages.py`: sorted, searched, by owner. Bounded; never writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.server.core import views
-from tidemill.server.core.sync import Bad
+from tidemill.server.core import site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
-from tidemill.server.read import listing, pages
+from tidemill.server.errors import RequestError
+from tidemill.server.read import api_pages, listing
 from tidemill.server.read.listing import TOP
 from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
 
@@ -28,7 +28,7 @@ class JobsPage(NamedTuple):
     """Rows of a page of jobs, and how they were found."""
 
     rows: list[JobRow]
-    found: listing.Found
+    found: listing.IdPage
 
 
 def jobs(
@@ -36,7 +36,7 @@ def jobs(
 ) -> JobsPage:
     """A page of jobs in one of several orders."""
     found = listing.find(session, filters, sort, after=after, size=size)
-    return JobsPage(pages.rows_of(session, found.ids, pages.kinds(session)), found)
+    return JobsPage(api_pages.rows_of(session, found.ids, api_pages.kinds(session)), found)
 
 
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,19 +53,21 @@ class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
 def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow], bool]:
     """A page of campaigns, and whether there are more."""
     if query.offset > OFFSET_MAX:
-        raise Bad(f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name")
+        raise RequestError(
+            f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name"
+        )
     held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
     rows = session.rows(
         "campaigns_sorted", pattern=f"%{held}%", owner=query.owner or "", open=int(query.unfinished), sort=query.sort,
         limit=query.size + 1, offset=query.offset,
     )  # fmt: skip
-    return pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
+    return api_pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
 
 
 def counts(session: Session, owner: str | None) -> Counts:
     """Jobs by state and sums, of all or of one owner."""
     if owner is None:
-        return pages.counts(session)
+        return api_pages.counts(session)
     states = {str(state): 0 for state in JOB_STATES}
     for state, jobs in session.rows("owner_counts", owner=owner):
         states[JOB_STATES[state]] = int(jobs)
@@ -107,7 +109,7 @@ def failures(
 ) -> FailurePage:
     """Failures, newest first; only those in an owner's newest campaigns if an owner is named."""
     if campaign is not None or owner is None:
-        return pages.failures(session, campaign=campaign, before=before, limit=limit)
+        return api_pages.failures(session, campaign=campaign, before=before, limit=limit)
     numbers = sorted((row[0] for row in session.rows("campaigns_of_owner", owner=owner)), reverse=True)
     top = TOP if before is None else before
     found: list[int] = []
@@ -115,10 +117,10 @@ def failures(
         rows = session.rows("failure_ids_of_campaign", campaign=number, before=top, limit=limit)
         found += [row[0] for row in rows]
     ids = heapq.nlargest(limit, found)
-    return pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
+    return api_pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
 
 
-class Running(NamedTuple):
+class SiteActivity(NamedTuple):
     """Jobs of a site by state, and what it last showed."""
 
     jobs: dict[str, int]
@@ -126,14 +128,16 @@ class Running(NamedTuple):
     view: SiteView
 
 
-def running(session: Session) -> dict[str, Running]:
+def running(session: Session) -> dict[str, SiteActivity]:
     """Of each site by name."""
     names: dict[int, str] = dict(session.rows("site_names"))
     states: dict[int, dict[str, int]] = defaultdict(dict)
     for site, state, jobs in session.rows("counts_by_site"):
         states[site][JOB_STATES[state]] = int(jobs)
-    told = views.told(session)
-    return {name: Running(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()}
+    told = site_views.told(session)
+    return {
+        name: SiteActivity(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()
+    }
 
 
 class AllocationsPage(NamedTuple):
@@ -150,7 +154,7 @@ def allocations(
     names: dict[int, str] = dict(session.rows("site_names"))
     time, _, name = (after or "").partition(".")
     if after is not None and not (time.isdecimal() and time.isascii() and len(time) < 19):
-        raise Bad(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
     before = int(time) if after else TOP
     only = {"state": state} if state else {}
     query = "allocations_newest_in" if state else "allocations_newest"
@@ -176,7 +180,7 @@ def allocation_states(session: Session) -> dict[str, dict[str, tuple[int, int]]]
     return found
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class DeliveredFile(msgspec.Struct, frozen=True):
     """A delivered file."""
 
     job: int
@@ -189,7 +193,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 def delivered(
     session: Session, *, campaign: str | None, after: str | None, size: int
-) -> tuple[list[Delivered], str | None]:
+) -> tuple[list[DeliveredFile], str | None]:
     """Delivered files, those of the newest jobs first, and where the next page starts."""
     job, number = (int(each) for each in after.split(".")) if after and _is_place(after) else (TOP, TOP)
     if campaign is None:
@@ -199,7 +203,7 @@ def delivered(
         of = found[0][0] if found else -1
         rows = session.rows("outputs_newest_of", campaign=of, job=job, number=number, limit=size + 1)
     names: dict[int, str] = dict(session.rows("campaign_names", ids=sorted({row[2] for row in rows})))
-    shown = [Delivered(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
+    shown = [DeliveredFile(row[0], row[1], names.get(row[2], ""), *row[3:]) for row in rows[:size]]
     return shown, f"{shown[-1].job}.{shown[-1].number}" if len(rows) > size else None
 
 

@@ -1,24 +1,72 @@
-"""Sites that fall silent, and sites that come back.
+"""Sites that fall silent, and sites that come back: since when each was heard, what it loses, what it gets back.
 
 A site silent for `site_lost_s` loses its leases: undone events are free again, and so are the events whose outputs it
 keeps undelivered, since nobody else can deliver them. What was lost so is remembered: a site that comes back before
-anybody else has the job takes its results and leases up again. Works on a `Work`; writes nothing itself.
+anybody else has the job takes its results and leases up again. Works on a `UnitOfWork`; writes nothing itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tidemill import log
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core import ending
-from tidemill.server.database.rows import ACTIVE, LOST, RUNNING, Job, Lease, Site
-from tidemill.server.database.work import Work
+from tidemill.server.core import ending, leasing, site_records
+from tidemill.server.database.rows import ACTIVE, LOST, RUNNING, Site, StoredJob, StoredLease
+from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import CancelOrder, DiscardOrder
 
+SILENT_S = 120.0  #: shown as SILENT from then on
 _LOG = log.Log("server")
 
 
-def lose(work: Work, site: Site, *, silent_s: float) -> int:
+class SiteWatch:
+    """Remembers when each site was last heard. For threads.
+
+    Durations are of this process and its monotonic clock: a wall clock that jumps, or a server that was down, loses
+    no site.
+    """
+
+    def __init__(self, site_lost_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._site_lost_s, self._monotonic_s = site_lost_s, monotonic_s
+        self._started_s = monotonic_s()
+        self._heard_s: dict[str, float] = {}
+
+    def hear(self, name: str) -> None:
+        """The site was heard now."""
+        self._heard_s[name] = self._monotonic_s()
+
+    def silent_s(self, name: str) -> float:
+        """Seconds since a site was heard, or since this server started."""
+        return self._monotonic_s() - self._heard_s.get(name, self._started_s)
+
+    def silent(self, names: Iterable[str]) -> set[str]:
+        """Those that are shown as SILENT."""
+        return {name for name in names if self.silent_s(name) > SILENT_S}
+
+    def overdue(self, sites: Iterable[Site]) -> dict[str, float]:
+        """Names of the sites that have been silent for longer than `site_lost_s`, and for how long."""
+        ages = {site.name: self.silent_s(site.name) for site in sites if site.epoch and not site.lost}
+        return {name: age for name, age in ages.items() if age > self._site_lost_s}
+
+
+def lose_all(work: UnitOfWork, silent_s: dict[str, float], *, half_life_s: float) -> list[str]:
+    """Names of the sites that lost their leases; `silent_s`: for how long each was silent. Writes all of it."""
+    lost_now = []
+    for site in list(work.memory.sites.values()):
+        if site.name in silent_s and not site.lost:
+            lose(work, site, silent_s=silent_s[site.name])
+            lost_now.append(site)
+    leasing.charge(work, half_life_s)
+    work.flush()
+    site_records.keep_sites(work)
+    for site in lost_now:
+        site_records.keep(work, site)
+    return [site.name for site in lost_now]
+
+
+def lose(work: UnitOfWork, site: Site, *, silent_s: float) -> int:
     """The site's leases are lost; how many."""
     site.lost = 1
     reason = f"site `{site.name}` has been silent for {int(silent_s)} s"
@@ -45,7 +93,7 @@ def lose(work: Work, site: Site, *, silent_s: float) -> int:
     return len(leases)
 
 
-def take_back(work: Work, site: Site) -> None:
+def take_back(work: UnitOfWork, site: Site) -> None:
     """A lost site is back: its results count where the job has no other home, its leases where nobody has events."""
     rows = work.session.rows("lost_results", site=site.id)
     work.load(row[0] for row in rows)
@@ -71,7 +119,7 @@ def take_back(work: Work, site: Site) -> None:
     _LOG.info("site.returned", site=site.name, leases=taken, results=results)
 
 
-def _results_again(work: Work, site: Site, job: Job, done: str) -> None:
+def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> None:
     kept = work.sets(job)
     for first, end in IntervalSet.parse(done):
         for piece in kept.undone(first, end):
@@ -86,7 +134,7 @@ def _results_again(work: Work, site: Site, job: Job, done: str) -> None:
     job.place = job.site = job.told = site.id
 
 
-def _lease_again(work: Work, site: Site, job: Job, lease: Lease) -> int:
+def _lease_again(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease) -> int:
     """Take a lost lease up again if nobody else has any of its events; whether that was so."""
     kept = work.sets(job)
     rest = kept.undone(lease.first, lease.end)
@@ -102,7 +150,7 @@ def _lease_again(work: Work, site: Site, job: Job, lease: Lease) -> int:
     return 1
 
 
-def live_leases(work: Work, site: Site) -> set[int]:
+def live_leases(work: UnitOfWork, site: Site) -> set[int]:
     """Numbers of the site's active leases, as they will be after this transaction."""
     _leases(work, site, ACTIVE)
     return {
@@ -113,7 +161,7 @@ def live_leases(work: Work, site: Site) -> set[int]:
     }
 
 
-def _leases(work: Work, site: Site, state: int) -> list[Lease]:
+def _leases(work: UnitOfWork, site: Site, state: int) -> list[StoredLease]:
     """The site's leases in a state whose jobs have not ended."""
     found: set[int] = set()
     for kind in _open_kinds(work):
@@ -130,7 +178,7 @@ def _leases(work: Work, site: Site, state: int) -> list[Lease]:
     ]
 
 
-def _homes(work: Work, site: Site) -> list[Job]:
+def _homes(work: UnitOfWork, site: Site) -> list[StoredJob]:
     found: set[int] = set()
     for kind in _open_kinds(work):
         found.update(row[0] for row in work.session.rows("homes_of_site", kind=kind, site=site.id))
@@ -138,5 +186,5 @@ def _homes(work: Work, site: Site) -> list[Job]:
     return [work.jobs[number] for number in sorted(found)]
 
 
-def _open_kinds(work: Work) -> list[int]:
+def _open_kinds(work: UnitOfWork) -> list[int]:
     return sorted({kind for kind, state, _, _ in work.session.rows("counts") if state <= RUNNING})

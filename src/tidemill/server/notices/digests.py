@@ -15,7 +15,7 @@ HOUR_US = 3_600_000_000
 ITEMS_MAX = 50
 
 
-class Key(NamedTuple):
+class NoticeKey(NamedTuple):
     """What somebody is told of: `subject` is a campaign's or a site's name."""
 
     target: str
@@ -26,11 +26,11 @@ class Key(NamedTuple):
 class Pending(NamedTuple):
     """Something to tell, and since when."""
 
-    key: Key
+    key: NoticeKey
     first_us: int
 
 
-class Limits(NamedTuple):
+class DigestLimits(NamedTuple):
     """How often somebody may be told."""
 
     gather_us: int
@@ -39,16 +39,16 @@ class Limits(NamedTuple):
     items_max: int = ITEMS_MAX
 
 
-class Batch(NamedTuple):
+class DueDigest(NamedTuple):
     """One message to send now: to whom, and of what."""
 
     target: str
-    keys: tuple[Key, ...]
+    keys: tuple[NoticeKey, ...]
 
 
 def decide(
-    pending: Iterable[Pending], sent: Mapping[str, Sequence[int]], now_us: int, limits: Limits
-) -> list[Batch]:
+    pending: Iterable[Pending], sent: Mapping[str, Sequence[int]], now_us: int, limits: DigestLimits
+) -> list[DueDigest]:
     """The messages to send now. `sent`: when each addressee was told, as far as the last hour tells.
 
     A clock that was set back delays nothing: what seems to be of the future counts as due, and is not counted as sent.
@@ -67,7 +67,7 @@ def decide(
         if oldest <= now_us < oldest + limits.gather_us:
             continue
         first = sorted(items, key=lambda each: (each.first_us, each.key))[: limits.items_max]
-        batches.append(Batch(target, tuple(each.key for each in first)))
+        batches.append(DueDigest(target, tuple(each.key for each in first)))
     return batches
 
 

@@ -1,0 +1,213 @@
+"""The one writer: every change of the store is a transaction of its thread, one after the other.
+
+Requests that wait together are committed together (each behind its own savepoint), and nobody is answered before the
+commit. Knows how to commit, not what is changed. Reading does not pass here (`database/readers.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from tidemill import clock, log
+from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.server.core.meters import Meters
+from tidemill.server.core.server_clock import ServerClock
+from tidemill.server.database.store import Session, Store
+from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork, WriterMemory
+from tidemill.wire.api import LeaseOrder
+
+GROUP_MAX = 32  #: requests per commit
+QUEUE_MAX = 1_000  #: requests that wait; more get 503
+T = TypeVar("T")
+_LOG = log.Log("server")
+_Entry = tuple[Callable[[UnitOfWork], Any], "Future[Any]"]
+
+
+class Staged(Protocol):
+    """What is kept in memory beside the database, and holds only once the transaction that changed it is committed."""
+
+    def settle(self) -> None:
+        """Keep what was staged: the transaction was committed."""
+
+    def forget(self) -> None:
+        """Drop what was staged: the transaction was undone."""
+
+
+class Writer:
+    """Holds the store's writing connection; `close` it. Raises ConfigError if another server writes already."""
+
+    def __init__(self, store: Store, *, server_clock: ServerClock, meters: Meters, staged: Staged) -> None:
+        store.check()
+        self._session: Session = store.writer()
+        if not getattr(self._session, "lock", lambda: True)():
+            self._session.close()
+            raise ConfigError(
+                "another server writes to this database", hint="stop it first; there is one server only"
+            )
+        self.memory = WriterMemory()
+        self._clock, self._meters, self._staged = server_clock, meters, staged
+        self._queue: queue.Queue[_Entry | None] = queue.Queue(QUEUE_MAX)
+        self._thread: threading.Thread | None = None
+        self.kept = FeedRetention()  #: how long the feed of changes is
+        self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
+        self.full = False  #: the last commit found the database full or unreachable
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the writer."""
+        return self._queue.qsize()
+
+    @property
+    def dialect(self) -> str:
+        """Which database it is."""
+        return str(self._session.dialect)
+
+    def write(self, act: Callable[[UnitOfWork], T]) -> T:
+        """What `act` returns, once it is committed. From any thread."""
+        if self._thread is None:
+            future: Future[T] = Future()
+            self._commit([(act, future)])
+            return future.result()
+        return self.submit(act).result()
+
+    def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
+        """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
+        future: Future[T] = Future()
+        try:
+            self._queue.put_nowait((act, future))
+        except queue.Full:
+            raise SiteError(f"{QUEUE_MAX} requests wait already", hint="try again in a moment") from None
+        return future
+
+    def start(self) -> None:
+        """Write in a thread from now on."""
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End what is queued, then close."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        self._session.close()
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            entries: list[_Entry] = []
+            entry = self._queue.get()
+            while True:
+                if entry is None:
+                    going = False
+                    break
+                entries.append(entry)
+                if len(entries) == GROUP_MAX or self._queue.empty():
+                    break
+                entry = self._queue.get()
+            if entries:
+                self._commit(entries)
+
+    def _commit(self, entries: list[_Entry]) -> None:
+        """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
+        answers: list[tuple[Future[Any], Any]] = []
+        works: list[UnitOfWork] = []
+        began_s = clock.monotonic_s()
+        collects = gc.isenabled()
+        gc.disable()  # a transaction makes tens of thousands of records, and no cycles
+        try:
+            self._session.begin()
+            self.memory.load(self._session)
+            for act, future in entries:
+                answers.append((future, self._one(act, works, alone=len(entries) == 1)))
+            if all(isinstance(answer, BaseException) for _, answer in answers):
+                self._session.rollback()
+            else:
+                self._session.commit()
+                self._staged.settle()
+            self.full = any(isinstance(answer, SiteError) for _, answer in answers)
+        except BaseException as error:  # whatever it was, everybody who waits gets it
+            self._forget()
+            self.full = isinstance(error, SiteError)
+            answers = [(future, error) for _, future in entries]
+            works.clear()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if collects:
+                gc.enable()
+            self._count(answers, began_s)
+            for future, answer in answers:
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        if not self.full:
+            for each in tuple(self.listeners):
+                each()
+        _explain(works)
+
+    def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
+        if not alone:
+            self._session.savepoint()
+        work = UnitOfWork(self._session, self.memory, self._clock.now_us(), kept=self.kept)
+        try:
+            result = act(work)
+        except SiteError:
+            raise
+        except TidemillError as error:
+            self._undo(alone)
+            return error
+        except Exception as error:  # noqa: BLE001 - top of the writer's loop: a bug in one request must not end the others
+            self._undo(alone)
+            return error
+        if not alone:
+            self._session.release()
+        if _LOG.explains:
+            works.append(work)
+        return result
+
+    def _undo(self, alone: bool) -> None:
+        if not alone:
+            self._session.undo()
+        self.memory = WriterMemory()
+        if not alone:
+            self.memory.load(self._session)
+
+    def _forget(self) -> None:
+        self.memory = WriterMemory()
+        self._staged.forget()
+        try:
+            self._session.rollback()
+        except SiteError as error:
+            _LOG.warning("rollback.failed", error=error.message)
+
+    def _count(self, answers: list[tuple[Future[Any], Any]], began_s: float) -> None:
+        errors = [answer for _, answer in answers if isinstance(answer, BaseException)]
+        failed = any(isinstance(error, SiteError) for error in errors)
+        outcome = "failed" if failed else "refused" if len(errors) == len(answers) else "committed"
+        self._meters.observe("tidemill_server_transaction_seconds", clock.monotonic_s() - began_s)
+        self._meters.add("tidemill_server_transactions_total", outcome=outcome)
+
+
+def _explain(works: list[UnitOfWork]) -> None:
+    """Log at DEBUG what these transactions did to single jobs. The ids have the names of `log.JOINED`, as at agents."""
+    for work in works:
+        for number, orders in work.all_orders():
+            site = work.memory.sites[number]
+            for order in orders:
+                if isinstance(order, LeaseOrder):
+                    _LOG.debug(
+                        "lease.made", campaign=order.campaign, job=order.job, first=order.first, count=order.count,
+                        lease=order.lease, site=site.name, epoch=site.epoch,
+                    )  # fmt: skip
+        for change in work.changes:
+            _LOG.debug(
+                "job.changed", campaign=change.campaign, job=change.job, state=change.state,
+                events_done=change.events_done, events_failed=change.events_failed,
+            )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Every error that the server answers somebody with, and those of its senders. The statuses stand in `api/refusal`.
+
+TidemillError
+├── JobError
+│   ├── RequestError            the request is not legal                                           (400)
+│   │   └── MissingError        what it names does not exist                                       (404)
+│   ├── ForbiddenError          the one who asks may not do this                                   (403)
+│   └── ConflictError           it contradicts what the server knows: an old epoch, a used key     (409)
+└── SiteError                   database, network or broker did not do their part                  (503)
+    ├── RefusedError            a notification that sending again cannot help
+    └── LaterError              this addressee cannot be reached now; others may be
+        └── AwayError           nobody can be reached by this channel now
+Exception
+└── StrangerError               a credential that gives no role here                               (401)
+AssertionError
+└── WrongEdgeError              a change of state that no table allows: a bug, undone              (500)
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import JobError, SiteError
+
+
+class RequestError(JobError):
+    """The request is not legal (HTTP 400)."""
+
+
+class MissingError(RequestError):
+    """What the request names does not exist (HTTP 404)."""
+
+
+class ForbiddenError(JobError):
+    """The one who asks may not do this (HTTP 403)."""
+
+
+class ConflictError(JobError):
+    """The request contradicts what the server knows: an old epoch, a key used for other content (HTTP 409)."""
+
+
+class RefusedError(SiteError):
+    """Sending this notification again cannot help, such as when there is no such mailbox."""
+
+
+class LaterError(SiteError):
+    """This addressee cannot be reached now; others may be. With `wait_s` it is no failure: try again after that."""
+
+    def __init__(self, message: str, *, hint: str | None = None, wait_s: float | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
+
+
+class AwayError(LaterError):
+    """Nobody can be reached by this channel now."""
+
+
+class StrangerError(Exception):
+    """A certificate or token is not valid, or its owner has no role here (HTTP 401); the text is the reason."""
+
+
+class WrongEdgeError(AssertionError):
+    """A change of state that stands in no table of `model/state.py`: a bug, which undoes its request."""
