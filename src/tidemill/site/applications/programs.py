@@ -30,10 +30,9 @@ from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
-from tidemill.site.applications.profiles import Profiles
+from tidemill.site.applications.profiles import Profiles, with_costs
 from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
-from tidemill.site.fleet.io_budget import with_costs
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state import state as s
 from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, OutputDef, Program
