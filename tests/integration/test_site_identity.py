@@ -13,7 +13,7 @@ import pytest
 
 from tidemill import clock
 from tidemill.errors import SiteError
-from tidemill.site.state.identity import Owner, SupersededError, claim
+from tidemill.site.state.epoch import Owner, SupersededError, claim
 
 
 def serve(site_dir: Path, channel: Connection, take_over: bool) -> None:

@@ -19,7 +19,7 @@ from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.quarantine import NodeRecord, Sentence, State
 from tidemill.harvest.records import PlanMade, Submitted, encode
 from tidemill.site.nodes.outage import clear_away, read_away, show_away
-from tidemill.site.state.identity import claim
+from tidemill.site.state.epoch import claim
 
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge

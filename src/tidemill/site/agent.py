@@ -22,31 +22,31 @@ from tidemill.site.applications.profiles import Profiles
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.masks import private_paths
-from tidemill.site.data.mover import open_moving
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import Stage, of_data
+from tidemill.site.data.transfer_node import open_moving
 from tidemill.site.fleet.capacity import Ahead, wanted
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.fleet.lifecycle import Tending
+from tidemill.site.fleet.lifecycle import Lifecycle
 from tidemill.site.fleet.throughput import Throughput
 from tidemill.site.fleet.wide import Wide
-from tidemill.site.link.replies import Intake
+from tidemill.site.link.replies import OrderIntake
 from tidemill.site.link.sync import Sync
 from tidemill.site.nodes.allocations import Allocations
-from tidemill.site.nodes.batch_calls import Errands
+from tidemill.site.nodes.batch_calls import BatchCalls
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.machine import Machine
+from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.planning import Demand
 from tidemill.site.nodes.workload import Workload
 from tidemill.site.staff.guest import Guest
-from tidemill.site.state import state as s
-from tidemill.site.state.identity import Identity
+from tidemill.site.state import site_state as s
+from tidemill.site.state.epoch import Epoch
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.site.watch.metrics import MetricsFile, Sources
 from tidemill.site.watch.remarks import Remarks
-from tidemill.site.watch.summary import Summary
+from tidemill.site.watch.summary import RecordTotals
 from tidemill.site.watch.views import Views
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import REPORTS_MAX, AppOffer, Capacity, SyncRequest
@@ -64,7 +64,7 @@ class Agent:
     """One agent's epoch."""
 
     def __init__(
-        self, config: SiteConfig, site_dir: Path, *, identity: Identity, batch: BatchSystem, machine: Machine
+        self, config: SiteConfig, site_dir: Path, *, identity: Epoch, batch: BatchSystem, machine: SiteMachine
     ) -> None:
         self.config = config
         self.site_dir = site_dir
@@ -81,19 +81,19 @@ class Agent:
             )
         )
         self.log.commit()
-        self.intake = Intake(self.log, config, site_dir)
-        self.hands = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
+        self.intake = OrderIntake(self.log, config, site_dir)
+        self.executor = ThreadPoolExecutor(HELPERS, thread_name_prefix="hands")
         self.applications = Applications(site_dir / "apps", site=config, beside=True)
         self.applications.refresh()
         self.allocations = Allocations(
             self.log, config, binary=binary, fleets=site_dir / "fleets", nodes=machine.bad
         )
         self.machine = machine
-        self.errands = Errands(batch, identity.check, inline=machine.is_local)
+        self.errands = BatchCalls(batch, identity.check, inline=machine.is_local)
         self.harvesting = Harvesting(
             self.log, self.allocations, config=config, errands=self.errands, machine=machine
         )
-        self.guest = Guest(self.log, config, site_dir=site_dir, hands=self.hands)
+        self.guest = Guest(self.log, config, site_dir=site_dir, executor=self.executor)
         self.workload = Workload(self.log, self.applications)
         self.shape = machine.shape
         areas = {area.name: area.prefixes for area in config.io}
@@ -107,11 +107,11 @@ class Agent:
         self.stage = Stage(site_dir / "stage", config, roots, self.moving)
         self.fleets = Fleets(site_dir / "fleets", config, binary=binary, devices=self.shape.devices)
         self.fleets.adopt(self.log.pool.state)
-        self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.hands)
+        self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.executor)
         self.wide = self.harvesting.wide = Wide(
             self.log, self.fleets, self.granting, estimate_s=self.workload.estimate_s
         )
-        self.tending = Tending(self.log, self.fleets, self.granting, wide=self.wide, identity=identity)
+        self.tending = Lifecycle(self.log, self.fleets, self.granting, wide=self.wide, identity=identity)
         self.harvesting.outfit = lambda asked: self.fleets.first_work(
             self.log.pool.state, asked, self.identity.check
         )
@@ -124,7 +124,7 @@ class Agent:
         self.views.denied = self.intake.denials.names
         self.throughput = Throughput()
         self.remarks = Remarks()
-        self.summary = Summary()
+        self.summary = RecordTotals()
         self.metrics = self._metrics()
         self._offers_told = self._asked = False
         self._next_applications_s = self._next_clean_s = 0.0
@@ -135,7 +135,7 @@ class Agent:
         deliverer = Deliverer(
             fleets, base, roots=roots, template=config.output_name, departures=self.departures
         )
-        return Deliveries(self.log, self.preparer, deliverer, fleets=fleets, hands=self.hands)
+        return Deliveries(self.log, self.preparer, deliverer, fleets=fleets, executor=self.executor)
 
     def _metrics(self) -> MetricsFile:
         path = self.site_dir / "metrics.prom"
@@ -224,7 +224,7 @@ class Agent:
             return False
         self._set_launching()
         changed = self.wide.grant(self.identity.check)
-        if not self.log.pool.tally.backlog:
+        if not self.log.pool.settlement.backlog:
             return changed
         return self.granting.plan(self.tending.stand()) or changed
 
@@ -326,7 +326,7 @@ class Agent:
             if self.applications.refresh():
                 self._offers_told = False
             self.applications.digests.write_known(self.site_dir / RECORD)
-        if self.profiles.step(self.hands):
+        if self.profiles.step(self.executor):
             self._offers_told = False
         forgotten = self.log.pool.state.forgotten[:JOBS_CLEANED_PER_TICK]
         if forgotten:
@@ -386,7 +386,7 @@ class Agent:
 
     def close(self) -> None:
         """Let go of threads and files."""
-        self.hands.shutdown(wait=False, cancel_futures=True)
+        self.executor.shutdown(wait=False, cancel_futures=True)
         self.sync.close()
         self.metrics.close()
         self.errands.close()

@@ -14,9 +14,9 @@ from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import Machine
+from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.outage import clear_away, show_away
-from tidemill.site.state.identity import Identity, SupersededError, claim
+from tidemill.site.state.epoch import Epoch, SupersededError, claim
 
 ONCE_S = 20.0
 """`--once` ends after so long, or earlier when nothing is under way."""
@@ -85,8 +85,8 @@ def run_agent(
 
 
 def _first_look(
-    config: SiteConfig, site_dir: Path, *, batch: BatchSystem, identity: Identity, signals: _Signals | None
-) -> Machine | None:
+    config: SiteConfig, site_dir: Path, *, batch: BatchSystem, identity: Epoch, signals: _Signals | None
+) -> SiteMachine | None:
     """The machine, asked again and again while its batch system is away; None when told to end before that.
 
     Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
@@ -98,7 +98,7 @@ def _first_look(
         identity.check()
         identity.beat()
         try:
-            machine = Machine(config, site_dir, batch, Costs(config.harvest.startup_s))
+            machine = SiteMachine(config, site_dir, batch, Costs(config.harvest.startup_s))
         except SiteError as error:
             if signals is None or not error.transient:
                 clear_away(site_dir)

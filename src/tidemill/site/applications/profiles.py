@@ -185,7 +185,7 @@ class Profiles:
             elif len(self._active) < ACTIVE_MAX:
                 self._active[fleet, record.p] = None
 
-    def step(self, hands: Executor) -> bool:
+    def step(self, executor: Executor) -> bool:
         """Look for profiles when it is due; whether a cost became known or is another one now."""
         changed = self._take()
         is_due = self._under_way is None and clock.monotonic_s() >= self._next_s
@@ -195,7 +195,7 @@ class Profiles:
             for pilot in turn:
                 del self._active[pilot]
             pilots = list(dict.fromkeys([*self._noted, *turn]))
-            self._under_way = hands.submit(self._look, _Look(pilots, dict(self.areas)))
+            self._under_way = executor.submit(self._look, _Look(pilots, dict(self.areas)))
         return changed
 
     def _tell_refusal(self, record: Noted) -> None:

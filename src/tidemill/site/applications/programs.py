@@ -34,7 +34,7 @@ from tidemill.site.applications.profiles import Profiles, with_costs
 from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
@@ -85,7 +85,7 @@ class Preparer:
         """A new tick: digests are looked at again when an application is next used."""
         self._checked.clear()
 
-    def check_owner(self, job: s.Job) -> None:
+    def check_owner(self, job: s.SiteJob) -> None:
         """Raises JobError for a submitter whom the site's staff deny."""
         why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
         if why is not None:
@@ -109,7 +109,7 @@ class Preparer:
         self._next_program += 1
         return program
 
-    def job(self, job: s.Job, program: Program, inputs: list[InputDef]) -> JobDef:
+    def job(self, job: s.SiteJob, program: Program, inputs: list[InputDef]) -> JobDef:
         """The job's definition for a fleet. Raises JobError (class `dispatch`)."""
         spec = job.spec
         if spec.app is None:

@@ -16,9 +16,9 @@ from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.outputs import DamagedError, Deliverer, Delivery, check_complete
+from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery, check_complete
 from tidemill.site.data.payload_logs import find_log
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.contract import TransferError
 from tidemill.wire.api import FetchLogOrder, OutputRow
@@ -45,15 +45,15 @@ class Deliveries:
     """What is being delivered and fetched by the helper threads."""
 
     def __init__(
-        self, log: SiteLog, preparer: Preparer, deliverer: Deliverer, *, fleets: Path, hands: Executor
+        self, log: SiteLog, preparer: Preparer, deliverer: Deliverer, *, fleets: Path, executor: Executor
     ) -> None:
         self._log = log
         self._preparer = preparer
         self._deliverer = deliverer
         self._fleets = fleets
-        self._hands = hands
+        self._executor = executor
         self._tries: dict[int, _Try] = {}
-        self._fetching: dict[int, Future[s.Fetched]] = {}
+        self._fetching: dict[int, Future[s.LogFetched]] = {}
 
     def step(self) -> bool:
         """Start and finish what is due; whether anything changed."""
@@ -117,13 +117,13 @@ class Deliveries:
             return 0
         delivery = self._delivery(job, outputs, merged)
         attempt = self._tries.setdefault(job_id, _Try())
-        attempt.future = self._hands.submit(self._deliverer.deliver, delivery)
+        attempt.future = self._executor.submit(self._deliverer.deliver, delivery)
         return 1
 
     def _delivery(
-        self, job: s.Job, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
-    ) -> Delivery:
-        return Delivery(
+        self, job: s.SiteJob, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
+    ) -> OutputDelivery:
+        return OutputDelivery(
             job=job.id,
             campaign=job.campaign,
             seed_base=job.seed_base,
@@ -135,7 +135,7 @@ class Deliveries:
             done=self._log.pool.state.deliveries[job.id],
         )
 
-    def _merged(self, job: s.Job, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
+    def _merged(self, job: s.SiteJob, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
         """What the merge steps have made; None while one runs. Adds the steps that are missing."""
         merged: dict[str, tuple[str, OutputRef]] = {}
         is_waiting = False
@@ -165,7 +165,7 @@ class Deliveries:
                 merged[output.name] = (part.fleet, ref)
         return None if is_waiting else merged
 
-    def _add_step(self, job: s.Job, step_id: int, output: Output) -> None:
+    def _add_step(self, job: s.SiteJob, step_id: int, output: Output) -> None:
         spec = JobSpec(app=output.merge, name=f"merge-{output.name}", events=1, retries=job.spec.retries)
         self._log.apply(s.StepAdded(job=step_id, campaign=job.campaign, spec=spec))
         _log.info("merge.started", job=job.id, output=output.name, app=output.merge)
@@ -188,7 +188,7 @@ class Deliveries:
             known = error.failure if isinstance(error, TransferError) else None
             self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""), known)
         else:
-            self._log.apply(s.Delivered(job=job_id, outputs=outputs, evidence=None))
+            self._log.apply(s.OutputsDelivered(job=job_id, outputs=outputs, evidence=None))
 
     def _damaged(self, job_id: int, error: DamagedError) -> None:
         job = self._log.pool.state.jobs.get(job_id)
@@ -201,7 +201,7 @@ class Deliveries:
     def _fail(self, job_id: int, message: str, failure: FailureClass | None = None) -> None:
         _log.error("delivery.failed", job=job_id, reason=message)
         evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
-        self._log.apply(s.Delivered(job=job_id, outputs=[], evidence=evidence))
+        self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
 
     def _fetch(self) -> bool:
         changed = False
@@ -213,13 +213,13 @@ class Deliveries:
         state = self._log.pool.state
         for order in state.fetches[:FETCHES_MAX]:
             if order.request not in self._fetching:
-                self._fetching[order.request] = self._hands.submit(self._finder(order))
+                self._fetching[order.request] = self._executor.submit(self._finder(order))
         return changed
 
-    def _finder(self, order: FetchLogOrder) -> Callable[[], s.Fetched]:
+    def _finder(self, order: FetchLogOrder) -> Callable[[], s.LogFetched]:
         fleets = [self._fleets / name for name in reversed(self._log.pool.state.fleets)]
         return lambda: find_log(order, fleets)
 
 
-def _has(part: s.Part, output: str) -> bool:
+def _has(part: s.KeptPart, output: str) -> bool:
     return any(ref.name == output for ref in part.outputs)

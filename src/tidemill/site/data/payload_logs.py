@@ -7,7 +7,7 @@ from pathlib import Path
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
-from tidemill.site.state.state import Fetched
+from tidemill.site.state.site_state import LogFetched
 from tidemill.wire.api import FetchLogOrder
 from tidemill.wire.node import IndexEntry
 
@@ -15,7 +15,7 @@ LOG_BYTES_MAX = 1 << 20
 _log = Log("logs")
 
 
-def find_log(order: FetchLogOrder, fleets: list[Path]) -> Fetched:
+def find_log(order: FetchLogOrder, fleets: list[Path]) -> LogFetched:
     """The newest log of the payload that ran the event (of the job, where no event is named). Reads whole indexes."""
     found: dict[str, tuple[Path, IndexEntry]] = {}
     for fleet in fleets:  # newest first
@@ -26,7 +26,7 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> Fetched:
         if found:
             break
     texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
-    return Fetched(
+    return LogFetched(
         request=order.request,
         found=bool(texts),
         stdout=texts.get("stdout", ""),

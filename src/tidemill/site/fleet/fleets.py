@@ -25,7 +25,7 @@ from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
 
 BATCH_COMMANDS = [
@@ -73,7 +73,7 @@ _log = Log("fleets")
 class OpenFleet:
     """A fleet directory with its journal, its lead's process and what its lead was told."""
 
-    def __init__(self, record: s.Fleet, fleet: Fleet, binary: Path) -> None:
+    def __init__(self, record: s.SiteFleet, fleet: Fleet, binary: Path) -> None:
         self.record = record
         self.fleet = fleet
         self.programs: set[int] = set()
@@ -134,7 +134,7 @@ class Fleets:
             except ConfigError as error:
                 _log.warning("fleet.absent", fleet=record.name, reason=error.message)
 
-    def create(self, record: s.Fleet) -> OpenFleet:
+    def create(self, record: s.SiteFleet) -> OpenFleet:
         """Make the directory of a fleet that the log knows already. Raises SiteError."""
         config = self._config
         manifest = Manifest(

@@ -13,8 +13,8 @@ from tidemill.log import Log
 from tidemill.site.fleet.fleets import Fleets, OpenFleet, is_over, orders_of
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.fleet.wide import Wide
-from tidemill.site.state import state as s
-from tidemill.site.state.identity import Identity, SupersededError
+from tidemill.site.state import site_state as s
+from tidemill.site.state.epoch import Epoch, SupersededError
 from tidemill.site.state.log import SiteLog
 
 FLEET_RECORDS_MAX = 2_000_000
@@ -26,11 +26,11 @@ _log = Log("agent")
 Heard = Callable[[str, s.Read], None]
 
 
-class Tending:
+class Lifecycle:
     """The fleets of one agent's epoch."""
 
     def __init__(
-        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Identity
+        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Epoch
     ) -> None:
         self._log = log
         self._fleets = fleets
@@ -107,8 +107,8 @@ class Tending:
 
     def _give_back(self) -> bool:
         """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
-        tally, stop = self._log.pool.tally, self._log.pool.state.stop
-        backlogs = [tally.backlog, *tally.wide.values()]
+        settlement, stop = self._log.pool.settlement, self._log.pool.state.stop
+        backlogs = [settlement.backlog, *settlement.wide.values()]
         jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
         if jobs:
             reason = f"the site is stopped: {stop.reason if stop else ''}"

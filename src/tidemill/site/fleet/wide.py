@@ -20,7 +20,7 @@ from tidemill.model.state import AllocationState
 from tidemill.site.fleet.capacity import event_s
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import WideLoad
 
@@ -62,7 +62,7 @@ class WideBounds(msgspec.Struct, frozen=True, kw_only=True):
     node_s_left: float = math.inf
 
 
-class WideAsk(msgspec.Struct, frozen=True, kw_only=True):
+class WideRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for `count` allocations of exactly so many nodes."""
 
     nodes: int
@@ -74,7 +74,7 @@ class WidePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now; `waits_for` says in figures what holds back more."""
 
     cancel: list[str]
-    submit: list[WideAsk]
+    submit: list[WideRequest]
     waits_for: str = ""
 
 
@@ -96,7 +96,7 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         idle = [each for each in held if not each.is_waiting and not wanted.get(each.nodes)]
         cancel += [each.name for each in idle]
         used -= sum(each.nodes for each in idle)
-    submit: list[WideAsk] = []
+    submit: list[WideRequest] = []
     starts, left_s, waits_for = bounds.starts, bounds.node_s_left, ""
     for need in needs:
         missing = wanted.get(need.nodes, 0) - mine.get(need.nodes, 0)
@@ -111,7 +111,7 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         if missing > affordable and not count:
             waits_for = f"{need.nodes} nodes for {walltime_s:.0f} s: the grant does not allow that any more"
         if count:
-            submit.append(WideAsk(nodes=need.nodes, count=count, walltime_s=walltime_s))
+            submit.append(WideRequest(nodes=need.nodes, count=count, walltime_s=walltime_s))
             left_s -= count * need.nodes * walltime_s
             used += count * need.nodes
             starts -= count
@@ -181,7 +181,7 @@ class Wide:
     @property
     def has_backlog(self) -> bool:
         """Whether anything waits to be granted."""
-        return any(self._log.pool.tally.wide.values())
+        return any(self._log.pool.settlement.wide.values())
 
     def owns(self, fleet: OpenFleet) -> bool:
         """Whether the fleet takes new work of its width."""
@@ -195,7 +195,7 @@ class Wide:
         """Note grants of what is ready, each in its width's fleet; whether there was anything. `check` refuses where a
         newer agent serves the site."""
         changed = False
-        for nodes, backlog in self._log.pool.tally.wide.items():
+        for nodes, backlog in self._log.pool.settlement.wide.items():
             if backlog:
                 changed |= self._granting.plan(self._fleet(nodes, check))
         return changed
@@ -207,7 +207,7 @@ class Wide:
     def needs(self) -> list[Need]:
         """What is open, by width, in the order in which the widths came."""
         needs: dict[int, Need] = {}
-        for key, events in self._log.pool.tally.wide_load.items():
+        for key, events in self._log.pool.settlement.wide_load.items():
             nodes = key.width.nodes
             if events <= 0 or nodes not in self._standing:
                 continue
@@ -223,7 +223,7 @@ class Wide:
 
     def wanted_core_s(self, *, nodes: int, cores: int, walltime_s: float) -> float:
         """How much more to lease: what so many nodes of so many cores can do in one allocation's time."""
-        load = self._log.pool.tally.wide_load.items()
+        load = self._log.pool.settlement.wide_load.items()
         open_s = sum(events * self._event_s(key) * key.width.nodes for key, events in load if events > 0)
         missing_s = nodes * walltime_s - open_s
         return missing_s * cores if missing_s > nodes * walltime_s / 8 else 0.0

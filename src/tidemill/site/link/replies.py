@@ -1,4 +1,4 @@
-"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screen`.
+"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screening`.
 
 Refusals are told in the log, by at most `TOLD` lines in `TOLD_S` seconds, with how many more there were.
 """
@@ -13,7 +13,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.log import Log
 from tidemill.site.link.screening import Pace, Screen, Screened, room_of
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.wire.api import LeaseOrder, SyncReply
 
@@ -22,7 +22,7 @@ TOLD_S = 10.0
 _log = Log("intake")
 
 
-class Intake:
+class OrderIntake:
     """Takes orders over into the site's log, as far as they are legal, allowed, and not too many."""
 
     def __init__(self, log: SiteLog, config: SiteConfig, site_dir: Path) -> None:
@@ -47,8 +47,8 @@ class Intake:
         """Take a reply over; whether it changed anything."""
         state = self._log.pool.state
         now_s = clock.monotonic_s()
-        tally = self._log.pool.tally
-        room = room_of(tally, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
+        settlement = self._log.pool.settlement
+        room = room_of(settlement, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
         screened = Screen(state, self._limits, room, self.denials.why).look(reply.orders)
         self._pace.spend(sum(isinstance(order, LeaseOrder) for order in screened.orders))
         has_acked = bool(state.reports) and reply.acked >= state.reports[0].n

@@ -16,10 +16,10 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem, Status, Submission
 from tidemill.errors import TidemillError
 from tidemill.model.machine import Snapshot
-from tidemill.site.state.identity import SupersededError
+from tidemill.site.state.epoch import SupersededError
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class PollAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What the batch system told. `snapshot` None = the machine was not looked at."""
 
     statuses: dict[str, Status]
@@ -27,7 +27,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Acts(msgspec.Struct, frozen=True, kw_only=True):
+class Actions(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, in this order. `ends_s`: new ends, seconds since 1970."""
 
     cancel: list[str] = []
@@ -35,11 +35,11 @@ class Acts(msgspec.Struct, frozen=True, kw_only=True):
     submissions: list[Submission] = []
 
 
-class Acted(msgspec.Struct, kw_only=True):
+class ActionsDone(msgspec.Struct, kw_only=True):
     """What came of it. Every act that was ordered is in one of these. `refused`: submission -> the error; its
     `transient` tells whether it may have been taken all the same."""
 
-    acts: Acts
+    acts: Actions
     canceled: bool = False
     ends_s: dict[str, float] = {}
     submitted: dict[str, str] = {}  #: submission -> number in the batch system
@@ -47,22 +47,22 @@ class Acted(msgspec.Struct, kw_only=True):
     errors: list[TidemillError] = []
 
 
-class Tidied(msgspec.Struct, frozen=True):
+class FilesRemoved(msgspec.Struct, frozen=True):
     """Old files are deleted, or not: then `error` says why."""
 
     error: TidemillError | None = None
 
 
-class Away(msgspec.Struct, frozen=True):
+class Unreachable(msgspec.Struct, frozen=True):
     """The batch system could not be asked."""
 
     error: TidemillError
 
 
-Answered = Look | Acted | Tidied | Away
+Answered = PollAnswer | ActionsDone | FilesRemoved | Unreachable
 
 
-class Errands:
+class BatchCalls:
     """Runs errands; `take` gives the answer of the last one. With `inline` they are done at once, in the caller: for a
     batch system that answers in milliseconds."""
 
@@ -81,7 +81,7 @@ class Errands:
         """Ask for the word on these allocations and, with `machine`, on the whole machine."""
         self._start(lambda: _look(self.batch, list(names), machine))
 
-    def act(self, acts: Acts) -> None:
+    def act(self, acts: Actions) -> None:
         """Do these acts. They must be durable in the site's log."""
         self._start(lambda: _act(self.batch, acts, self._check))
 
@@ -117,28 +117,28 @@ class Errands:
         self._under_way = done
 
 
-def _look(batch: BatchSystem, names: list[str], machine: bool) -> Look | Away:
+def _look(batch: BatchSystem, names: list[str], machine: bool) -> PollAnswer | Unreachable:
     began_s = clock.monotonic_s()
     try:
         statuses = batch.status(names) if names else {}
         snapshot = batch.snapshot() if machine else None
     except TidemillError as error:
-        return Away(error)
-    return Look(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+        return Unreachable(error)
+    return PollAnswer(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
 
 
-def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> Tidied:
+def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> FilesRemoved:
     try:
         batch.forget(names, submissions)
     except TidemillError as error:
-        return Tidied(error)
-    return Tidied()
+        return FilesRemoved(error)
+    return FilesRemoved()
 
 
-def _act(batch: BatchSystem, acts: Acts, check: Callable[[], None]) -> Acted:
+def _act(batch: BatchSystem, acts: Actions, check: Callable[[], None]) -> ActionsDone:
     """One call cancels all, one call each end (the adapter joins equal ones), one call submits each array. What fails
     does not keep the rest from being done: giving nodes back must not wait for anything."""
-    acted = Acted(acts=acts)
+    acted = ActionsDone(acts=acts)
     if acts.cancel:
         check()
         try:

@@ -23,16 +23,23 @@ from tidemill.harvest.plan import Policy
 from tidemill.log import Log
 from tidemill.site.fleet.wide import Wide, WidePlan, plan_wide
 from tidemill.site.nodes import planning
-from tidemill.site.nodes.allocations import Allocations, Ask
-from tidemill.site.nodes.batch_calls import Acted, Acts, Away, Errands, Look, Tidied
+from tidemill.site.nodes.allocations import AllocationRequest, Allocations
+from tidemill.site.nodes.batch_calls import (
+    Actions,
+    ActionsDone,
+    BatchCalls,
+    FilesRemoved,
+    PollAnswer,
+    Unreachable,
+)
 from tidemill.site.nodes.evictions import Eviction, Silence, doomed, late
-from tidemill.site.nodes.machine import CYCLE_S, Machine
+from tidemill.site.nodes.machine import CYCLE_S, SiteMachine
 from tidemill.site.nodes.outage import clear_away, show_away
 from tidemill.site.nodes.plan_log import PlanLog
 from tidemill.site.nodes.planning import Demand, Starts, pause_s_of, policy_of, poll_s_of
 from tidemill.site.nodes.selection import Named
 from tidemill.site.staff.manners import retreat
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 
 IDLE_FACTOR = 10
@@ -52,7 +59,7 @@ HOUR_US = 3_600_000_000
 _log = Log("harvest")
 
 
-class Figures(msgspec.Struct):
+class HarvestCounts(msgspec.Struct):
     """Counted since the agent started, for metrics."""
 
     plans: int = 0
@@ -67,7 +74,13 @@ class Harvesting:
     """When to look at the machine, and what follows from it."""
 
     def __init__(
-        self, log: SiteLog, book: Allocations, *, config: SiteConfig, errands: Errands, machine: Machine
+        self,
+        log: SiteLog,
+        book: Allocations,
+        *,
+        config: SiteConfig,
+        errands: BatchCalls,
+        machine: SiteMachine,
     ) -> None:
         self._log = log
         self._book = book
@@ -93,7 +106,7 @@ class Harvesting:
         self._untidy = ""
         if machine.reads_snapshots:
             self._restore()
-        self.figures = Figures()
+        self.figures = HarvestCounts()
         self.wide: Wide | None = None  #: payloads that span nodes, once the agent has them
         self.outfit: Callable[[list[Submission]], list[Submission]] = list  #: adds what pilots start with
         self._notes: list[str] = []
@@ -189,23 +202,23 @@ class Harvesting:
         answer = self._errands.take()
         if answer is None:
             return False
-        if isinstance(answer, Away):
+        if isinstance(answer, Unreachable):
             if answer.error.message != self._away:
                 self._away = answer.error.message
                 _log.warning("batch.away", reason=answer.error.message, hint=answer.error.hint)
                 show_away(self._machine.site_dir, answer.error.message, answer.error.hint)
             return False
-        if isinstance(answer, Tidied):
+        if isinstance(answer, FilesRemoved):
             if answer.error is not None and answer.error.message != self._untidy:
                 self._untidy = answer.error.message
                 _log.warning("leftovers.stay", reason=answer.error.message)
             return False
-        if isinstance(answer, Acted):
+        if isinstance(answer, ActionsDone):
             self._note(answer)
             return True
         return self._look(answer)
 
-    def _look(self, look: Look) -> bool:
+    def _look(self, look: PollAnswer) -> bool:
         if self._away:
             clear_away(self._machine.site_dir)
         self._away = ""
@@ -255,7 +268,7 @@ class Harvesting:
         held = self.wide.held(self._book.living)
         return plan_wide(self.wide.needs(), held, self._machine.wide_bounds(self._starts()))
 
-    def _wide_asks(self, plan: WidePlan) -> list[tuple[str, Ask]]:
+    def _wide_asks(self, plan: WidePlan) -> list[tuple[str, AllocationRequest]]:
         if self.wide is None:
             return []
         return [
@@ -292,7 +305,7 @@ class Harvesting:
                 for name in each.names:
                     self._book.silent(name, each.why)
         self.figures.cancels += len(names)
-        self._errands.act(Acts(cancel=names))
+        self._errands.act(Actions(cancel=names))
         self._take()
         return True
 
@@ -349,11 +362,13 @@ class Harvesting:
         self.figures.cancels += len(cancel)
         self.figures.shortens += len(ends_s)
         self._write(records)
-        self._errands.act(Acts(cancel=cancel, ends_s=ends_s, submissions=self.outfit(submissions)))
+        self._errands.act(Actions(cancel=cancel, ends_s=ends_s, submissions=self.outfit(submissions)))
         self._take()
         return True
 
-    def _intend(self, asks: Sequence[tuple[str, Ask]], records: list[r.AnyRecord]) -> list[Submission]:
+    def _intend(
+        self, asks: Sequence[tuple[str, AllocationRequest]], records: list[r.AnyRecord]
+    ) -> list[Submission]:
         """Note the intents to submit; each goes with the plan that it follows from."""
         submissions = []
         for name, ask in asks:
@@ -374,7 +389,7 @@ class Harvesting:
             )
         return submissions
 
-    def _note(self, acted: Acted) -> None:
+    def _note(self, acted: ActionsDone) -> None:
         self._book.note(acted)
         if acted.ends_s:
             by_plan: dict[str, dict[str, float]] = {}

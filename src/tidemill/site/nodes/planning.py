@@ -1,6 +1,6 @@
 """From what the site has and wants to what is decided on. Pure: state, limits and `now` in.
 
-The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs; `naming` makes names of it.
+The decision itself is `harvest.plan.decide`, the function that `tidemill simulate` runs; `selection` makes names of it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tidemill.harvest.plan import Policy
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.selection import Group, Named
-from tidemill.site.state.state import Allocation
+from tidemill.site.nodes.selection import HoldingGroup, Named
+from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
 """A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
@@ -117,7 +117,7 @@ def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Polic
 
 
 def local_situation(
-    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[Group], starts: Starts
+    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[HoldingGroup], starts: Starts
 ) -> Situation:
     """The embedded batch system as a pool without others, at the time 0. `nodes` of as many cores as `demand` has in
     `cores`."""
@@ -149,7 +149,7 @@ def local_situation(
     )
 
 
-def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
+def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
     """Holdings at the time 0, by width: what runs, oldest first, and what waits, newest first."""
     groups: dict[tuple[bool, int], list[Allocation]] = {}
     for allocation in allocations:
@@ -166,7 +166,7 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
             ends_s=members[0].walltime_s,
         )
         names = [a.name for a in members]
-        found.append(Group(holding=holding, names=names[::-1] if waits else names))
+        found.append(HoldingGroup(holding=holding, names=names[::-1] if waits else names))
     return found
 
 

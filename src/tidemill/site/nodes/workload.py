@@ -23,7 +23,7 @@ class Workload:
         """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
-        for (app, asked), count in self._log.pool.tally.load.items():
+        for (app, asked), count in self._log.pool.settlement.load.items():
             if count:
                 slot = asked or self._cores(app)
                 seconds = self._event_s(app)

@@ -14,7 +14,7 @@ from tidemill.errors import SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.staff import drain, mail
 from tidemill.site.staff.manners import Signs, sign_of_stop
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 
 LOOK_S = 1.0
@@ -24,11 +24,11 @@ _log = Log("guest")
 class Guest:
     """Whether the site may work, by the word of staff and operators."""
 
-    def __init__(self, log: SiteLog, config: SiteConfig, *, site_dir: Path, hands: Executor) -> None:
+    def __init__(self, log: SiteLog, config: SiteConfig, *, site_dir: Path, executor: Executor) -> None:
         self._log = log
         self._config = config
         self._site_dir = site_dir
-        self._hands = hands
+        self._executor = executor
         self._next_s = 0.0
         self._mail: Future[None] | None = None
         drain.show_stop(site_dir, log.pool.state.stop)
@@ -83,7 +83,7 @@ class Guest:
         self._show(stop)
         if mail.can_mail(self._config):
             text = mail.stop_text(self._config, stop.reason, clock.utc_text(stop.at_us))
-            self._mail = self._hands.submit(mail.send, self._config, "the site was stopped", text)
+            self._mail = self._executor.submit(mail.send, self._config, "the site was stopped", text)
 
     def _show(self, stop: s.Stop | None) -> None:
         try:

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.config.site import Yielding
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
-from tidemill.site.state.state import Allocation, Stop
+from tidemill.site.state.site_state import Allocation, Stop
 
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,12 +24,12 @@ from tidemill.node.files import write_whole
 from tidemill.site.data.staging import DataFigures
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.link.sync import Sync
-from tidemill.site.nodes.harvesting import Figures, Harvesting
-from tidemill.site.nodes.machine import Machine
-from tidemill.site.state.state import SiteState
+from tidemill.site.nodes.harvesting import HarvestCounts, Harvesting
+from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.state.site_state import SiteState
 from tidemill.site.watch.exporter import listener_of
 from tidemill.site.watch.remarks import Remarks
-from tidemill.site.watch.summary import Summary
+from tidemill.site.watch.summary import RecordTotals
 from tidemill.site.watch.views import node_counts
 
 BEATS = 3
@@ -50,7 +50,7 @@ class MetricsFile:
     """Writes the file when it is time, and shows the same to whoever may scrape it."""
 
     def __init__(
-        self, path: Path, config: SiteConfig, remarks: Remarks, *, summary: Summary, sources: Sources
+        self, path: Path, config: SiteConfig, remarks: Remarks, *, summary: RecordTotals, sources: Sources
     ) -> None:
         self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
         self._site = config.name
@@ -64,7 +64,7 @@ class MetricsFile:
         if self._listener is not None:
             self._listener.close()
 
-    def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
+    def write(self, state: SiteState, harvesting: Harvesting, machine: SiteMachine, *, calls: Calls) -> None:
         """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
         now_s = clock.monotonic_s()
         if now_s < self._next_s:
@@ -80,7 +80,7 @@ class MetricsFile:
                 _log.warning("metrics.unwritten", reason=error.message)
 
     def _samples(
-        self, state: SiteState, harvesting: Harvesting, machine: Machine, calls: Calls
+        self, state: SiteState, harvesting: Harvesting, machine: SiteMachine, calls: Calls
     ) -> list[Sample]:
         samples = [
             Sample("tidemill_info", 1, (("version", __version__),)),
@@ -126,7 +126,7 @@ def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
         yield Sample("tidemill_nodes", counts[state], (("state", state),))
 
 
-def _of_state(state: SiteState, figures: Figures) -> Iterator[Sample]:
+def _of_state(state: SiteState, figures: HarvestCounts) -> Iterator[Sample]:
     counts = Counter(allocation.state for allocation in state.allocations.values())
     for each in AllocationState:
         yield Sample("tidemill_allocations", counts[each], (("state", each.value),))

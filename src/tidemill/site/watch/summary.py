@@ -13,7 +13,7 @@ _REASONS = frozenset(AGENT["tidemill_pilots_ended_total"].labels["reason"].value
 _CLASSES = frozenset(str(each) for each in FailureClass)
 
 
-class Summary:
+class RecordTotals:
     """Sums of all pilots' records."""
 
     def __init__(self) -> None:

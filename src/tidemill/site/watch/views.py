@@ -17,8 +17,8 @@ from tidemill.model.state import AllocationState
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.machine import Machine
-from tidemill.site.state.state import SiteState
+from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.state.site_state import SiteState
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
@@ -51,7 +51,7 @@ def node_counts(snapshot: Snapshot) -> Counter[str]:
     )
 
 
-class Tide:
+class TideSamples:
     """Minutes of the machine that the server may not have yet, oldest first."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Views:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: SiteMachine,
         harvesting: Harvesting,
         granting: Granting,
         deliveries: Deliveries,
@@ -97,7 +97,7 @@ class Views:
         self._granting, self._deliveries = granting, deliveries
         self._mode = mode
         self.denied: Callable[[], list[str]] = list  #: submitters whom the site denies
-        self._tide = Tide()
+        self._tide = TideSamples()
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
         self._sent: SiteView | None = None

@@ -42,7 +42,7 @@ class SupersededError(SiteError):
     """A newer agent serves the site: this one must not act any more."""
 
 
-class Identity:
+class Epoch:
     """An epoch that is ours, as long as `check` says so."""
 
     def __init__(self, directory: Path, owner: Owner, *, heartbeat_s: float) -> None:
@@ -81,7 +81,7 @@ class Identity:
         write_durable(self._directory / f"{self.epoch:06}.ended", b"")
 
 
-def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Identity:
+def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Epoch:
     """Take the next epoch of the site directory.
 
     Refuses with a SiteError that names host, process and since when, if the newest epoch's owner lives and
@@ -114,7 +114,7 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
         if _take(directory, mine):
             _write_beat(directory, mine.epoch)
             _prune(directory, mine.epoch)
-            return Identity(directory, mine, heartbeat_s=heartbeat_s)
+            return Epoch(directory, mine, heartbeat_s=heartbeat_s)
 
 
 def _take(directory: Path, owner: Owner) -> bool:
