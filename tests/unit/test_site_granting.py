@@ -10,6 +10,7 @@ from tests.unit.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
 from tidemill.model.job import JobSpec
+from tidemill.site.applications.launching import Launching
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
@@ -40,15 +41,15 @@ def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_la
         )
         program.rename(tmp_path / "kept")
         program.symlink_to(HICCUP)
-        assert not granting.plan(fleet)
+        assert not granting.plan(fleet, Launching())
         assert list(log.pool.settlement.backlog) == [1]
         (tmp_path / "kept").rename(program)
-        assert granting.plan(fleet)
+        assert granting.plan(fleet, Launching())
         program.unlink()
         log.apply(
             s.Replied(acked=0, orders=[LeaseOrder(n=2, lease=2, job=2, first=0, count=3, campaign="c",
                                                   seed_base=0, spec=spec)], at_us=0)
         )  # fmt: skip
-        assert not granting.plan(fleet)
+        assert not granting.plan(fleet, Launching())
         assert [report.job for report in log.pool.state.reports if isinstance(report, ReleaseReport)] == [2]
     log.close()

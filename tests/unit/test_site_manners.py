@@ -13,7 +13,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.site.staff import drain
-from tidemill.site.staff.manners import Signs, retreat, sign_of_stop
+from tidemill.site.staff.stopping import Signs, retreat, sign_of_stop
 from tidemill.site.state import site_state as s
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node

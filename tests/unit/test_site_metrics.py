@@ -11,7 +11,7 @@ from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
-from tidemill.site.watch.summary import RecordTotals
+from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.wire.node import Done, Ended, Failed, Started
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

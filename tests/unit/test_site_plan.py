@@ -10,9 +10,9 @@ from tidemill.harvest.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.fleet.capacity import Ahead, wanted
+from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
-    Demand,
     Starts,
     anything,
     backlog_of,

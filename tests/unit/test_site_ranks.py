@@ -50,7 +50,7 @@ def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
 def preparer(folder: Path, launcher: str = "srun", *, shared: bool = False, adhoc: bool = False) -> Preparer:
     config = SiteConfig(name="x", server="unix:/x", shared=shared, allow_adhoc=adhoc)
     it = Preparer(config, approve(folder), NodeShape(8, 8000, {}))
-    it.launching = Launching(launcher, 3)
+    it.begin(Launching(launcher, 3))
     return it
 
 

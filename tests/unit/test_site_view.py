@@ -13,14 +13,14 @@ def test_a_minute_is_the_mean_of_its_looks_and_is_told_until_the_next_has_begun(
     tide.note(90.0, (2, 1, 3, 0))
     first = TidePoint(minute=1, regular=3.0, ours=0.5, idle=2.5, away=0.0)
     assert tide.points() == [first]
-    tide.told(tide.points())
+    tide.received(tide.points())
     tide.note(119.0, (3, 2, 1, 0))
     tide.note(121.0, (6, 0, 0, 0))
     assert tide.points() == [
         TidePoint(minute=1, regular=3.0, ours=1.0, idle=2.0, away=0.0),
         TidePoint(minute=2, regular=6.0, ours=0.0, idle=0.0, away=0.0),
     ]
-    tide.told(tide.points())
+    tide.received(tide.points())
     assert [point.minute for point in tide.points()] == [2]
 
 

@@ -45,7 +45,7 @@ def status(args: Namespace) -> int:
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
     from tidemill.site.data.transfer_node import under_way
-    from tidemill.site.nodes.outage import read_away
+    from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained
 
@@ -56,7 +56,7 @@ def status(args: Namespace) -> int:
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
     (row, why), owner = _server_view(config), owner_of(directory)
-    stopped, away = drained(directory), read_away(directory, dead_s=config.dead_agent_s)
+    stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
     denied = denied_lines(directory, config)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:

@@ -73,7 +73,7 @@ class Preparer:
         self._shape = shape
         self._profiles = profiles
         self._denials = denials
-        self.launching = Launching()  #: how payloads that span nodes are started here
+        self._launching = Launching()
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: dict[str, TidemillError | None] = {}  #: applications in this tick, and what was wrong
@@ -81,8 +81,10 @@ class Preparer:
         self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
-    def begin(self) -> None:
-        """A new tick: digests are looked at again when an application is next used."""
+    def begin(self, launching: Launching | None = None) -> None:
+        """A new tick: digests are checked again when an application is next used. `launching`: how payloads that span
+        nodes are started from now on; None = as before."""
+        self._launching = launching or self._launching
         self._checked.clear()
 
     def check_owner(self, job: s.SiteJob) -> None:
@@ -131,7 +133,7 @@ class Preparer:
                 )
         width = spec.resources.width
         if width is not None:
-            words = [*launcher_words(self.launching.launcher, width), self._approved(spec).app.executable]
+            words = [*launcher_words(self._launching.launcher, width), self._approved(spec).app.executable]
             argv = [*(doubled(word) for word in words), *argv]
         return JobDef(
             job=job.id,
@@ -262,7 +264,7 @@ class Preparer:
         """The program of a payload that spans nodes: its launcher, in the only slot of the allocation's first node.
         The batch system bounds the memory of its ranks. Raises JobError."""
         app, cores = approved.app, program.cores
-        place = self.launching
+        place = self._launching
         why = (
             check_asked(spec.resources)
             or check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)

@@ -1,10 +1,8 @@
-"""Deliveries that the server ordered: merge steps first, then files; lost parts are run again. And logs."""
+"""Deliveries that the server ordered: merge steps first, then files; lost parts are run again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from pathlib import Path
+from concurrent.futures import Future
 
 import msgspec
 
@@ -17,18 +15,16 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery, check_complete
-from tidemill.site.data.payload_logs import find_log
 from tidemill.site.state import site_state as s
-from tidemill.site.state.log import SiteLog
+from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
-from tidemill.wire.api import FetchLogOrder, OutputRow
+from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
 UNDER_WAY_MAX = 64
 TRIES_MAX = 5
 REPAIRS_MAX = 3
 PAUSE_S = 2.0
-FETCHES_MAX = 8
 _log = Log("deliveries")
 
 
@@ -42,25 +38,19 @@ class _Try(msgspec.Struct):
 
 
 class Deliveries:
-    """What is being delivered and fetched by the helper threads."""
+    """What the helper threads deliver."""
 
-    def __init__(
-        self, log: SiteLog, preparer: Preparer, deliverer: Deliverer, *, fleets: Path, executor: Executor
-    ) -> None:
-        self._log = log
+    def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
+        self._log = site.log
+        self._executor = site.executor
         self._preparer = preparer
         self._deliverer = deliverer
-        self._fleets = fleets
-        self._executor = executor
         self._tries: dict[int, _Try] = {}
-        self._fetching: dict[int, Future[s.LogFetched]] = {}
 
     def step(self) -> bool:
         """Start and finish what is due; whether anything changed."""
         state = self._log.pool.state
-        changed = self._fetch()
-        if not state.deliveries and not self._tries:
-            return changed
+        changed = False
         for job in [job for job in self._tries if job not in state.deliveries]:
             del self._tries[job]
         now = clock.monotonic_s()
@@ -85,8 +75,8 @@ class Deliveries:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is at work for us."""
-        return bool(self._fetching) or any(each.future is not None for each in self._tries.values())
+        """Whether a thread is at work."""
+        return any(each.future is not None for each in self._tries.values())
 
     def standing(self) -> list[tuple[int, int, bool]]:
         """Jobs whose outputs are to be delivered, how often that has failed, and whether they are on their way."""
@@ -202,23 +192,6 @@ class Deliveries:
         _log.error("delivery.failed", job=job_id, reason=message)
         evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
         self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
-
-    def _fetch(self) -> bool:
-        changed = False
-        for request, future in list(self._fetching.items()):
-            if future.done():
-                del self._fetching[request]
-                self._log.apply(future.result())
-                changed = True
-        state = self._log.pool.state
-        for order in state.fetches[:FETCHES_MAX]:
-            if order.request not in self._fetching:
-                self._fetching[order.request] = self._executor.submit(self._finder(order))
-        return changed
-
-    def _finder(self, order: FetchLogOrder) -> Callable[[], s.LogFetched]:
-        fleets = [self._fleets / name for name in reversed(self._log.pool.state.fleets)]
-        return lambda: find_log(order, fleets)
 
 
 def _has(part: s.KeptPart, output: str) -> bool:

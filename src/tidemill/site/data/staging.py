@@ -308,12 +308,6 @@ class Stage:
         _digest(copy)
 
 
-def of_data(stage: Stage, moving: Moves) -> DataFigures:
-    """The figures of a site's data now. One stat for each copy."""
-    counts = [(way.value, each.done, each.failed, each.bytes) for way, each in moving.counts.items()]
-    return stage.figures(counts)
-
-
 def _definition(
     name: str,
     kind: str,

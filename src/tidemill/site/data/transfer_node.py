@@ -35,7 +35,7 @@ PROGRESS = "moving.json"
 _log = Log("mover")
 
 
-def open_moving(site_dir: Path, config: SiteConfig) -> Moves:
+def open_moves(site_dir: Path, config: SiteConfig) -> Moves:
     """Who moves remote files for a site's agent, as its configuration says."""
     if config.transfer.where == "apart":
         return TransferNodeMoves(site_dir / "transfer", config)
@@ -125,19 +125,17 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
     directory = site_dir.absolute() / "transfer"
     for folder in (directory, directory / "orders", directory / "done"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    identity = claim(
-        directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
-    )
+    epoch = claim(directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
     here = LocalMoves(config, directory / PROGRESS)
-    _log.info("mover.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
+    _log.info("mover.started", site=config.name, epoch=epoch.number, host=epoch.owner.host)
     try:
         while not asked.is_set():
-            identity.beat()
+            epoch.beat()
             try:
-                busy = _step(directory, site_dir.absolute() / "stage", here, identity)
+                busy = _step(directory, site_dir.absolute() / "stage", here, epoch)
             except SupersededError:
                 raise
             except TidemillError as error:
@@ -148,14 +146,14 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
             clock.sleep_s(LOOK_S / 5 if busy else LOOK_S)
     finally:
         here.close()
-    identity.leave()
-    _log.info("mover.ended", site=config.name, epoch=identity.epoch)
+    epoch.leave()
+    _log.info("mover.ended", site=config.name, epoch=epoch.number)
     return 0
 
 
-def _step(directory: Path, stage: Path, here: LocalMoves, identity: Epoch) -> bool:
+def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
     """Take new orders, tell outcomes, drop what nobody wants any more; whether anything is on its way."""
-    identity.check()
+    epoch.check()
     orders = {name.removesuffix(".json") for name in names_in(directory / "orders") or [] if name[0] != "."}
     told = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
     known = here.known()
@@ -168,19 +166,19 @@ def _step(directory: Path, stage: Path, here: LocalMoves, identity: Epoch) -> bo
             if error.transient:
                 raise
             _log.error("order.refused", order=order_id, reason=error.message)
-            _tell(directory, MoveOutcome(id=order_id, error=error.message, hint=error.hint), identity)
+            _tell(directory, MoveOutcome(id=order_id, error=error.message, hint=error.hint), epoch)
             continue
         if order is not None:
             here.want(order)
     for order_id in known & orders:
         outcome = here.take(order_id)
         if outcome is not None:
-            _tell(directory, outcome, identity)
+            _tell(directory, outcome, epoch)
     return bool(orders - told)
 
 
-def _tell(directory: Path, outcome: MoveOutcome, identity: Epoch) -> None:
-    identity.check()
+def _tell(directory: Path, outcome: MoveOutcome, epoch: Epoch) -> None:
+    epoch.check()
     write_durable(directory / "done" / f"{outcome.id}.json", msgspec.json.encode(outcome))
 
 

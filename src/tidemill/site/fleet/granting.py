@@ -14,11 +14,12 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind, rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site.applications.checksums import PendingError
+from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.staging import Stage
-from tidemill.site.fleet.capacity import event_s
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.contract import TransferError
@@ -68,12 +69,12 @@ class Granting:
         self._hiccup = ""  #: that was told last
         self.unwritten: list[UnwrittenWork] = []
 
-    def plan(self, fleet: OpenFleet) -> bool:
+    def plan(self, fleet: OpenFleet, launching: Launching) -> bool:
         """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
-        payloads that span nodes gets those of its width, another one all others."""
+        payloads that span nodes gets those of its width, started as `launching` says, another one all others."""
         pool, width = self._log.pool, fleet.record.width
         backlog = pool.settlement.wide.setdefault(width, {}) if width else pool.settlement.backlog
-        self._preparer.begin()
+        self._preparer.begin(launching)
         grants: list[Grant] = []
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}

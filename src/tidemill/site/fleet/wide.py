@@ -17,9 +17,10 @@ from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.job import rate_key
 from tidemill.model.machine import Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.fleet.capacity import event_s
+from tidemill.site.applications.launching import Launching
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import WideLoad
@@ -178,11 +179,6 @@ class Wide:
         self._estimate_s = estimate_s
         self._standing: dict[int, OpenFleet] = {}
 
-    @property
-    def has_backlog(self) -> bool:
-        """Whether anything waits to be granted."""
-        return any(self._log.pool.settlement.wide.values())
-
     def owns(self, fleet: OpenFleet) -> bool:
         """Whether the fleet takes new work of its width."""
         return self._standing.get(fleet.record.width) is fleet
@@ -191,13 +187,13 @@ class Wide:
         """Name of the fleet that takes new work of this width. There is one once anything was granted."""
         return self._standing[nodes].record.name
 
-    def grant(self, check: Callable[[], None]) -> bool:
+    def grant(self, launching: Launching, check: Callable[[], None]) -> bool:
         """Note grants of what is ready, each in its width's fleet; whether there was anything. `check` refuses where a
         newer agent serves the site."""
         changed = False
         for nodes, backlog in self._log.pool.settlement.wide.items():
             if backlog:
-                changed |= self._granting.plan(self._fleet(nodes, check))
+                changed |= self._granting.plan(self._fleet(nodes, check), launching)
         return changed
 
     def forget_fleets(self) -> None:

@@ -27,12 +27,14 @@ from tidemill.harvest.windows import partitions
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site.applications.launching import Launching, find_launcher
 from tidemill.site.applications.programs import NodeShape
 from tidemill.site.fleet.wide import WideBounds, WideRequest, as_regular, room_for
+from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes import planning
 from tidemill.site.nodes.allocations import AllocationRequest
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.planning import Demand, Starts
+from tidemill.site.nodes.planning import Starts
 from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.nodes.selection import HoldingGroup, Named, PlacedDecision, Shape, with_names
 from tidemill.site.state.site_state import Allocation, SiteState
@@ -66,6 +68,7 @@ class SiteMachine:
             told = batch.machine()
             self.nodes = self.idle = told.nodes
             self.shape = NodeShape(told.cores_per_node, told.memory_mb_per_node, told.devices_per_node)
+        self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
 
     def take(self, snapshot: Snapshot) -> None:
         """A new look at the machine."""
@@ -192,6 +195,11 @@ class SiteMachine:
             exclude=tuple(sorted(self._excluded())),
             wide=True,
         )
+
+    @property
+    def launching(self) -> Launching:
+        """How payloads that span nodes are started here now."""
+        return Launching(self.launcher, self.wide_nodes_max)
 
     @property
     def wide_nodes_max(self) -> int:

@@ -29,7 +29,7 @@ class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-def show_away(site_dir: Path, reason: str, hint: str | None = None) -> None:
+def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
     """It does not answer. Nothing depends on the file: a failure is logged."""
     known = _read(site_dir)
     waiting = BatchOutage(
@@ -41,7 +41,7 @@ def show_away(site_dir: Path, reason: str, hint: str | None = None) -> None:
         _log.warning("away.unwritten", reason=error.message)
 
 
-def clear_away(site_dir: Path) -> None:
+def clear_outage(site_dir: Path) -> None:
     """It answers, or nobody asks any more."""
     try:
         (site_dir / NAME).unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def clear_away(site_dir: Path) -> None:
         _log.warning("away.stays", reason=str(error))
 
 
-def read_away(site_dir: Path, *, dead_s: float = DEAD_S) -> BatchOutage | None:
+def read_outage(site_dir: Path, *, dead_s: float = DEAD_S) -> BatchOutage | None:
     """What the file says; None where there is none that can be read, or no agent whose it is. `dead_s`: an agent on
     another host without a sign of life for so long is none."""
     try:

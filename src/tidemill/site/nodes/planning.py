@@ -15,6 +15,7 @@ from tidemill.harvest.plan import Policy
 from tidemill.harvest.situation import Backlog, Decision, Holding, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
+from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes.selection import HoldingGroup, Named
 from tidemill.site.state.site_state import Allocation
 
@@ -36,18 +37,6 @@ STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "faile
 
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
-
-
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
-    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
-
-    events: int
-    core_s: float
-    slot_cores: int
-    cores: int = 1
-    range_s: float = 1.0
-    more: bool = False
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,22 +50,22 @@ class Epoch:
         self._heartbeat_s = heartbeat_s
         self._next_beat_s = 0.0
         self.owner = owner
-        self.epoch = owner.epoch
+        self.number = owner.epoch
 
     def check(self) -> None:
         """Raise SupersededError if a newer epoch exists. One listing of a small directory."""
         newest = max(_epochs(self._directory), default=0)
-        if newest == self.epoch:
+        if newest == self.number:
             return
-        if newest < self.epoch:
+        if newest < self.number:
             raise SupersededError(
-                f"the epoch files in `{self._directory}` are gone: this agent (epoch {self.epoch}) stops",
+                f"the epoch files in `{self._directory}` are gone: this agent (epoch {self.number}) stops",
                 transient=False,
             )
         other = _owner(self._directory, newest)
         by = f" by process {other.pid} on {other.host}" if other else ""
         raise SupersededError(
-            f"the site was taken over{by}: epoch {newest} follows ours, {self.epoch}; this agent does nothing more",
+            f"the site was taken over{by}: epoch {newest} follows ours, {self.number}; this agent does nothing more",
             transient=False,
         )
 
@@ -74,11 +74,11 @@ class Epoch:
         now = clock.monotonic_s()
         if now >= self._next_beat_s:
             self._next_beat_s = now + self._heartbeat_s
-            _write_beat(self._directory, self.epoch)
+            _write_beat(self._directory, self.number)
 
     def leave(self) -> None:
         """Tell that this agent ends: a successor need not wait or ask."""
-        write_durable(self._directory / f"{self.epoch:06}.ended", b"")
+        write_durable(self._directory / f"{self.number:06}.ended", b"")
 
 
 def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Epoch:
