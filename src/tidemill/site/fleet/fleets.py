@@ -26,6 +26,7 @@ from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
 from tidemill.site.state import site_state as s
+from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
 
 BATCH_COMMANDS = [
@@ -133,6 +134,15 @@ class Fleets:
                 opened.is_paced = bool(self._config.io)
             except ConfigError as error:
                 _log.warning("fleet.absent", fleet=record.name, reason=error.message)
+
+    def open_new(self, log: SiteLog, check: Callable[[], None], *, width: int = 0) -> OpenFleet:
+        """A fleet for new work of this epoch, durable in the log before its directory is made. Raises SiteError."""
+        state = log.pool.state
+        name = f"e{state.epoch}-{state.next_fleet}"
+        log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us(), width=width))
+        log.commit()
+        check()
+        return self.create(state.fleets[name])
 
     def create(self, record: s.SiteFleet) -> OpenFleet:
         """Make the directory of a fleet that the log knows already. Raises SiteError."""

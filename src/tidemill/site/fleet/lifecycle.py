@@ -65,12 +65,7 @@ class Lifecycle:
         if self._standing is not None and self._standing.record.records > FLEET_RECORDS_MAX:
             self._standing = None  # it ends when its work is done; journals and bundles do not grow for ever
         if self._standing is None:
-            state = self._log.pool.state
-            name = f"e{state.epoch}-{state.next_fleet}"
-            self._log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us()))
-            self._log.commit()
-            self._epoch.check()
-            self._standing = self._fleets.create(state.fleets[name])
+            self._standing = self._fleets.open_new(self._log, self._epoch.check)
         return self._standing
 
     # ---- what pilots tell ----

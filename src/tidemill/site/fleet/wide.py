@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
-from tidemill import clock
 from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.job import rate_key
 from tidemill.model.machine import Queued, Running, Snapshot
@@ -249,10 +248,5 @@ class Wide:
     def _fleet(self, nodes: int, check: Callable[[], None]) -> OpenFleet:
         known = self._standing.get(nodes)
         if known is None:
-            state = self._log.pool.state
-            name = f"e{state.epoch}-{state.next_fleet}"
-            self._log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us(), width=nodes))
-            self._log.commit()
-            check()
-            known = self._standing[nodes] = self._fleets.create(state.fleets[name])
+            known = self._standing[nodes] = self._fleets.open_new(self._log, check, width=nodes)
         return known

@@ -38,7 +38,6 @@ REPORTS_KEPT_MAX = 5 * api.REPORTS_MAX
 FETCHES_MAX = 64
 """Logs that may be asked for at the same time, those included that were answered and not acknowledged."""
 
-DROPPED_TOLD = 3
 _PIECE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _encode = msgspec.json.encode
 Deny = Callable[[str], str | None]

@@ -6,7 +6,6 @@ in `batch_calls`, what to ask for in `planning`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -370,8 +369,3 @@ def _differs(told_s: float | None, known_us: int) -> bool:
     """Whether a time differs by more than the second to which batch systems tell it."""
     told_us = _us(told_s)
     return bool(told_us) and abs(told_us - known_us) > 1_500_000
-
-
-def named(allocations: Iterable[s.Allocation], state: AllocationState) -> list[str]:
-    """The names of those in a state."""
-    return [a.name for a in allocations if a.state is state]
