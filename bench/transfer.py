@@ -52,10 +52,10 @@ from tests.contract.transfer_world import Server
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.data.moves import Here, MovesPendingError
-from tidemill.site.data.outputs import Deliverer, Delivery
+from tidemill.site.data.moves import LocalMoves, MovesPendingError
+from tidemill.site.data.outputs import Deliverer, OutputDelivery
 from tidemill.site.data.remote_outputs import Departures
-from tidemill.site.state.state import Part
+from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.credentials import environment
 from tidemill.transfer.file import FileTransfer, Roots
@@ -297,7 +297,7 @@ def bench_small(server: Server, folder: Path) -> float:
     """Outputs a second, from a pilot's bundle to their one file at the far end."""
     bundle = folder / "fleets" / "e1-1" / "bundle"
     bundle.mkdir(parents=True)
-    parts: list[Part] = []
+    parts: list[KeptPart] = []
     with (bundle / "p.tar").open("wb") as file:
         for number in range(SMALL_FILES):
             content = os.urandom(SMALL_BYTES)
@@ -305,9 +305,9 @@ def bench_small(server: Server, folder: Path) -> float:
             ref = OutputRef(
                 name="hits", bundle="p.tar", offset=file.tell(), length=SMALL_BYTES, sha256=digest
             )
-            parts.append(Part(number, 1, "e1-1", [ref]))
+            parts.append(KeptPart(number, 1, "e1-1", [ref]))
             file.write(content)
-    here = Here(SiteConfig(name="bench", server="unix:/x", endpoints=[server.endpoint]))
+    here = LocalMoves(SiteConfig(name="bench", server="unix:/x", endpoints=[server.endpoint]))
     deliverer = Deliverer(
         folder / "fleets",
         folder / "out",
@@ -316,7 +316,7 @@ def bench_small(server: Server, folder: Path) -> float:
         departures=Departures(folder / "departures", here),
     )
     output = Output(name="hits", path="hits.bin", kind=OutputKind.EACH, url=server.address("small.tar"))
-    delivery = Delivery(
+    delivery = OutputDelivery(
         job=1,
         campaign="bench",
         seed_base=1,
@@ -334,7 +334,7 @@ def bench_small(server: Server, folder: Path) -> float:
     return SMALL_FILES / spent_s
 
 
-def deliver(deliverer: Deliverer, delivery: Delivery) -> None:
+def deliver(deliverer: Deliverer, delivery: OutputDelivery) -> None:
     while True:
         try:
             deliverer.deliver(delivery)

@@ -23,7 +23,7 @@ from tidemill.node.framed import decode_lines, frame
 from tidemill.node.journal import Merge, read_records
 from tidemill.site.applications.catalogue import load_application
 from tidemill.site.applications.templates import check_templates
-from tidemill.site.data.mover import _read as read_order
+from tidemill.site.data.transfer_node import _read as read_order
 from tidemill.site.setup.capabilities import parse_abilities
 from tidemill.site.setup.probe import parse as parse_probe
 from tidemill.site.staff import drain

@@ -62,8 +62,7 @@ def test_payloads_that_span_nodes_are_refused_with_the_reason(site: Path) -> Non
     path = write_application(site, '"rel1"')
     path.write_text(path.read_text() + "nodes_max = 4\nranks_max = 8\n")
     preparer = Preparer(SiteConfig(name="x", server="unix:/x"), applications(site), NodeShape(4, 8000, {}))
-    preparer.launching = Launching(launcher="mpich", nodes=4)
-    preparer.begin()
+    preparer.begin(Launching(launcher="mpich", nodes=4))
     with pytest.raises(
         JobError, match="uses images, and the launcher's ranks on other nodes do not see them"
     ):

@@ -22,7 +22,7 @@ from tidemill.image.listing import read_listing
 from tidemill.image.recipe import Recipe, use_of
 from tidemill.image.removal import DOOMED, named_images, plan_removal, remove, used_packs
 from tidemill.image.verify import What, check_store, compare
-from tidemill.site.setup.limitations import Image
+from tidemill.site.setup.limitations import ImageSize
 
 __all__ = ["place"]
 
@@ -59,7 +59,7 @@ def test_doctor_knows_what_the_images_of_a_site_take_packed_and_unpacked(tmp_pat
     built = build_tree(write_release(tmp_path / "one", files=20), "/sw/rel1", tmp_path / "images")
     (tmp_path / "images" / "broken.json").write_text("{}")
     recipe = built.recipe
-    assert site_images(tmp_path) == [Image("rel1", recipe.file.bytes, recipe.unpacked_bytes)]
+    assert site_images(tmp_path) == [ImageSize("rel1", recipe.file.bytes, recipe.unpacked_bytes)]
 
 
 def test_verify_tells_what_was_changed_added_and_removed_since(tmp_path: Path, store: Path) -> None:

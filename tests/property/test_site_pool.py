@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
-from tidemill.site.state import state as s
-from tidemill.site.state.pool import Pool
+from tidemill.site.state import site_state as s
+from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
 
 POISON_RETRIES = 2
@@ -25,7 +25,7 @@ class Site:
         self.random = random.Random(seed)
         self.outputs = outputs
         self.entries: list[bytes] = []
-        self.pool = Pool(s.SiteState(site="here"))
+        self.pool = WorkPool(s.SiteState(site="here"))
         self.order = 0
         self.acked = 0
         self.epoch = 0
@@ -49,16 +49,16 @@ class Site:
         """A new agent: it replays what is durable, and goes on with a fleet of its own."""
         self.epoch += 1
         old = self.fleet
-        replayed = Pool(s.SiteState(site="here"))
+        replayed = WorkPool(s.SiteState(site="here"))
         decoder = msgspec.json.Decoder(s.Entry, dec_hook=s.decode_hook)
         for line in self.entries:
             replayed.apply(decoder.decode(line))
         assert encode(replayed.state) == encode(self.pool.state)
         snapshot = msgspec.json.Decoder(s.SiteState, dec_hook=s.decode_hook).decode(encode(replayed.state))
-        self.pool = Pool(snapshot)
-        assert self.pool.tally.backlog.keys() == replayed.tally.backlog.keys()
-        load = {key: n for key, n in self.pool.tally.load.items() if n}
-        assert load == {key: n for key, n in replayed.tally.load.items() if n}
+        self.pool = WorkPool(snapshot)
+        assert self.pool.settlement.backlog.keys() == replayed.settlement.backlog.keys()
+        load = {key: n for key, n in self.pool.settlement.load.items() if n}
+        assert load == {key: n for key, n in replayed.settlement.load.items() if n}
         self.apply(s.Opened(epoch=self.epoch, host="h", pid=1, at_us=0, read={}))
         self.fleet = f"e{self.epoch}-1"
         self.apply(s.FleetOpened(fleet=self.fleet, at_us=0))
@@ -117,7 +117,7 @@ class Site:
     def grant(self) -> None:
         grants: list[node.Grant] = []
         number = self.pool.state.next_grant
-        for job_id in self.pool.tally.backlog:
+        for job_id in self.pool.settlement.backlog:
             for piece in self.pool.state.jobs[job_id].ready:
                 count = piece.count
                 grants.append(
@@ -144,7 +144,7 @@ class Site:
             self.random.shuffle(records)
             self.apply(s.Read(fleet=self.fleet, offsets={}, records=records))
 
-    def record(self, job: s.Job, grant: int, fleet: str) -> node.Record:
+    def record(self, job: s.SiteJob, grant: int, fleet: str) -> node.Record:
         """What a pilot tells of the first open events of a grant."""
         held = job.grants[grant]
         first, end = next(iter(held.open))
@@ -205,7 +205,7 @@ def test_every_event_is_kept_once_or_failed_whatever_dies(outputs: bool, seed: i
     assert not site.released
     assert {event for event in range(60) if event in site.failed} == site.poison
     assert site.pool.state.leases_open == 0
-    assert not any(site.pool.tally.load.values())
+    assert not any(site.pool.settlement.load.values())
     parts = [(part.first, part.first + part.count) for part in site.pool.state.jobs[1].parts]
     assert sorted(parts) == sorted(set(parts))
     assert IntervalSet(parts) == (site.kept if outputs else IntervalSet())

@@ -12,9 +12,9 @@ from tidemill.config.limits import Limits
 from tidemill.errors import ProtocolError
 from tidemill.model.job import Input, JobSpec, Output
 from tidemill.site.link.screening import NUMBER_MAX, Pace, Screen, room_of
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import _encoder
-from tidemill.site.state.pool import Pool
+from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api
 
 LIMITS = Limits(jobs_max=5, spec_bytes_max=1_000, specs_bytes_max=2_000, events_max=1_000)
@@ -57,12 +57,12 @@ ORDERS = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(replies=st.lists(st.lists(ORDERS, max_size=12), max_size=4), number=st.booleans())
 def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any]], number: bool) -> None:
-    pool = Pool(s.SiteState(site="x"))
+    pool = WorkPool(s.SiteState(site="x"))
     for orders in replies:
         if number:  # as an honest server would
             for n, order in enumerate(orders, pool.state.have + 1):
                 order.n = n
-        room = room_of(pool.tally, LIMITS, leases_max=LEASES_MAX, paced=8)
+        room = room_of(pool.settlement, LIMITS, leases_max=LEASES_MAX, paced=8)
         deny = {"c": "denied"}.get
         screened = Screen(pool.state, LIMITS, room, deny).look(orders)
         assert screened.passed < pool.state.have + api.ORDER_JUMP_MAX  # so that nobody uses the numbers up
@@ -79,8 +79,8 @@ def test_what_passes_can_be_logged_applied_and_is_bounded(replies: list[list[Any
         assert not number or screened.passed + screened.left >= (orders[-1].n if orders else 0)
         assert state.leases_open <= LEASES_MAX
         assert len(state.jobs) <= LIMITS.jobs_max
-        assert pool.tally.spec_bytes <= LIMITS.specs_bytes_max + LIMITS.spec_bytes_max
-        assert pool.tally.spec_bytes == sum(job.spec_bytes for job in state.jobs.values())
+        assert pool.settlement.spec_bytes <= LIMITS.specs_bytes_max + LIMITS.spec_bytes_max
+        assert pool.settlement.spec_bytes == sum(job.spec_bytes for job in state.jobs.values())
         for job in state.jobs.values():
             assert 0 < job.id < s.STEP_BASE
             assert job.owner != "c"

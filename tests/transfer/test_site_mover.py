@@ -20,8 +20,8 @@ from tests.contract.transfer_world import Server
 
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
-from tidemill.site.data.mover import Apart, under_way
-from tidemill.site.data.moves import Order, order_id
+from tidemill.site.data.moves import MoveOrder, order_id
+from tidemill.site.data.transfer_node import TransferNodeMoves, under_way
 from tidemill.transfer.contract import Direction
 
 FILES = 6
@@ -83,7 +83,7 @@ def test_a_mover_keeps_limits_tells_progress_and_goes_on_where_a_killed_one_was(
         f'[[endpoints]]\nurl = "{url}"\nca = "{endpoint.ca}"\ntransfers_max = 2\n'
     )
     contents = [os.urandom(BYTES) for _ in range(FILES)]
-    agent = Apart(site / "transfer", config)
+    agent = TransferNodeMoves(site / "transfer", config)
     ids: list[str] = []
     for number, content in enumerate(contents):
         server.make(f"f{number}", content)
@@ -91,7 +91,7 @@ def test_a_mover_keeps_limits_tells_progress_and_goes_on_where_a_killed_one_was(
         os.utime(server.data / f"f{number}", (1_700_000_000 + number, 1_700_000_000 + number))
         name = order_id(Direction.IN, f"{url}f{number}")
         ids.append(name)
-        agent.want(Order(id=name, direction=Direction.IN, url=f"{url}f{number}", path=str(stage / name)))
+        agent.want(MoveOrder(id=name, direction=Direction.IN, url=f"{url}f{number}", path=str(stage / name)))
 
     with mover(home) as first:
         until(lambda: sum(parts(stage).values()) > 300_000, home)

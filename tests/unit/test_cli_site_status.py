@@ -18,8 +18,8 @@ from tidemill.cli.site.status import (
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.account.records import PlanMade, Submitted, encode
 from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
-from tidemill.site.nodes.outage import clear_away, read_away, show_away
-from tidemill.site.state.identity import claim
+from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
+from tidemill.site.state.epoch import claim
 
 METRICS = """# HELP tidemill_nodes Nodes
 # TYPE tidemill_nodes gauge
@@ -87,31 +87,33 @@ def test_a_plan_that_waits_after_failed_starts_tells_them() -> None:
 
 def test_a_batch_system_that_does_not_answer_is_told_with_what_came_back(tmp_path: Path) -> None:
     claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_away(tmp_path) is None
-    show_away(tmp_path, "")
-    show_away(tmp_path, "`squeue` failed with status 1: Unable to contact slurm controller", "see `cluster`")
-    away = read_away(tmp_path)
+    assert read_outage(tmp_path) is None
+    show_outage(tmp_path, "")
+    show_outage(
+        tmp_path, "`squeue` failed with status 1: Unable to contact slurm controller", "see `cluster`"
+    )
+    away = read_outage(tmp_path)
     assert away is not None
     assert away_text(away, now_s=away.since_us / 1e6 + 120) == (
         "it has not answered for 2 m 00 s, and is asked again and again: `squeue` failed with status 1: Unable to "
         "contact slurm controller (see `cluster`)"
     )
-    clear_away(tmp_path)
-    assert read_away(tmp_path) is None
+    clear_outage(tmp_path)
+    assert read_outage(tmp_path) is None
 
 
 def test_what_an_agent_left_behind_does_not_tell_of_the_batch_system(tmp_path: Path) -> None:
-    show_away(tmp_path, "`squeue` failed")
-    assert read_away(tmp_path) is None  # nobody's
+    show_outage(tmp_path, "`squeue` failed")
+    assert read_outage(tmp_path) is None  # nobody's
     identity = claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_away(tmp_path) is not None
+    assert read_outage(tmp_path) is not None
     owner = tmp_path / "epoch" / "000001.json"
     owner.write_bytes(msgspec.json.encode(msgspec.structs.replace(identity.owner, start=1)))
-    assert read_away(tmp_path) is None  # of one that was killed: another process has its number
+    assert read_outage(tmp_path) is None  # of one that was killed: another process has its number
     identity = claim(tmp_path, take_over=False, heartbeat_s=5, dead_s=60)
-    assert read_away(tmp_path) is not None
+    assert read_outage(tmp_path) is not None
     identity.leave()
-    assert read_away(tmp_path) is None
+    assert read_outage(tmp_path) is None
 
 
 def test_the_mode_tells_policy_and_bounds() -> None:

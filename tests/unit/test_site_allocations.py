@@ -11,15 +11,15 @@ import pytest
 from tidemill.batch.contract import Answer, Ending, Status
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.allocations import Allocations, Ask
-from tidemill.site.nodes.bad_nodes import Nodes
-from tidemill.site.nodes.batch_calls import Acted, Acts
+from tidemill.site.nodes.allocations import AllocationRequest, Allocations
+from tidemill.site.nodes.batch_calls import Actions, ActionsDone
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.state import state as s
+from tidemill.site.nodes.quarantine import NodeQuarantine
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 
 CONFIG = SiteConfig(name="here", server="unix:/s", batch="slurm", cluster=Cluster(unknown_s=600))
-ASK = Ask(fleet="e1-1", nodes=1, cores=4, memory_mb=0, walltime_s=600)
+ASK = AllocationRequest(fleet="e1-1", nodes=1, cores=4, memory_mb=0, walltime_s=600)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> Iterator[SiteLog]:
 
 @pytest.fixture
 def book(log: SiteLog, tmp_path: Path) -> Allocations:
-    nodes = Nodes(tmp_path / "quarantine.json", CONFIG, Costs(10))
+    nodes = NodeQuarantine(tmp_path / "quarantine.json", CONFIG, Costs(10))
     return Allocations(log, CONFIG, binary=Path("/node"), fleets=tmp_path, nodes=nodes)
 
 
@@ -45,7 +45,7 @@ def state_of(log: SiteLog, name: str) -> AllocationState:
 
 def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: Allocations) -> None:
     submission = book.intend(ASK)
-    book.note(Acted(acts=Acts(submissions=[submission]), submitted={submission.name: "7"}))
+    book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
     assert state_of(log, submission.name) is AllocationState.QUEUED
     book.take({submission.name: Status(answer=Answer.UNCLEAR)})
     assert state_of(log, submission.name) is AllocationState.QUEUED
@@ -56,7 +56,7 @@ def test_what_the_adapter_has_waited_for_is_lost_at_once(log: SiteLog, book: All
 
 def test_what_has_ended_is_remembered_for_its_files(book: Allocations) -> None:
     submission = book.intend(ASK)
-    book.note(Acted(acts=Acts(submissions=[submission]), submitted={submission.name: "7"}))
+    book.note(ActionsDone(acts=Actions(submissions=[submission]), submitted={submission.name: "7"}))
     assert len(book.leftovers) == 0
     done = Status(answer=Answer.FOUND, state=AllocationState.COMPLETED, batch_id="7", ending=Ending.DONE)
     book.take({submission.name: done})

@@ -13,7 +13,7 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Resources
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire.node import JobDef, Program
 
 APP = """name = "sim"
@@ -54,7 +54,7 @@ def preparer(apps: Path, *, allow_adhoc: bool = False) -> Preparer:
 
 def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
     it.begin()
-    job = s.Job(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+    job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
     program = it.program(spec, None)
     return program, it.job(job, program, [])
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import SiteError
-from tidemill.site.data.cache import DataCache, Entry, Kept, Limits, evict
+from tidemill.site.data.cache import CachedCopy, CacheLimits, CopyRecord, DataCache, evict
 
-ROOMY = Limits(total_bytes=1000, idle_bytes=1000, age_s=1e9)
+ROOMY = CacheLimits(total_bytes=1000, idle_bytes=1000, age_s=1e9)
 DAY_US = 86400 * 1_000_000
 
 
-def entries(*rows: tuple[int, int, bool]) -> list[Entry]:
-    return [Entry(f"n{i}", size, used, pinned) for i, (size, used, pinned) in enumerate(rows)]
+def entries(*rows: tuple[int, int, bool]) -> list[CachedCopy]:
+    return [CachedCopy(f"n{i}", size, used, pinned) for i, (size, used, pinned) in enumerate(rows)]
 
 
 @given(
@@ -30,7 +30,7 @@ def test_what_is_evicted_is_idle_oldest_first_and_no_more_than_needed(
     rows: list[tuple[int, int, bool]], bounds: tuple[int, int, int], wanted: int
 ) -> None:
     known = entries(*rows)
-    limits = Limits(bounds[0], bounds[1], float(bounds[2]))
+    limits = CacheLimits(bounds[0], bounds[1], float(bounds[2]))
     now_us = 100 * 1_000_000
     gone = evict(
         [each._replace(used_us=each.used_us * 1_000_000) for each in known],
@@ -89,7 +89,7 @@ def test_copies_survive_a_restart_and_half_written_ones_do_not(tmp_path: Path) -
     (tmp_path / "c" / ".v-gone.json").write_bytes(b"{}")
     (tmp_path / "c" / "sha256-torn").write_bytes(b"short")
     (tmp_path / "c" / ".sha256-torn.json").write_bytes(
-        msgspec.json.encode(Kept(size_bytes=99, sha256=None, sources={}, boot=""))
+        msgspec.json.encode(CopyRecord(size_bytes=99, sha256=None, sources={}, boot=""))
     )
     cache = DataCache(tmp_path / "c", ROOMY)
     assert cache.find("a", "1", None) == name
@@ -101,7 +101,7 @@ def test_after_a_restart_of_the_host_a_copy_is_read_before_it_is_used(tmp_path: 
     for url, content in (("good", b"good"), ("bad", b"fine")):
         name = put(cache, tmp_path, url, content)
         about = tmp_path / "c" / f".{name}.json"
-        kept = msgspec.json.decode(about.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(about.read_bytes(), type=CopyRecord)
         about.write_bytes(msgspec.json.encode(msgspec.structs.replace(kept, boot="another")))
         if url == "bad":
             (tmp_path / "c" / name).chmod(0o600)
@@ -113,7 +113,7 @@ def test_after_a_restart_of_the_host_a_copy_is_read_before_it_is_used(tmp_path: 
 
 
 def test_what_is_too_old_goes_without_being_in_the_way(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path / "c", Limits(total_bytes=1000, idle_bytes=1000, age_s=0.0))
+    cache = DataCache(tmp_path / "c", CacheLimits(total_bytes=1000, idle_bytes=1000, age_s=0.0))
     put(cache, tmp_path, "a", b"old")
     cache.tidy(at_once=True)
     assert (cache.files, cache.figures.evicted, cache.figures.evicted_bytes) == (0, 1, 3)

@@ -13,11 +13,11 @@ from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.cli.site.init import draw
 from tidemill.config.site import SiteConfig
 from tidemill.site.setup.advice import advise, is_unconfigured
-from tidemill.site.setup.detection import Login, Suggestion, Wishes, elf_machine, of_node, suggest
+from tidemill.site.setup.detection import Login, SiteWishes, Suggestion, elf_machine, of_node, suggest
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.probe import NodeFacts, parse
 
-WISHES = Wishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
+WISHES = SiteWishes(server="unix:/h/server/api.sock", batch="slurm", batch_origin="`sbatch` is on PATH")
 LOGIN = Login(host="login1", machine="x86_64", binary="/opt/tidemill-node", binary_machine="x86_64")
 BATCH = PartitionFacts(
     name="batch",
@@ -69,7 +69,7 @@ def test_a_new_site_observes_with_small_bounds_and_the_cluster_s_name() -> None:
 
 
 def test_a_local_site_runs_as_before() -> None:
-    read = values(suggest(Wishes(server="unix:/s", batch="local", nodes=3), LOGIN))
+    read = values(suggest(SiteWishes(server="unix:/s", batch="local", nodes=3), LOGIN))
     assert (read.name, read.mode, read.local.nodes) == ("local", "run", 3)
     assert read.harvest.node_hours_max is None
 

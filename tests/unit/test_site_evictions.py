@@ -8,10 +8,10 @@ import pytest
 
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.bad_nodes import Nodes
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.evictions import AGAIN_S, LATE_SLACK_S, Silence, doomed, late
-from tidemill.site.state.state import Allocation
+from tidemill.site.nodes.quarantine import NodeQuarantine
+from tidemill.site.state.site_state import Allocation
 from tidemill.wire.node import Done, Started
 
 SECOND = 1_000_000
@@ -70,11 +70,11 @@ def costs() -> Costs:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, costs: Costs) -> Nodes:
-    return Nodes(tmp_path / "quarantine.json", CONFIG, costs)
+def nodes(tmp_path: Path, costs: Costs) -> NodeQuarantine:
+    return NodeQuarantine(tmp_path / "quarantine.json", CONFIG, costs)
 
 
-def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(nodes: Nodes) -> None:
+def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(nodes: NodeQuarantine) -> None:
     nodes.started(allocation("good", hosts=("n0",)))
     for at_s in (500, 1000, 1500):
         silent = allocation("bad", hosts=("n7",), at_s=at_s - 300)
@@ -92,7 +92,7 @@ def test_only_what_was_asked_for_before_the_sentence_may_get_the_node_and_goes(n
     assert nodes.sentenced_s == 0
 
 
-def test_first_work_tells_for_its_node_at_once(nodes: Nodes, costs: Costs) -> None:
+def test_first_work_tells_for_its_node_at_once(nodes: NodeQuarantine, costs: Costs) -> None:
     """One more failure after two would be a sentence; work in between forgives, while its allocation goes on."""
     nodes.started(allocation("good", hosts=("n0",)))
     mine = {"a": allocation("a", hosts=("n7",), at_s=1000)}

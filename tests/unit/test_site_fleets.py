@@ -13,8 +13,8 @@ from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
 from tidemill.node.framed import frame
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
-from tidemill.site.state import state as s
-from tidemill.site.state.identity import SupersededError
+from tidemill.site.state import site_state as s
+from tidemill.site.state.epoch import SupersededError
 from tidemill.wire.node import Returned
 
 CONFIG = SiteConfig(name="here", server="unix:/x", harvest=Harvest(lead="none"))
@@ -27,7 +27,7 @@ def fleets(tmp_path: Path) -> Fleets:
 
 @pytest.fixture
 def opened(fleets: Fleets) -> OpenFleet:
-    return fleets.create(s.Fleet(name="f1", epoch=1, created_us=1))
+    return fleets.create(s.SiteFleet(name="f1", epoch=1, created_us=1))
 
 
 def write(opened: OpenFleet, pilot: str, number: int) -> None:

@@ -10,10 +10,11 @@ from tests.unit.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
 from tidemill.model.job import JobSpec
+from tidemill.site.applications.launching import Launching
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.transfer.file import Roots
 from tidemill.wire.api import LeaseOrder, ReleaseReport
 
@@ -34,19 +35,21 @@ def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_la
     spec = JobSpec(app="sim", events=3)
     order = LeaseOrder(n=1, lease=1, job=1, first=0, count=3, campaign="c", seed_base=0, spec=spec)
     log.apply(s.Replied(acked=0, orders=[order], at_us=0))
-    with ThreadPoolExecutor(1) as hands:
-        granting = Granting(log, preparer(apps), Stage(tmp_path / "stage", CONFIG, Roots([])), fleets, hands)
+    with ThreadPoolExecutor(1) as executor:
+        granting = Granting(
+            log, preparer(apps), Stage(tmp_path / "stage", CONFIG, Roots([])), fleets, executor
+        )
         program.rename(tmp_path / "kept")
         program.symlink_to(HICCUP)
-        assert not granting.plan(fleet)
-        assert list(log.pool.tally.backlog) == [1]
+        assert not granting.plan(fleet, Launching())
+        assert list(log.pool.settlement.backlog) == [1]
         (tmp_path / "kept").rename(program)
-        assert granting.plan(fleet)
+        assert granting.plan(fleet, Launching())
         program.unlink()
         log.apply(
             s.Replied(acked=0, orders=[LeaseOrder(n=2, lease=2, job=2, first=0, count=3, campaign="c",
                                                   seed_base=0, spec=spec)], at_us=0)
         )  # fmt: skip
-        assert not granting.plan(fleet)
+        assert not granting.plan(fleet, Launching())
         assert [report.job for report in log.pool.state.reports if isinstance(report, ReleaseReport)] == [2]
     log.close()

@@ -13,7 +13,8 @@ from tidemill.config.io import Io
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.model.application import Application
 from tidemill.node.fleet import Fleet, create_fleet
-from tidemill.site.fleet.io_budget import IoShares, with_costs
+from tidemill.site.applications.profiles import with_costs
+from tidemill.site.fleet.io_budget import IoShares
 from tidemill.wire.node import FORMAT, ImageUse, Manifest, Noted, Program, Settings, StagedFile
 
 SW = Io(name="sw", prefixes=["/sw"], ops_per_s=2000.0, bytes_per_s=1e8)

@@ -14,7 +14,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
-from tidemill.site.setup.limitations import Image, of_abilities
+from tidemill.site.setup.limitations import ImageSize, of_abilities
 
 
 def way(name: str, *, why: str = "", cost: str = "") -> dict[str, str]:
@@ -58,7 +58,7 @@ def node(**changes: Any) -> Abilities:
     return msgspec.convert({**copy.deepcopy(NODE), **changes}, Abilities)
 
 
-def found(abilities: Abilities, check: str, images: list[Image] | None = None) -> Finding:
+def found(abilities: Abilities, check: str, images: list[ImageSize] | None = None) -> Finding:
     return next(each for each in of_abilities(abilities, images) if each.check == check)
 
 
@@ -71,7 +71,7 @@ def test_unpacked_images_cost_memory_in_megabytes_of_the_worst_image() -> None:
         **NODE["ways"],
         "images": way("unpack", why="no squashfuse", cost="images are unpacked into memory"),
     }
-    images = [Image("small", 10_000_000, 20_000_000), Image("release", 500_000_000, 1_700_000_000)]
+    images = [ImageSize("small", 10_000_000, 20_000_000), ImageSize("release", 500_000_000, 1_700_000_000)]
     finding = found(node(ways=ways), "images", images)
     assert finding.state == "warn"
     assert "no squashfuse" in finding.found

@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.errors import ProtocolError
 from tidemill.model.job import JobSpec
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog, restore
 from tidemill.wire.api import LeaseOrder
 

@@ -13,9 +13,9 @@ from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.model.state import AllocationState
 from tidemill.site.staff import drain
-from tidemill.site.staff.manners import Signs, retreat, sign_of_stop
-from tidemill.site.state import state as s
-from tidemill.site.state.pool import Pool
+from tidemill.site.staff.stopping import Signs, retreat, sign_of_stop
+from tidemill.site.state import site_state as s
+from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api, node
 
 LIMITS = Yielding()
@@ -70,8 +70,8 @@ def test_what_waits_goes_at_once_and_what_runs_after_its_time_to_drain() -> None
     assert ended(2 * MINUTE_US + 11_000_000) == ["waits", "runs"]  # told again
 
 
-def pool_with(*names: str) -> Pool:
-    pool = Pool(s.SiteState(site="s"))
+def pool_with(*names: str) -> WorkPool:
+    pool = WorkPool(s.SiteState(site="s"))
     pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
     pool.apply(s.FleetOpened(fleet="f", at_us=0))
     pool.apply(
@@ -146,9 +146,9 @@ def test_a_stopped_site_gives_back_what_no_fleet_has_without_blame() -> None:
     assert [(each.first, each.count, each.reason, each.evidence) for each in released] == [
         (4, 6, "stopped", None)
     ]
-    assert not pool.tally.backlog
+    assert not pool.settlement.backlog
     pool.apply(s.FleetFinished(fleet="f", at_us=1))
-    pool.apply(s.GaveBack(jobs=list(pool.tally.backlog), reason="stopped"))
+    pool.apply(s.GaveBack(jobs=list(pool.settlement.backlog), reason="stopped"))
     released = [each for each in pool.state.reports if isinstance(each, api.ReleaseReport)]
     assert [(each.first, each.count) for each in released] == [(4, 6), (0, 4)]
     assert pool.state.leases_open == 0

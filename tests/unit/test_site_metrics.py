@@ -10,8 +10,8 @@ import draw_metrics
 from tidemill.model.metrics import AGENT, ALL, Sample, render, wrong
 from tidemill.model.state import AllocationState
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.state.state import Allocation
-from tidemill.site.watch.summary import Summary
+from tidemill.site.state.site_state import Allocation
+from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.wire.node import Done, Ended, Failed, Started
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -64,7 +64,7 @@ def test_what_breaks_the_contract_is_named() -> None:
 
 
 def test_sums_over_pilots_keep_the_contract() -> None:
-    summary = Summary()
+    summary = RecordTotals()
     failed = Failed(
         p="a.r0.i1", s=3, grant=1, job=1, first=4, count=1, event=4, failure="payload", message="", exit_status=1,
         signal=None, stderr_tail="", slot=0, at_us=0, wall_us=0, user_us=0, system_us=0,
@@ -121,7 +121,7 @@ def test_a_start_costs_from_the_batch_systems_start_to_the_first_payloads_work()
     assert costs.loss_s(mine, 105 * SECOND, 60) == 10.0
     costs.heard([started(103), done(0, 105, 120)], {"a": mine})
     assert costs.startup_s == 6.0
-    assert costs.tally("a") == (1, 0)
+    assert costs.outcomes("a") == (1, 0)
 
 
 def test_ending_an_allocation_loses_what_its_slots_have_in_flight_within_bounds() -> None:

@@ -22,10 +22,10 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
-from tidemill.site.data.mover import _step
-from tidemill.site.data.moves import Here, Order, Outcome, due, make, order_id
+from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, due, make, order_id
 from tidemill.site.data.staging import Stage
-from tidemill.site.state.identity import claim
+from tidemill.site.data.transfer_node import _step
+from tidemill.site.state.epoch import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
 from tidemill.transfer.mover import Mover
@@ -57,10 +57,10 @@ def test_no_endpoint_has_more_than_its_share_and_no_place_stays_empty(
 
 
 def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: Path) -> None:
-    here = Here(config(Endpoint(url="https://h.example.org/in/")))
+    here = LocalMoves(config(Endpoint(url="https://h.example.org/in/")))
     try:
         for url in ("https://elsewhere.example.org/in/x", "https://h.example.org/in/../x"):
-            order = Order(
+            order = MoveOrder(
                 id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(tmp_path / "x")
             )
             here.want(order)
@@ -85,12 +85,12 @@ def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Pa
     """An agent that restarts orders the same files again, while its mover still breaks off what nobody wanted."""
     silent = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
-    here = Here(
+    here = LocalMoves(
         SiteConfig(
             name="s", server="unix:/x", endpoints=[Endpoint(url=url)], transfer=Transfer(stall_s=2.0, tries_max=1)
         )
     )  # fmt: skip
-    order = Order(id="again", direction=Direction.IN, url=url, path=str(tmp_path / "x"))
+    order = MoveOrder(id="again", direction=Direction.IN, url=url, path=str(tmp_path / "x"))
     try:
         here.want(order)
         until(lambda: bool(here.under_way()))
@@ -108,8 +108,8 @@ def test_a_move_that_was_canceled_and_is_wanted_again_is_made_again(tmp_path: Pa
 def test_a_bug_in_a_move_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A path that no file can have stands for one: nothing expects the ValueError."""
     url = "https://h.example.org/out/x"
-    here = Here(config(Endpoint(url=url, write=True)))
-    order = Order(id="bug", direction=Direction.OUT, url=url, path=f"{tmp_path}/x\0y")
+    here = LocalMoves(config(Endpoint(url=url, write=True)))
+    order = MoveOrder(id="bug", direction=Direction.OUT, url=url, path=f"{tmp_path}/x\0y")
     try:
         with caplog.at_level("ERROR", "tidemill.moving"):
             here.want(order)
@@ -130,9 +130,9 @@ def test_an_order_that_no_agent_writes_is_refused_and_holds_up_nothing(tmp_path:
         each.mkdir(parents=True)
     (folder / "orders" / "bad.json").write_bytes(b"{")
     for name, path in (("good", stage / "x"), ("stray", tmp_path / "x")):
-        order = Order(id=name, direction=Direction.IN, url=url, path=str(path))
+        order = MoveOrder(id=name, direction=Direction.IN, url=url, path=str(path))
         (folder / "orders" / f"{name}.json").write_bytes(msgspec.json.encode(order))
-    here = Here(site)
+    here = LocalMoves(site)
     identity = claim(folder, take_over=False, heartbeat_s=1, dead_s=10)
     try:
         assert _step(folder, stage, here, identity)
@@ -141,7 +141,7 @@ def test_an_order_that_no_agent_writes_is_refused_and_holds_up_nothing(tmp_path:
     finally:
         here.close()
     told = {
-        path.stem: msgspec.json.decode(path.read_bytes(), type=Outcome)
+        path.stem: msgspec.json.decode(path.read_bytes(), type=MoveOutcome)
         for path in (folder / "done").glob("*.json")
     }
     assert not any(outcome.transient for outcome in told.values())
@@ -162,7 +162,7 @@ def test_a_job_that_names_a_foreign_host_is_refused_for_good(tmp_path: Path) -> 
 
 def test_an_endpoint_that_cannot_be_meant_stops_the_start() -> None:
     with pytest.raises(ConfigError, match="user name"):
-        Here(config(Endpoint(url="https://me@h.example.org/")))
+        LocalMoves(config(Endpoint(url="https://me@h.example.org/")))
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -188,9 +188,9 @@ def served(tmp_path: Path) -> Iterator[tuple[Endpoint, bytes]]:
     thread.join()
 
 
-def order_of(endpoint: Endpoint, name: str, target: Path) -> Order:
+def order_of(endpoint: Endpoint, name: str, target: Path) -> MoveOrder:
     url = endpoint.url + name
-    return Order(id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(target))
+    return MoveOrder(id=order_id(Direction.IN, url), direction=Direction.IN, url=url, path=str(target))
 
 
 def test_the_bytes_are_here_and_whole_before_their_digest_is_made(
@@ -211,7 +211,7 @@ def test_moves_from_an_endpoint_that_takes_one_at_a_time_all_end_with_a_digest(
     served: tuple[Endpoint, bytes], tmp_path: Path
 ) -> None:
     endpoint, content = served
-    here = Here(config(endpoint))
+    here = LocalMoves(config(endpoint))
     first, second = (order_of(endpoint, name, tmp_path / name) for name in "ab")
     try:
         here.want(first)

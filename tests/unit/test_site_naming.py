@@ -16,9 +16,9 @@ from tidemill.harvest.plan.situation import (
     Waiting,
 )
 from tidemill.site.nodes.selection import (
-    Choice,
-    Group,
+    HoldingGroup,
     Orders,
+    PlacedDecision,
     Shape,
     ends_of,
     given_back,
@@ -28,11 +28,11 @@ from tidemill.site.nodes.selection import (
 
 
 def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
-    def group(key: int, loss_s: float, *names: str) -> Group:
+    def group(key: int, loss_s: float, *names: str) -> HoldingGroup:
         holding = Holding(
             key=key, width=1, count=len(names), waiting=False, started_s=0.0, ends_s=900.0, loss_s=loss_s
         )
-        return Group(holding=holding, names=list(names))
+        return HoldingGroup(holding=holding, names=list(names))
 
     groups = [group(0, 0.0, "a", "b"), group(1, 5.0, "c"), group(2, 500.0, "d")]
     decision = Decision(cancel=[Cancel(0, 2)])
@@ -50,8 +50,8 @@ def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
 
 
 def test_who_goes_instead_of_being_shortened_leaves_as_many_the_less_to_be_shortened() -> None:
-    def group(key: int, names: str, ends_s: float) -> Group:
-        return Group(
+    def group(key: int, names: str, ends_s: float) -> HoldingGroup:
+        return HoldingGroup(
             holding=Holding(key=key, width=1, count=len(names), waiting=False, started_s=0, ends_s=ends_s),
             names=list(names),
         )
@@ -68,7 +68,7 @@ def test_who_goes_instead_of_being_shortened_leaves_as_many_the_less_to_be_short
 
 def between(
     *, outlasts: int, losses: dict[str, float] | None = None
-) -> tuple[Choice, list[Group], Situation]:
+) -> tuple[PlacedDecision, list[HoldingGroup], Situation]:
     """As recorded on a real Slurm: a job of 14 nodes waits for the end of three others at 301, one of one node could
     start beside it. Ours are on 3, 12, 13, 14 and 15; of these the one on `outlasts` ends after 301."""
     ours = {
@@ -89,7 +89,7 @@ def between(
         queue=queue,
     )
     groups = [
-        Group(
+        HoldingGroup(
             holding=Holding(
                 key=key,
                 width=1,
@@ -117,7 +117,7 @@ def between(
         limits=Limits(nodes_max=16, allocations_max=16, death_s=0.5),
     )
     return (
-        Choice(decision=Decision(cancel=[Cancel(0, 1)], yields_to=["one"]), layout=layout),
+        PlacedDecision(decision=Decision(cancel=[Cancel(0, 1)], yields_to=["one"]), layout=layout),
         groups,
         situation,
     )
@@ -154,5 +154,5 @@ def test_what_would_not_help_is_not_done() -> None:
     longer = choice.layout._replace(
         queue=[Waiting("wide", 16, 180.0), Waiting("one", 1, 360.0)]
     )  # needs all nodes
-    found = orders(Choice(decision=choice.decision, layout=longer), groups, situation)
+    found = orders(PlacedDecision(decision=choice.decision, layout=longer), groups, situation)
     assert (len(found.cancel), found.ends_s, found.jobs) == (1, {}, [])

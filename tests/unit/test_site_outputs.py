@@ -11,8 +11,8 @@ import pytest
 
 from tidemill.errors import JobError
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.data.outputs import DamagedError, Deliverer, Delivery, JobManifest
-from tidemill.site.state.state import Part
+from tidemill.site.data.outputs import DamagedError, Deliverer, JobManifest, OutputDelivery
+from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
 
@@ -32,7 +32,7 @@ class Place:
         )
         (tmp_path / "data").mkdir()
 
-    def parts(self, *ranges: tuple[int, int]) -> list[Part]:
+    def parts(self, *ranges: tuple[int, int]) -> list[KeptPart]:
         parts = []
         content = b""
         for first, count in ranges:
@@ -44,21 +44,21 @@ class Place:
                 length=len(data),
                 sha256=hashlib.sha256(data).hexdigest(),
             )
-            parts.append(Part(first, count, "e1-1", [ref]))
+            parts.append(KeptPart(first, count, "e1-1", [ref]))
             content += data
         (self.bundle / "p.tar").write_bytes(content)
         return sorted(parts, key=lambda part: part.first)
 
     def delivery(
         self,
-        parts: list[Part],
+        parts: list[KeptPart],
         *,
         done: str,
         kind: OutputKind = OutputKind.CONCAT,
         events: int = 10,
         **spec: str,
-    ) -> Delivery:
-        return Delivery(
+    ) -> OutputDelivery:
+        return OutputDelivery(
             job=7,
             campaign="c",
             seed_base=100,

@@ -10,9 +10,9 @@ from tidemill.harvest.plan.situation import Decision, Limits
 from tidemill.model.failure import FailureClass
 from tidemill.model.machine import Queued, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.fleet.capacity import Ahead, wanted
+from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes.capacity import Ahead, wanted
 from tidemill.site.nodes.planning import (
-    Demand,
     Starts,
     anything,
     backlog_of,
@@ -25,9 +25,9 @@ from tidemill.site.nodes.planning import (
     poll_s_of,
     starts_left,
 )
-from tidemill.site.nodes.selection import Choice, Named, Shape, with_names
-from tidemill.site.state.retry import decide as decide_retry
-from tidemill.site.state.state import Allocation, Piece
+from tidemill.site.nodes.selection import Named, PlacedDecision, Shape, with_names
+from tidemill.site.state.failures import decide as decide_retry
+from tidemill.site.state.site_state import Allocation, UndonePiece
 
 CONFIG = SiteConfig(name="s", server="unix:/s", nodes_max=10, start_backoff_s=2, start_backoff_max_s=60)
 CLUSTER = msgspec.structs.replace(CONFIG, batch="slurm")
@@ -51,7 +51,7 @@ def local(work: Demand, allocations: list[Allocation], starts: Starts | None = N
     shape = Shape(pool="local", cores=4, memory_mb=100)
     decision = decide(situation, Policy.DEMAND)
     return with_names(
-        shape, situation, choice=Choice(decision=decision), groups=groups, starts_wait=starts.why
+        shape, situation, choice=PlacedDecision(decision=decision), groups=groups, starts_wait=starts.why
     )
 
 
@@ -154,13 +154,13 @@ def test_what_three_syncs_eat_is_kept_ahead_where_that_is_more() -> None:
 
 def test_named_culprit_takes_the_blame_alone() -> None:
     verdict = decide_retry(FailureClass.PAYLOAD, [(0, 10)], culprit=4, failures={}, retries=1)
-    assert verdict.again == [Piece(0, 4), Piece(5, 5), Piece(4, 1, 1)]
+    assert verdict.again == [UndonePiece(0, 4), UndonePiece(5, 5), UndonePiece(4, 1, 1)]
     assert (verdict.counted, verdict.failed) == ([4], [])
     assert decide_retry(FailureClass.PAYLOAD, [(4, 5)], culprit=4, failures={4: 1}, retries=1).failed == [4]
 
 
 def test_range_is_halved_and_uncounted_failures_are_not() -> None:
     halves = decide_retry(FailureClass.MEMORY, [(0, 5)], culprit=None, failures={}, retries=0)
-    assert halves.again == [Piece(0, 3, 3), Piece(3, 2, 2)]
+    assert halves.again == [UndonePiece(0, 3, 3), UndonePiece(3, 2, 2)]
     whole = decide_retry(FailureClass.NODE, [(0, 5)], culprit=None, failures={}, retries=0)
-    assert (whole.again, whole.counted) == ([Piece(0, 5)], [])
+    assert (whole.again, whole.counted) == ([UndonePiece(0, 5)], [])

@@ -1,7 +1,7 @@
 """What ran where is told by allocation, whatever the order of the records."""
 
-from tidemill.site.state import state as s
-from tidemill.site.state.traces import RANGES_MAX, Ran
+from tidemill.site.state import site_state as s
+from tidemill.site.state.results import RANGES_MAX, Ran
 from tidemill.wire.api import RanRange
 from tidemill.wire.node import Done
 

@@ -15,8 +15,8 @@ from tidemill.model.job import JobSpec, Resources, Width
 from tidemill.site.applications.catalogue import Applications, load_application
 from tidemill.site.applications.launching import ENV, Launching, find_launcher, launcher_words
 from tidemill.site.applications.programs import NodeShape, Preparer
-from tidemill.site.state import state as s
-from tidemill.site.state.attribution import explain
+from tidemill.site.state import site_state as s
+from tidemill.site.state.failures import explain
 from tidemill.wire.node import Failed, JobDef, Program
 
 APP = """name = "sim"
@@ -42,7 +42,7 @@ def approve(folder: Path, more: str = "") -> Applications:
 
 def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
     it.begin()
-    job = s.Job(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
+    job = s.SiteJob(id=1, campaign="c", seed_base=5, spec=spec, open=IntervalSet(), done=IntervalSet())
     program = it.program(spec, None)
     return program, it.job(job, program, [])
 
@@ -50,7 +50,7 @@ def prepare(it: Preparer, spec: JobSpec) -> tuple[Program, JobDef]:
 def preparer(folder: Path, launcher: str = "srun", *, shared: bool = False, adhoc: bool = False) -> Preparer:
     config = SiteConfig(name="x", server="unix:/x", shared=shared, allow_adhoc=adhoc)
     it = Preparer(config, approve(folder), NodeShape(8, 8000, {}))
-    it.launching = Launching(launcher, 3)
+    it.begin(Launching(launcher, 3))
     return it
 
 

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from tidemill.model.machine import Node, NodeState, Running, Snapshot
-from tidemill.site.watch.views import Tide, node_counts, place
+from tidemill.site.watch.views import TideSamples, node_counts, place
 from tidemill.wire.api import TIDE_POINTS_MAX, TidePoint
 
 
 def test_a_minute_is_the_mean_of_its_looks_and_is_told_until_the_next_has_begun() -> None:
-    tide = Tide()
+    tide = TideSamples()
     tide.note(60.0, (4, 0, 2, 0))
     tide.note(90.0, (2, 1, 3, 0))
     first = TidePoint(minute=1, regular=3.0, ours=0.5, idle=2.5, away=0.0)
     assert tide.points() == [first]
-    tide.told(tide.points())
+    tide.received(tide.points())
     tide.note(119.0, (3, 2, 1, 0))
     tide.note(121.0, (6, 0, 0, 0))
     assert tide.points() == [
         TidePoint(minute=1, regular=3.0, ours=1.0, idle=2.0, away=0.0),
         TidePoint(minute=2, regular=6.0, ours=0.0, idle=0.0, away=0.0),
     ]
-    tide.told(tide.points())
+    tide.received(tide.points())
     assert [point.minute for point in tide.points()] == [2]
 
 
 def test_a_server_that_is_away_for_days_finds_the_last_one() -> None:
-    tide = Tide()
+    tide = TideSamples()
     for minute in range(3 * TIDE_POINTS_MAX):
         tide.note(60.0 * minute, (1, 0, 0, 0))
     points = tide.points()

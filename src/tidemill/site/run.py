@@ -14,9 +14,10 @@ from tidemill.errors import ProtocolError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.machine import Machine
-from tidemill.site.nodes.outage import clear_away, show_away
-from tidemill.site.state.identity import Identity, SupersededError, claim
+from tidemill.site.nodes.machine import SiteMachine
+from tidemill.site.nodes.outage import clear_outage, show_outage
+from tidemill.site.state.epoch import Epoch, SupersededError, claim
+from tidemill.site.state.served_site import serve
 
 ONCE_S = 20.0
 """`--once` ends after so long, or earlier when nothing is under way."""
@@ -57,18 +58,16 @@ def run_agent(
     site_dir = site_dir.absolute()
     for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
         directory.mkdir(mode=0o700, exist_ok=True)
-    identity = claim(
-        site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
-    )
-    log.bind(site=config.name, epoch=identity.epoch)
+    epoch = claim(site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
+    log.bind(site=config.name, epoch=epoch.number)
     signals = _Signals()
     batch = open_batch(config, site_dir)
-    machine = _first_look(config, site_dir, batch=batch, identity=identity, signals=None if once else signals)
+    machine = _first_look(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
     if machine is None:
-        identity.leave()
+        epoch.leave()
         return 0
-    agent = Agent(config, site_dir, identity=identity, batch=batch, machine=machine)
-    _log.info("agent.started", host=identity.owner.host)
+    agent = Agent(serve(config, site_dir, epoch), machine, batch)
+    _log.info("agent.started", host=epoch.owner.host)
     try:
         _loop(agent, signals, once=once)
     except SupersededError as error:
@@ -76,50 +75,51 @@ def run_agent(
         raise SiteError(error.message, hint=error.hint, transient=False) from error
     if stop_pilots:
         agent.stop_pilots()
-    clear_away(site_dir)
+    clear_outage(site_dir)
     agent.leave()
     _log.info("agent.ended")
-    if once and agent.sync.contested:
-        raise SiteError(agent.sync.contested, hint=CONTESTED_HINT, transient=False)
+    contested = agent.exchange.sync.contested
+    if once and contested:
+        raise SiteError(contested, hint=CONTESTED_HINT, transient=False)
     return 0
 
 
 def _first_look(
-    config: SiteConfig, site_dir: Path, *, batch: BatchSystem, identity: Identity, signals: _Signals | None
-) -> Machine | None:
+    config: SiteConfig, site_dir: Path, *, batch: BatchSystem, epoch: Epoch, signals: _Signals | None
+) -> SiteMachine | None:
     """The machine, asked again and again while its batch system is away; None when told to end before that.
 
     Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
     """
     pause_s = AWAY_FIRST_S
-    clear_away(site_dir)  # of an agent that was killed
-    show_away(site_dir, "")
+    clear_outage(site_dir)  # of an agent that was killed
+    show_outage(site_dir, "")
     while True:
-        identity.check()
-        identity.beat()
+        epoch.check()
+        epoch.beat()
         try:
-            machine = Machine(config, site_dir, batch, Costs(config.harvest.startup_s))
+            machine = SiteMachine(config, site_dir, batch, Costs(config.harvest.startup_s))
         except SiteError as error:
             if signals is None or not error.transient:
-                clear_away(site_dir)
+                clear_outage(site_dir)
                 raise
             _log.warning("batch.away", reason=error.message, hint=error.hint, next_try_s=pause_s)
-            show_away(site_dir, error.message, error.hint)
+            show_outage(site_dir, error.message, error.hint)
         else:
-            clear_away(site_dir)
+            clear_outage(site_dir)
             return machine
         until_s = clock.monotonic_s() + pause_s
         pause_s = min(2 * pause_s, AWAY_MAX_S)
         while clock.monotonic_s() < until_s:
             if signals.is_asked:
-                clear_away(site_dir)
+                clear_outage(site_dir)
                 return None
-            identity.beat()
+            epoch.beat()
             clock.sleep_s(config.tick_s)
 
 
 def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
-    config = agent.config
+    config = agent.site.config
     started_s = quiet_since_s = clock.monotonic_s()
     while not signals.is_asked:
         try:
@@ -127,7 +127,7 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
         except (SupersededError, ProtocolError):
             raise
         except TidemillError as error:
-            if agent.log.is_broken:
+            if agent.site.log.is_broken:
                 raise
             _log.error("tick.failed", reason=error.message, hint=error.hint)
             changed = False
@@ -136,7 +136,7 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
             quiet_since_s = now
         if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
             return
-        clock.sleep_s(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.allocations.living)))
+        clock.sleep_s(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.harvesting.book.living)))
 
 
 def _pause_s(config: SiteConfig, *, quiet_s: float, busy: bool) -> float:

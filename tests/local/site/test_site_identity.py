@@ -13,7 +13,7 @@ import pytest
 
 from tidemill import clock
 from tidemill.errors import SiteError
-from tidemill.site.state.identity import Owner, SupersededError, claim
+from tidemill.site.state.epoch import Owner, SupersededError, claim
 
 
 def serve(site_dir: Path, channel: Connection, take_over: bool) -> None:
@@ -23,7 +23,7 @@ def serve(site_dir: Path, channel: Connection, take_over: bool) -> None:
     except SiteError as error:
         channel.send(error.message)
         return
-    channel.send(identity.epoch)
+    channel.send(identity.number)
     while channel.recv() == "check":
         try:
             identity.check()
@@ -80,7 +80,7 @@ def test_dead_owner_is_followed_without_take_over(tmp_path: Path) -> None:
     agent = Process(tmp_path)
     assert agent.told() == 1
     agent.kill()
-    assert claim(tmp_path, take_over=False, heartbeat_s=0.2, dead_s=1.0).epoch == 2
+    assert claim(tmp_path, take_over=False, heartbeat_s=0.2, dead_s=1.0).number == 2
 
 
 def test_stopped_owner_that_wakes_after_a_take_over_knows(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_stopped_owner_that_wakes_after_a_take_over_knows(tmp_path: Path) -> Non
     assert agent.check() == "mine"
     assert agent.process.pid is not None
     os.kill(agent.process.pid, signal.SIGSTOP)
-    assert claim(tmp_path, take_over=True, heartbeat_s=0.2, dead_s=1.0).epoch == 2
+    assert claim(tmp_path, take_over=True, heartbeat_s=0.2, dead_s=1.0).number == 2
     os.kill(agent.process.pid, signal.SIGCONT)
     text = agent.check()
     assert isinstance(text, str)
@@ -115,12 +115,12 @@ def test_owner_on_another_host_lives_as_long_as_its_heartbeat(tmp_path: Path) ->
 
 def test_owner_on_another_host_is_dead_when_its_heartbeat_is_old_and_stays(tmp_path: Path) -> None:
     foreign(tmp_path, beat_us=clock.now_us() - 60_000_000)
-    assert claim(tmp_path, take_over=False, heartbeat_s=0.05, dead_s=1.0).epoch == 2
+    assert claim(tmp_path, take_over=False, heartbeat_s=0.05, dead_s=1.0).number == 2
 
 
 def test_clean_end_lets_the_next_start_at_once(tmp_path: Path) -> None:
     first = claim(tmp_path, take_over=False, heartbeat_s=0.2, dead_s=1.0)
     first.leave()
-    assert claim(tmp_path, take_over=False, heartbeat_s=0.2, dead_s=1.0).epoch == 2
+    assert claim(tmp_path, take_over=False, heartbeat_s=0.2, dead_s=1.0).number == 2
     with pytest.raises(SupersededError):
         first.check()

@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
     log.to_stderr(args.log_level, args.log_format)
     config = read_site(directory)
     if args.only == "transfer":
-        from tidemill.site.data.mover import run_mover
+        from tidemill.site.data.transfer_node import run_mover
 
         if config.transfer.where != "apart":
             raise ConfigError(

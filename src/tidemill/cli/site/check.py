@@ -290,7 +290,7 @@ def _manners(read: SiteConfig) -> Iterator[Finding]:
 def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.batch.open import open_batch
     from tidemill.site.setup.advice import advise
-    from tidemill.site.setup.detection import Wishes, choose_partition, of_facts
+    from tidemill.site.setup.detection import SiteWishes, choose_partition, of_facts
 
     try:
         facts = open_batch(read, directory).facts()
@@ -299,7 +299,7 @@ def _cluster(directory: Path, read: SiteConfig) -> Iterator[Finding]:
         return
     named = read.cluster.partition or None
     partition, _ = choose_partition(facts, named)
-    wishes = Wishes(
+    wishes = SiteWishes(
         server=read.server,
         batch=read.batch,
         partition=named,

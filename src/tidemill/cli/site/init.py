@@ -18,7 +18,7 @@ from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 if TYPE_CHECKING:
     from tidemill.batch.contract import Facts
     from tidemill.config.site import SiteConfig
-    from tidemill.site.setup.detection import Login, Suggestion, Wishes
+    from tidemill.site.setup.detection import Login, SiteWishes, Suggestion
     from tidemill.site.setup.finding import Finding
     from tidemill.site.setup.probe import NodeFacts
 
@@ -142,13 +142,13 @@ def _tell_split(local: Path | None, home: Path) -> None:
                         f"server works in `{local}` on this host, where its database is safe"))  # fmt: skip
 
 
-def _look(args: Namespace, home: Path, directory: Path) -> tuple[Wishes, Facts | None]:
+def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
     """What is wanted and what the batch system says."""
-    from tidemill.site.setup.detection import Wishes
+    from tidemill.site.setup.detection import SiteWishes
 
     kind, origin, facts = find_batch(args, directory)
     personal = args.server is None and args.dir is None and kind != "local"
-    wishes = Wishes(
+    wishes = SiteWishes(
         server=args.server or f"unix:{home}/server/api.sock",
         batch=kind,
         batch_origin=origin,

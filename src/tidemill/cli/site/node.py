@@ -11,7 +11,7 @@ from tidemill import __version__
 from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
-from tidemill.site.setup.limitations import Image, of_abilities
+from tidemill.site.setup.limitations import ImageSize, of_abilities
 
 TIMEOUT_S = 30  # the binary gives up each of its three children after 5 s
 
@@ -83,7 +83,7 @@ def look_here() -> Abilities:
     return parse_abilities(done.stdout)
 
 
-def site_images(directory: Path) -> list[Image]:
+def site_images(directory: Path) -> list[ImageSize]:
     """Images of a site, as far as their recipes can be read; for how much memory unpacking them takes."""
     from tidemill.image.catalogue import read_store
 
@@ -91,4 +91,4 @@ def site_images(directory: Path) -> list[Image]:
         recipes = read_store(directory / "images").recipes
     except TidemillError:
         return []  # a site need not have any; `tidemill image list` says what is wrong with them
-    return [Image(each.name, each.file.bytes, each.unpacked_bytes) for each in recipes.values()]
+    return [ImageSize(each.name, each.file.bytes, each.unpacked_bytes) for each in recipes.values()]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.account.records import PlanMade
     from tidemill.site.data.moves import UnderWay
-    from tidemill.site.nodes.outage import Waiting
+    from tidemill.site.nodes.outage import BatchOutage
     from tidemill.wire.api import SiteRow
 
 
@@ -44,8 +44,8 @@ def status(args: Namespace) -> int:
     """Print what the directory and the server know of the site."""
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
-    from tidemill.site.data.mover import under_way
-    from tidemill.site.nodes.outage import read_away
+    from tidemill.site.data.transfer_node import under_way
+    from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained
 
@@ -56,7 +56,7 @@ def status(args: Namespace) -> int:
     applications.refresh()
     applications.digests.close()  # large files that the agent has not read are not read here
     (row, why), owner = _server_view(config), owner_of(directory)
-    stopped, away = drained(directory), read_away(directory, dead_s=config.dead_agent_s)
+    stopped, away = drained(directory), read_outage(directory, dead_s=config.dead_agent_s)
     denied = denied_lines(directory, config)
     plans, samples = newest_plans(directory / "harvest"), read_metrics(directory / "metrics.prom")
     if args.json:
@@ -113,7 +113,7 @@ def status(args: Namespace) -> int:
 
 def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
-    from tidemill.site.data.mover import under_way
+    from tidemill.site.data.transfer_node import under_way
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
@@ -140,7 +140,7 @@ def denied_lines(directory: Path, config: SiteConfig) -> list[str]:
     ]
 
 
-def away_text(away: Waiting, *, now_s: float) -> str:
+def away_text(away: BatchOutage, *, now_s: float) -> str:
     """That the batch system does not answer, in words."""
     age = duration_text(max(0.0, now_s - away.since_us / 1e6))
     text = f"it has not answered for {age}, and is asked again and again"

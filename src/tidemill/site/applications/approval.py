@@ -11,7 +11,7 @@ from tidemill.errors import ConfigError, SiteError, did_you_mean, is_transient
 from tidemill.model.application import Application, Container, Runtime
 from tidemill.site.applications.checksums import check_digest
 from tidemill.site.applications.compatibility import check
-from tidemill.site.applications.containers import Image, parse_image
+from tidemill.site.applications.containers import ContainerImage, parse_image
 from tidemill.site.applications.setup_lines import check_setup
 
 LINKS_MAX = 40
@@ -148,7 +148,9 @@ def _refuse_digests(path: Path, app: Application, what: str) -> None:
         )
 
 
-def _of_file(path: Path, image: Image, digest_of: Callable[[str], str]) -> tuple[dict[str, str], str]:
+def _of_file(
+    path: Path, image: ContainerImage, digest_of: Callable[[str], str]
+) -> tuple[dict[str, str], str]:
     try:
         found = digest_of(image.path)
     except SiteError as error:
@@ -165,7 +167,7 @@ def _of_file(path: Path, image: Image, digest_of: Callable[[str], str]) -> tuple
 
 
 def _of_directory(
-    path: Path, app: Application, image: Image, digest_of: Callable[[str], str]
+    path: Path, app: Application, image: ContainerImage, digest_of: Callable[[str], str]
 ) -> tuple[dict[str, str], str]:
     if image.digest:
         raise ConfigError(f"{path}: `container.image` `{image.path}` is a directory: it has no digest")

@@ -370,8 +370,3 @@ def adhoc(command: list[str], *, path: str | None) -> Approved:
     )
     templates = [Template.literal_but_known(argument) for argument in command[1:]]
     return Approved(app=app, templates=templates, files={})
-
-
-def is_range_mode(app: Application) -> bool:
-    """Whether the payload asks for its events."""
-    return app.mode is Mode.RANGE

@@ -28,7 +28,7 @@ not hold ("cannot setresgid: Invalid argument"): it gets one in which it is user
 _DIGEST = re.compile(r"(?P<name>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 
 
-class Image(NamedTuple):
+class ContainerImage(NamedTuple):
     """Where a container's tree comes from: `path` on the file system, or `name` for the runtime's own store."""
 
     path: str
@@ -36,13 +36,13 @@ class Image(NamedTuple):
     digest: str  #: `sha256:...`, empty for a directory
 
 
-def parse_image(text: str) -> Image | None:
+def parse_image(text: str) -> ContainerImage | None:
     """The parts of `image`; None where a name or digest is missing."""
     match = _DIGEST.fullmatch(text)
     name, digest = (match["name"], match["digest"]) if match else (text, "")
     if name.startswith("/"):
-        return Image(name, "", digest)
-    return Image("", name, digest) if digest else None
+        return ContainerImage(name, "", digest)
+    return ContainerImage("", name, digest) if digest else None
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -78,7 +78,9 @@ def environment_of(container: Container, user: Callable[[], str], uid: int) -> d
     return {}
 
 
-def _apptainer(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
+def _apptainer(
+    app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
+) -> list[str]:
     # Singularity counts from 3 and never took the new word's place away before 4
     version = version_of(runtime.version)
     directory = "--pwd" if version < CWD_SINCE or 2 <= version[0] < 4 else "--cwd"
@@ -98,7 +100,9 @@ def _apptainer(app: Application, container: Container, image: Image, runtime: Co
     ]
 
 
-def _shifter(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
+def _shifter(
+    app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
+) -> list[str]:
     return [
         str(runtime.path),
         *runtime.global_options,
@@ -112,7 +116,9 @@ def _shifter(app: Application, container: Container, image: Image, runtime: Cont
     ]
 
 
-def _podman(app: Application, container: Container, image: Image, runtime: ContainerRuntime) -> list[str]:
+def _podman(
+    app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
+) -> list[str]:
     names = [*OWN_VARIABLES, *app.environment, *app.pass_environment]
     gpu = "--gpu" if container.runtime is Runtime.PODMAN_HPC else "--device=nvidia.com/gpu=all"
     return [
@@ -146,7 +152,7 @@ def _volume(bind: str) -> str:
 
 
 def _charliecloud(
-    app: Application, container: Container, image: Image, runtime: ContainerRuntime
+    app: Application, container: Container, image: ContainerImage, runtime: ContainerRuntime
 ) -> list[str]:
     hide = ["--no-home"] if version_of(runtime.version) < HOME_HIDDEN_SINCE else []
     return [

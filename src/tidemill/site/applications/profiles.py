@@ -8,7 +8,7 @@ something are looked at in turn, so that what it costs does not grow with nodes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill import clock
+from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
 from tidemill.image.profile import (
     AreaFinder,
@@ -27,7 +28,9 @@ from tidemill.image.profile import (
     per_run,
     read_profile,
 )
+from tidemill.image.workingset import is_below
 from tidemill.log import Log
+from tidemill.model.application import Application
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.node.fleet import work_files
@@ -182,7 +185,7 @@ class Profiles:
             elif len(self._active) < ACTIVE_MAX:
                 self._active[fleet, record.p] = None
 
-    def step(self, hands: Executor) -> bool:
+    def step(self, executor: Executor) -> bool:
         """Look for profiles when it is due; whether a cost became known or is another one now."""
         changed = self._take()
         is_due = self._under_way is None and clock.monotonic_s() >= self._next_s
@@ -192,7 +195,7 @@ class Profiles:
             for pilot in turn:
                 del self._active[pilot]
             pilots = list(dict.fromkeys([*self._noted, *turn]))
-            self._under_way = hands.submit(self._look, _Look(pilots, dict(self.areas)))
+            self._under_way = executor.submit(self._look, _Look(pilots, dict(self.areas)))
         return changed
 
     def _tell_refusal(self, record: Noted) -> None:
@@ -357,6 +360,52 @@ class Profiles:
             self.directory.mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
             raise SiteError(f"failed to make `{self.directory}`: {error.strerror}") from error
+
+
+class _CostSources(msgspec.Struct, frozen=True):
+    """Where one kind of a start's costs may come from."""
+
+    rates: dict[str, float | None]  #: the budget of each area
+    traced: dict[str, int]
+    stated: dict[str, int]  #: in the application's file
+    default: int
+
+    def costs(self, covered: Collection[str]) -> dict[str, int]:
+        """Per area, without those where it costs nothing; `covered`: payloads see these out of images."""
+        costs: dict[str, int] = {}
+        for area, rate in self.rates.items():
+            traced = self.traced.get(area)
+            known = self.stated.get(area) if traced is None else traced
+            if known is None and not self.traced and not self.stated:
+                known = self.default
+            if rate is not None and known and area not in covered:
+                costs[area] = known
+        return costs
+
+
+def with_costs(program: Program, config: SiteConfig, app: Application) -> Program:
+    """The program with what its start costs each area with a budget, in operations and in bytes: as traced, else as its
+    application file says, else what the site assumes. What payloads see out of an image costs nothing. Programs that
+    cost nothing are not paced."""
+    shown = [area for use in program.images for area in use.areas]
+    covered = [
+        area.name
+        for area in config.io
+        if all(any(is_below(prefix, each) for each in shown) for prefix in area.prefixes)
+    ]
+    ops = _CostSources(
+        {area.name: area.ops_per_s for area in config.io},
+        program.start_ops,
+        app.start_ops,
+        config.start_ops_default,
+    )
+    read = _CostSources(
+        {area.name: area.bytes_per_s for area in config.io},
+        program.start_bytes,
+        app.start_bytes,
+        config.start_bytes_default,
+    )
+    return msgspec.structs.replace(program, start_ops=ops.costs(covered), start_bytes=read.costs(covered))
 
 
 def cost_of(profile: Profile, areas: Mapping[str, Sequence[str]]) -> StartCost:

@@ -30,12 +30,11 @@ from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
-from tidemill.site.applications.profiles import Profiles
+from tidemill.site.applications.profiles import Profiles, with_costs
 from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
-from tidemill.site.fleet.io_budget import with_costs
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
@@ -74,7 +73,7 @@ class Preparer:
         self._shape = shape
         self._profiles = profiles
         self._denials = denials
-        self.launching = Launching()  #: how payloads that span nodes are started here
+        self._launching = Launching()
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: dict[str, TidemillError | None] = {}  #: applications in this tick, and what was wrong
@@ -82,11 +81,13 @@ class Preparer:
         self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
-    def begin(self) -> None:
-        """A new tick: digests are looked at again when an application is next used."""
+    def begin(self, launching: Launching | None = None) -> None:
+        """A new tick: digests are checked again when an application is next used. `launching`: how payloads that span
+        nodes are started from now on; None = as before."""
+        self._launching = launching or self._launching
         self._checked.clear()
 
-    def check_owner(self, job: s.Job) -> None:
+    def check_owner(self, job: s.SiteJob) -> None:
         """Raises JobError for a submitter whom the site's staff deny."""
         why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
         if why is not None:
@@ -110,7 +111,7 @@ class Preparer:
         self._next_program += 1
         return program
 
-    def job(self, job: s.Job, program: Program, inputs: list[InputDef]) -> JobDef:
+    def job(self, job: s.SiteJob, program: Program, inputs: list[InputDef]) -> JobDef:
         """The job's definition for a fleet. Raises JobError (class `dispatch`)."""
         spec = job.spec
         if spec.app is None:
@@ -132,7 +133,7 @@ class Preparer:
                 )
         width = spec.resources.width
         if width is not None:
-            words = [*launcher_words(self.launching.launcher, width), self._approved(spec).app.executable]
+            words = [*launcher_words(self._launching.launcher, width), self._approved(spec).app.executable]
             argv = [*(doubled(word) for word in words), *argv]
         return JobDef(
             job=job.id,
@@ -263,7 +264,7 @@ class Preparer:
         """The program of a payload that spans nodes: its launcher, in the only slot of the allocation's first node.
         The batch system bounds the memory of its ranks. Raises JobError."""
         app, cores = approved.app, program.cores
-        place = self.launching
+        place = self._launching
         why = (
             check_asked(spec.resources)
             or check_allowed(width, app=app.name, nodes_max=app.nodes_max, ranks_max=app.ranks_max)

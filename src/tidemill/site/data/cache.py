@@ -1,7 +1,7 @@
 """The site's copies of inputs, each content once, whoever needs it and for as long as it may be needed again.
 
     SITE/stage/files/NAME         a copy; NAME is `sha256-HEX`, or `v-KEY` of the source where nobody knows the digest
-    SITE/stage/files/.NAME.json   `Kept`: size, digest, which URLs had this content; its time of change is the last use
+    SITE/stage/files/.NAME.json   `CopyRecord`: size, digest, which URLs had this content; changed at the last use
     SITE/stage/files/.NAME.sha256 the digest by which nodes exchange it (`staging`)
 
 A job's inputs are hard links to copies: a copy with links is pinned, also through restarts, and never evicted. What has
@@ -37,7 +37,7 @@ TIDY_S = 60.0
 _log = Log("datacache")
 
 
-class Kept(msgspec.Struct, kw_only=True):
+class CopyRecord(msgspec.Struct, kw_only=True):
     """What is known of a copy. `sources`: URL -> the version that had this content. `boot`: of the host that made or
     compared it."""
 
@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, kw_only=True):
     boot: str
 
 
-class Entry(NamedTuple):
+class CachedCopy(NamedTuple):
     """A copy, as far as the decision to delete it goes."""
 
     name: str
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
     is_pinned: bool
 
 
-class Limits(NamedTuple):
+class CacheLimits(NamedTuple):
     """`total_bytes`: of all copies; `idle_bytes`: of those that no job needs; `age_s`: since their last use."""
 
     total_bytes: int
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
     age_s: float
 
 
-class Figures(msgspec.Struct):
+class CacheCounts(msgspec.Struct):
     """Since the agent's start."""
 
     hits: int = 0
@@ -73,7 +73,9 @@ class Figures(msgspec.Struct):
     evicted_bytes: int = 0
 
 
-def evict(entries: Iterable[Entry], *, now_us: int, limits: Limits, wanted_bytes: int = 0) -> list[str]:
+def evict(
+    entries: Iterable[CachedCopy], *, now_us: int, limits: CacheLimits, wanted_bytes: int = 0
+) -> list[str]:
     """The copies to delete, so that `wanted_bytes` more have room. Pure.
 
     Never a pinned one; the rest when they are too old, then the least recently used until the limits hold. There may be
@@ -99,15 +101,15 @@ def evict(entries: Iterable[Entry], *, now_us: int, limits: Limits, wanted_bytes
 class DataCache:
     """The copies of one site. Not thread-safe by itself: `staging` holds its lock."""
 
-    def __init__(self, directory: Path, limits: Limits) -> None:
+    def __init__(self, directory: Path, limits: CacheLimits) -> None:
         self._directory = directory
         self._limits = limits
         self._boot = processes.boot()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, CopyRecord] = {}
         self._used_us: dict[str, int] = {}
         self._names: dict[str, str] = {}  #: URL -> copy
         self._next_tidy_s = 0.0
-        self.figures = Figures()
+        self.figures = CacheCounts()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._scan()
 
@@ -160,7 +162,7 @@ class DataCache:
                 raise
             path.chmod(0o400)
             path.rename(self._directory / name)
-            self._kept[name] = Kept(size_bytes=size, sha256=sha256, sources={}, boot=self._boot)
+            self._kept[name] = CopyRecord(size_bytes=size, sha256=sha256, sources={}, boot=self._boot)
         self._remember(name, url, version)
         return name
 
@@ -208,7 +210,7 @@ class DataCache:
     # ---- files ----
 
     def _scan(self) -> None:
-        """Learn what earlier agents left. A copy without its `Kept`, and the other way round, is deleted."""
+        """Learn what earlier agents left. A copy without its `CopyRecord`, and the other way round, is deleted."""
         names = set(os.listdir(self._directory))  # noqa: PTH208 -- names only, without a stat of each
         for name in sorted(names):
             path = self._directory / name
@@ -218,7 +220,7 @@ class DataCache:
                 continue
             content = read_bounded(self._about(name), KEPT_BYTES_MAX)
             try:
-                kept = msgspec.json.decode(content or b"", type=Kept)
+                kept = msgspec.json.decode(content or b"", type=CopyRecord)
             except UNDECODABLE:
                 kept = None
             if kept is None or path.stat().st_size != kept.size_bytes:
@@ -252,15 +254,15 @@ class DataCache:
         self._delete([name])
         return False
 
-    def _entries(self) -> list[Entry]:
-        entries: list[Entry] = []
+    def _entries(self) -> list[CachedCopy]:
+        entries: list[CachedCopy] = []
         for name, kept in list(self._kept.items()):
             try:
                 is_pinned = (self._directory / name).stat().st_nlink > 1
             except FileNotFoundError:
                 self._forget(name)
                 continue
-            entries.append(Entry(name, kept.size_bytes, self._used_us.get(name, 0), is_pinned))
+            entries.append(CachedCopy(name, kept.size_bytes, self._used_us.get(name, 0), is_pinned))
         return entries
 
     def _remember(self, name: str, url: str, version: str) -> None:
@@ -288,7 +290,7 @@ class DataCache:
             self._forget(name)
 
     def _unlink(self, name: str) -> None:
-        """The copy first: a `Kept` without a copy is deleted at the next start."""
+        """The copy first: a `CopyRecord` without a copy is deleted at the next start."""
         for path in (self._directory / name, self._about(name), self._directory / f".{name}.sha256"):
             path.unlink(missing_ok=True)
 

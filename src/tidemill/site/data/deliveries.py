@@ -1,10 +1,8 @@
-"""Deliveries that the server ordered: merge steps first, then files; lost parts are run again. And logs."""
+"""Deliveries that the server ordered: merge steps first, then files; lost parts are run again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from pathlib import Path
+from concurrent.futures import Future
 
 import msgspec
 
@@ -16,19 +14,17 @@ from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.outputs import DamagedError, Deliverer, Delivery, check_complete
-from tidemill.site.data.payload_logs import find_log
-from tidemill.site.state import state as s
-from tidemill.site.state.log import SiteLog
+from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery, check_complete
+from tidemill.site.state import site_state as s
+from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
-from tidemill.wire.api import FetchLogOrder, OutputRow
+from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
 UNDER_WAY_MAX = 64
 TRIES_MAX = 5
 REPAIRS_MAX = 3
 PAUSE_S = 2.0
-FETCHES_MAX = 8
 _log = Log("deliveries")
 
 
@@ -42,25 +38,19 @@ class _Try(msgspec.Struct):
 
 
 class Deliveries:
-    """What is being delivered and fetched by the helper threads."""
+    """What the helper threads deliver."""
 
-    def __init__(
-        self, log: SiteLog, preparer: Preparer, deliverer: Deliverer, *, fleets: Path, hands: Executor
-    ) -> None:
-        self._log = log
+    def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
+        self._log = site.log
+        self._executor = site.executor
         self._preparer = preparer
         self._deliverer = deliverer
-        self._fleets = fleets
-        self._hands = hands
         self._tries: dict[int, _Try] = {}
-        self._fetching: dict[int, Future[s.Fetched]] = {}
 
     def step(self) -> bool:
         """Start and finish what is due; whether anything changed."""
         state = self._log.pool.state
-        changed = self._fetch()
-        if not state.deliveries and not self._tries:
-            return changed
+        changed = False
         for job in [job for job in self._tries if job not in state.deliveries]:
             del self._tries[job]
         now = clock.monotonic_s()
@@ -85,8 +75,8 @@ class Deliveries:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is at work for us."""
-        return bool(self._fetching) or any(each.future is not None for each in self._tries.values())
+        """Whether a thread is at work."""
+        return any(each.future is not None for each in self._tries.values())
 
     def standing(self) -> list[tuple[int, int, bool]]:
         """Jobs whose outputs are to be delivered, how often that has failed, and whether they are on their way."""
@@ -117,13 +107,13 @@ class Deliveries:
             return 0
         delivery = self._delivery(job, outputs, merged)
         attempt = self._tries.setdefault(job_id, _Try())
-        attempt.future = self._hands.submit(self._deliverer.deliver, delivery)
+        attempt.future = self._executor.submit(self._deliverer.deliver, delivery)
         return 1
 
     def _delivery(
-        self, job: s.Job, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
-    ) -> Delivery:
-        return Delivery(
+        self, job: s.SiteJob, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
+    ) -> OutputDelivery:
+        return OutputDelivery(
             job=job.id,
             campaign=job.campaign,
             seed_base=job.seed_base,
@@ -135,7 +125,7 @@ class Deliveries:
             done=self._log.pool.state.deliveries[job.id],
         )
 
-    def _merged(self, job: s.Job, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
+    def _merged(self, job: s.SiteJob, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
         """What the merge steps have made; None while one runs. Adds the steps that are missing."""
         merged: dict[str, tuple[str, OutputRef]] = {}
         is_waiting = False
@@ -165,7 +155,7 @@ class Deliveries:
                 merged[output.name] = (part.fleet, ref)
         return None if is_waiting else merged
 
-    def _add_step(self, job: s.Job, step_id: int, output: Output) -> None:
+    def _add_step(self, job: s.SiteJob, step_id: int, output: Output) -> None:
         spec = JobSpec(app=output.merge, name=f"merge-{output.name}", events=1, retries=job.spec.retries)
         self._log.apply(s.StepAdded(job=step_id, campaign=job.campaign, spec=spec))
         _log.info("merge.started", job=job.id, output=output.name, app=output.merge)
@@ -188,7 +178,7 @@ class Deliveries:
             known = error.failure if isinstance(error, TransferError) else None
             self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""), known)
         else:
-            self._log.apply(s.Delivered(job=job_id, outputs=outputs, evidence=None))
+            self._log.apply(s.OutputsDelivered(job=job_id, outputs=outputs, evidence=None))
 
     def _damaged(self, job_id: int, error: DamagedError) -> None:
         job = self._log.pool.state.jobs.get(job_id)
@@ -201,25 +191,8 @@ class Deliveries:
     def _fail(self, job_id: int, message: str, failure: FailureClass | None = None) -> None:
         _log.error("delivery.failed", job=job_id, reason=message)
         evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
-        self._log.apply(s.Delivered(job=job_id, outputs=[], evidence=evidence))
-
-    def _fetch(self) -> bool:
-        changed = False
-        for request, future in list(self._fetching.items()):
-            if future.done():
-                del self._fetching[request]
-                self._log.apply(future.result())
-                changed = True
-        state = self._log.pool.state
-        for order in state.fetches[:FETCHES_MAX]:
-            if order.request not in self._fetching:
-                self._fetching[order.request] = self._hands.submit(self._finder(order))
-        return changed
-
-    def _finder(self, order: FetchLogOrder) -> Callable[[], s.Fetched]:
-        fleets = [self._fleets / name for name in reversed(self._log.pool.state.fleets)]
-        return lambda: find_log(order, fleets)
+        self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
 
 
-def _has(part: s.Part, output: str) -> bool:
+def _has(part: s.KeptPart, output: str) -> bool:
     return any(ref.name == output for ref in part.outputs)

@@ -1,7 +1,7 @@
 """Moves of remote files: what is wanted, what may start now, what came of it. Nothing here waits.
 
-Whoever wants a file asks again until there is an outcome. Moves run in threads of this process (`Here`), or in one on
-a data-transfer node (`apart`). How many of them run is bounded in all and for each endpoint.
+A caller that wants a file asks again until there is an outcome. Moves run in threads of this process (`LocalMoves`), or
+in one on a data-transfer node (`transfer_node`). How many run is bounded in all and for each endpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TELL_S = 1.0
 _log = Log("moving")
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A move to make. `path`: of the site's file, in the site directory's stage. `expect`: algorithm -> checksum.
     `version`: of the copy that the site has; the same at the source = nothing is moved. `before`: SHA-256 that a file
     there may have. `known`: checksums that were made with the site's file."""
@@ -51,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     known: dict[str, str] = {}
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an order. `moved` None = nothing was: the copy is still good, or an error says why not."""
 
     id: str
@@ -77,7 +77,7 @@ class UnderWay(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class Counts(msgspec.Struct):
+class MoveCounts(msgspec.Struct):
     """Of moves that ended, since the start of the process."""
 
     done: int = 0
@@ -93,13 +93,13 @@ class MovesPendingError(PendingError):
         self.awaits = tuple(awaits)
 
 
-class Moving(Protocol):
+class Moves(Protocol):
     """Where moves are made."""
 
-    def want(self, order: Order) -> None:
+    def want(self, order: MoveOrder) -> None:
         """Have this made; an order with the same id that is known already counts as this one."""
 
-    def take(self, order_id: str) -> Outcome | None:
+    def take(self, order_id: str) -> MoveOutcome | None:
         """The outcome, once; None while there is none."""
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
@@ -110,7 +110,7 @@ class Moving(Protocol):
         """Whether anything is on its way."""
 
     @property
-    def counts(self) -> dict[Direction, Counts]:
+    def counts(self) -> dict[Direction, MoveCounts]:
         """What was made so far."""
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def order_id(direction: Direction, url: str, *more: object) -> str:
     return f"{direction}-" + hashlib.sha256(repr((url, *more)).encode()).hexdigest()[:24]
 
 
-class Here:
+class LocalMoves:
     """Moves in threads of this process."""
 
     def __init__(self, config: SiteConfig, progress: Path | None = None) -> None:
@@ -154,18 +154,18 @@ class Here:
         self._limits = {endpoint.url: endpoint.transfers_max for endpoint in config.endpoints}
         self._threads = ThreadPoolExecutor(2 * config.transfer.transfers_max, thread_name_prefix="moves")
         self._lock = threading.Lock()
-        self._orders: dict[str, tuple[Order, str]] = {}  #: waiting or running, with their endpoints
+        self._orders: dict[str, tuple[MoveOrder, str]] = {}  #: waiting or running, with their endpoints
         self._running: dict[str, Watch] = {}
         self._here: set[str] = set()  #: running ones whose bytes have come: only their digest is made
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, MoveOutcome] = {}
         self._ended_s: dict[str, float] = {}
         self._is_closed = False
         self._progress = progress  #: where moves under way are told
         self._next_told_s = 0.0
-        self.counts = {direction: Counts() for direction in Direction}
+        self.counts = {direction: MoveCounts() for direction in Direction}
 
-    def want(self, order: Order) -> None:
-        """See `Moving`."""
+    def want(self, order: MoveOrder) -> None:
+        """Have the move made; an order with a known id is not made twice."""
         try:
             place = permit(order.url, self._config.endpoints, order.direction)
         except TransferError as error:
@@ -177,18 +177,18 @@ class Here:
                 self._orders[order.id] = (order, place.endpoint.url)
                 self._start()
 
-    def take(self, order_id: str) -> Outcome | None:
-        """See `Moving`."""
+    def take(self, order_id: str) -> MoveOutcome | None:
+        """The outcome, once; None while there is none."""
         with self._lock:
             return self._outcomes.pop(order_id, None)
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
-        """See `Moving`."""
+        """Whether none of these is still on its way."""
         return not any(each in self._orders for each in order_ids)
 
     @property
     def is_busy(self) -> bool:
-        """See `Moving`."""
+        """Whether any move is on its way."""
         return bool(self._orders)
 
     def known(self) -> set[str]:
@@ -206,7 +206,7 @@ class Here:
                 self._outcomes.pop(order_id, None)
 
     def close(self) -> None:
-        """See `Moving`."""
+        """Start nothing more, end what runs."""
         with self._lock:
             self._is_closed = True
             for order_id in [each for each in self._orders if each not in self._running]:
@@ -251,7 +251,7 @@ class Here:
             watch = self._running[name] = self._mover.watch()
             self._threads.submit(self._run, self._orders[name][0], watch)
 
-    def _run(self, order: Order, watch: Watch) -> None:
+    def _run(self, order: MoveOrder, watch: Watch) -> None:
         outcome = _failed(order, SiteError(f"moving `{order.id}` met a bug: see the log"))
         watch.told = lambda _: self._tell()
         try:
@@ -262,14 +262,14 @@ class Here:
             self._end(order, outcome)
             self._tell(at_once=not self.is_busy)
 
-    def _has_come(self, order: Order) -> None:
+    def _has_come(self, order: MoveOrder) -> None:
         """The bytes are here: the next move from there may start."""
         with self._lock:
             self._here.add(order.id)
             if not self._is_closed:
                 self._start()
 
-    def _end(self, order: Order, outcome: Outcome) -> None:
+    def _end(self, order: MoveOrder, outcome: MoveOutcome) -> None:
         counts = self.counts[order.direction]
         with self._lock:
             counts.failed += bool(outcome.error)
@@ -297,7 +297,9 @@ class Here:
             del self._ended_s[oldest]
 
 
-def make(mover: Mover, order: Order, watch: Watch, has_come: Callable[[], None] = lambda: None) -> Outcome:
+def make(
+    mover: Mover, order: MoveOrder, watch: Watch, has_come: Callable[[], None] = lambda: None
+) -> MoveOutcome:
     """Do what an order says; errors of the world become outcomes. `has_come` is called when nothing is left to be done
     but the digest of a file that came."""
     shown = order.url.partition("?")[0]
@@ -309,7 +311,7 @@ def make(mover: Mover, order: Order, watch: Watch, has_come: Callable[[], None] 
         else:
             version = mover.look(order.url, watch).version
             if version == order.version:
-                return Outcome(id=order.id, version=version)
+                return MoveOutcome(id=order.id, version=version)
             path.unlink(missing_ok=True)  # of an agent that died before it took it over
             moved = mover.get(order.url, path, watch, expect=order.expect)
             has_come()
@@ -327,11 +329,11 @@ def make(mover: Mover, order: Order, watch: Watch, has_come: Callable[[], None] 
         tries=moved.tries,
         checked=moved.checked,
     )
-    return Outcome(id=order.id, version=version, moved=moved)
+    return MoveOutcome(id=order.id, version=version, moved=moved)
 
 
-def _failed(order: Order, error: TidemillError) -> Outcome:
-    return Outcome(
+def _failed(order: MoveOrder, error: TidemillError) -> MoveOutcome:
+    return MoveOutcome(
         id=order.id,
         error=error.message,
         hint=error.hint,

@@ -4,7 +4,7 @@
     concat   the parts' bytes in event order
     merge    the file that the merge step made
 
-An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moving`), bundles as one file.
+An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moves`), bundles as one file.
 Beside local ones stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums,
 seeds and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper
 threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is called again.
@@ -28,7 +28,7 @@ from tidemill.node.bundle import TarWriter, read_chunks
 from tidemill.node.files import read_bounded, sync_directory, write_durable
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.remote_outputs import Departures
-from tidemill.site.state.state import Part
+from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
 from tidemill.transfer.file import Roots, local_path
 from tidemill.wire.api import OutputRow
@@ -39,7 +39,7 @@ MANIFEST_BYTES_MAX = 1 << 30
 LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """What a thread needs to deliver a job. `parts`: by event; `merged`: output -> the part its merge step made."""
 
     job: int
@@ -48,12 +48,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     app_digest: str
     outputs: list[Output]
-    parts: list[Part]
+    parts: list[KeptPart]
     merged: dict[str, tuple[str, OutputRef]]
     done: str
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
     """Events `first..first+count-1` in a delivered file; `seed` is the first one's."""
 
     first: int
@@ -71,7 +71,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     size_bytes: int
     sha256: str
-    members: list[Member]
+    members: list[OutputMember]
 
 
 class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Deliverer:
                 hint="it may hold `{campaign}`, `{job}`, `{name}` and `{output}`",
             ) from error
 
-    def deliver(self, delivery: Delivery) -> list[OutputRow]:
+    def deliver(self, delivery: OutputDelivery) -> list[OutputRow]:
         """Put all outputs of a job in place; repeating it changes nothing.
 
         Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written.
@@ -159,7 +159,7 @@ class Deliverer:
         """Whether all of these moves have an outcome."""
         return self._departures is None or self._departures.is_done(awaits)
 
-    def _send(self, delivery: Delivery) -> dict[str, OutputRow]:
+    def _send(self, delivery: OutputDelivery) -> dict[str, OutputRow]:
         """Have all outputs that go to remote places there. Raises MovesPendingError while they are on their way."""
         rows: dict[str, OutputRow] = {}
         awaits: list[str] = []
@@ -190,14 +190,14 @@ class Deliverer:
             raise MovesPendingError(awaits)
         return rows
 
-    def _remote(self, delivery: Delivery, output: Output, place: str, *, is_tar: bool) -> str:
+    def _remote(self, delivery: OutputDelivery, output: Output, place: str, *, is_tar: bool) -> str:
         """The URL that an output gets. A place that ends with `/`, or is the job's `output_dir`, is a directory."""
         if output.url is not None and not output.url.endswith("/"):
             return output.url
         name = self._named(delivery, output, is_tar=is_tar)
         return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
-    def _build(self, delivery: Delivery, output: Output) -> tuple[Path, Path, File] | None:
+    def _build(self, delivery: OutputDelivery, output: Output) -> tuple[Path, Path, File] | None:
         """Write an output under a temporary name; None where no event left one."""
         refs = list(_refs(delivery, output.name))
         merged = delivery.merged.get(output.name)
@@ -215,7 +215,7 @@ class Deliverer:
             raise
         size, digest = _measure(temporary)
         members = [
-            Member(
+            OutputMember(
                 first=part.first,
                 count=part.count,
                 seed=seed(delivery.seed_base, part.first),
@@ -237,7 +237,7 @@ class Deliverer:
     def _write(
         self,
         path: Path,
-        delivery: Delivery,
+        delivery: OutputDelivery,
         output: Output,
         *,
         merged: tuple[str, OutputRef] | None,
@@ -251,7 +251,7 @@ class Deliverer:
         else:
             self._write_joined(path, refs, None)
 
-    def _write_joined(self, path: Path, refs: list[tuple[Part, OutputRef]], fleet: str | None) -> None:
+    def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
         path.unlink(missing_ok=True)  # of an agent that died, or a link that somebody left
         with path.open("xb") as file:  # never through a link
             for part, ref in refs:
@@ -260,7 +260,7 @@ class Deliverer:
             file.flush()
             os.fsync(file.fileno())
 
-    def _write_tar(self, path: Path, output: Output, refs: list[tuple[Part, OutputRef]]) -> None:
+    def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> None:
         archive = TarWriter(path)
         try:
             for part, ref in refs:
@@ -273,7 +273,7 @@ class Deliverer:
             raise
         archive.close()
 
-    def _target(self, delivery: Delivery, output: Output, *, is_tar: bool) -> Path:
+    def _target(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> Path:
         name = self._named(delivery, output, is_tar=is_tar)
         if output.url is not None:
             path = local_path(output.url)
@@ -281,7 +281,7 @@ class Deliverer:
         directory = delivery.spec.output_dir
         return self._confine((self._base if directory is None else local_path(directory)) / name)
 
-    def _named(self, delivery: Delivery, output: Output, *, is_tar: bool) -> str:
+    def _named(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> str:
         """The name that an output has in a directory."""
         ending = (
             ".tar" if is_tar else "".join(Path(output.path.replace("{", "").replace("}", "")).suffixes[-2:])
@@ -311,7 +311,9 @@ class Deliverer:
         except OSError as error:
             raise SiteError(f"failed to make `{path}`: {error.strerror}", transient=False) from error
 
-    def _claim(self, delivery: Delivery, made: list[tuple[Path, Path, File]]) -> dict[Path, set[str | None]]:
+    def _claim(
+        self, delivery: OutputDelivery, made: list[tuple[Path, Path, File]]
+    ) -> dict[Path, set[str | None]]:
         """Write the manifests, after a look that nothing foreign stands where the files go.
 
         Returns the checksums that each file may have now: its own, and that of our earlier delivery.
@@ -351,7 +353,7 @@ def _no_name(path: Path) -> SiteError:
     return SiteError(f"`{path}` names no file", hint="name a file, or a directory with a `/` behind it")
 
 
-def check_complete(delivery: Delivery) -> None:
+def check_complete(delivery: OutputDelivery) -> None:
     """Raise DamagedError for the first events of `done` that no kept part covers."""
     kept = IntervalSet((part.first, part.first + part.count) for part in delivery.parts)
     for first, end in IntervalSet.parse(delivery.done):
@@ -359,21 +361,21 @@ def check_complete(delivery: Delivery) -> None:
             raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
 
 
-def _refs(delivery: Delivery, name: str) -> Iterator[tuple[Part, OutputRef]]:
+def _refs(delivery: OutputDelivery, name: str) -> Iterator[tuple[KeptPart, OutputRef]]:
     for part in delivery.parts:
         for ref in part.outputs:
             if ref.name == name:
                 yield part, ref
 
 
-def _verified(bundle: Path, part: Part, ref: OutputRef) -> Iterator[bytes]:
+def _verified(bundle: Path, part: KeptPart, ref: OutputRef) -> Iterator[bytes]:
     try:
         yield from read_chunks(bundle, ref)
     except (ProtocolError, SiteError) as error:
         raise DamagedError(error.message, part.first, part.count) from error
 
 
-def _member_name(output: Output, part: Part) -> str:
+def _member_name(output: Output, part: KeptPart) -> str:
     plain = Path(output.path.replace("{", "").replace("}", "")).name
     stem, dot, suffix = plain.partition(".")
     last = part.first + part.count - 1

@@ -1,21 +1,48 @@
-"""Stdout and stderr of a payload, found in the bundles of the site's fleets."""
+"""Stdout and stderr of payloads that the server asks for, found in the bundles of the site's fleets."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
-from tidemill.site.state.state import Fetched
+from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.site_state import LogFetched
 from tidemill.wire.api import FetchLogOrder
 from tidemill.wire.node import IndexEntry
 
 LOG_BYTES_MAX = 1 << 20
+FETCHES_MAX = 8
 _log = Log("logs")
 
 
-def find_log(order: FetchLogOrder, fleets: list[Path]) -> Fetched:
+class LogFetches:
+    """Logs that helper threads look for."""
+
+    def __init__(self, site: ServedSite) -> None:
+        self._site = site
+        self._under_way: dict[int, Future[LogFetched]] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is at work."""
+        return bool(self._under_way)
+
+    def step(self) -> bool:
+        """Note the logs that were found, look for others; whether anything was found."""
+        done = [request for request, future in self._under_way.items() if future.done()]
+        for request in done:
+            self._site.log.apply(self._under_way.pop(request).result())
+        for order in self._site.state.fetches[:FETCHES_MAX]:
+            if order.request not in self._under_way:
+                fleets = [self._site.fleets_dir / name for name in reversed(self._site.state.fleets)]
+                self._under_way[order.request] = self._site.executor.submit(find_log, order, fleets)
+        return bool(done)
+
+
+def find_log(order: FetchLogOrder, fleets: list[Path]) -> LogFetched:
     """The newest log of the payload that ran the event (of the job, where no event is named). Reads whole indexes."""
     found: dict[str, tuple[Path, IndexEntry]] = {}
     for fleet in fleets:  # newest first
@@ -26,7 +53,7 @@ def find_log(order: FetchLogOrder, fleets: list[Path]) -> Fetched:
         if found:
             break
     texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
-    return Fetched(
+    return LogFetched(
         request=order.request,
         found=bool(texts),
         stdout=texts.get("stdout", ""),

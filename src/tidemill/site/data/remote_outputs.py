@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.node.files import read_bounded, write_durable
-from tidemill.site.data.moves import Moving, Order, order_id
+from tidemill.site.data.moves import MoveOrder, Moves, order_id
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.mover import Moved
@@ -40,7 +40,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 class Departures:
     """Outputs on their way to remote places. Works in the agent's helper threads."""
 
-    def __init__(self, directory: Path, moving: Moving) -> None:
+    def __init__(self, directory: Path, moving: Moves) -> None:
         self._directory = directory
         self._moving = moving
 
@@ -92,7 +92,7 @@ class Departures:
         known = {"sha256": ready.sha256} | ({"adler32": ready.adler32} if ready.adler32 else {})
         before = ready.before or None
         self._moving.want(
-            Order(id=wanted, direction=Direction.OUT, url=url, path=str(path), before=before, known=known)
+            MoveOrder(id=wanted, direction=Direction.OUT, url=url, path=str(path), before=before, known=known)
         )
         awaits.append(wanted)
         return None

@@ -1,8 +1,8 @@
 """Inputs of jobs, copied into `SITE/stage` before their events are granted.
 
-    SITE/stage/files/NAME     one copy of each content, whoever needs it (see `datacache`)
+    SITE/stage/files/NAME     one copy of each content, whoever needs it (see `cache`)
     SITE/stage/files/.NAME.sha256  the digest of a large one, by which nodes exchange it
-    SITE/stage/files/in-*     a remote file on its way (see `moving`)
+    SITE/stage/files/in-*     a remote file on its way (see `moves`)
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
     SITE/stage/JOB/.NAME.sha256  its copy's digest (hard link)
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
@@ -29,9 +29,9 @@ from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.node.bundle import copy_member
 from tidemill.node.files import sync_directory, write_durable
-from tidemill.site.data.cache import DataCache, Limits
-from tidemill.site.data.moves import MovesPendingError, Moving, Order, order_id
-from tidemill.site.state.state import Part
+from tidemill.site.data.cache import CacheLimits, DataCache
+from tidemill.site.data.moves import MoveOrder, Moves, MovesPendingError, order_id
+from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.file import FileTransfer, Roots, is_location, local_path
@@ -64,12 +64,12 @@ class Stage:
     """The stage of one site. Thread-safe. `moving`: who brings remote files; None = nobody."""
 
     def __init__(
-        self, directory: Path, config: SiteConfig, roots: Roots, moving: Moving | None = None
+        self, directory: Path, config: SiteConfig, roots: Roots, moving: Moves | None = None
     ) -> None:
         self._directory = directory
         self._files = directory / "files"
         idle_bytes = config.transfer.cache_bytes_max
-        limits = Limits(
+        limits = CacheLimits(
             config.stage_bytes_max,
             config.stage_bytes_max // 2 if idle_bytes is None else idle_bytes,
             config.transfer.cache_age_s,
@@ -157,7 +157,7 @@ class Stage:
         finally:
             self._lock.release()
 
-    def stage_parts(self, job: int, parts: list[Part], output: str, fleets: Path) -> list[InputDef]:
+    def stage_parts(self, job: int, parts: list[KeptPart], output: str, fleets: Path) -> list[InputDef]:
         """The kept parts of an output as inputs `part-000000`, ... of a merge step, in event order, verified."""
         directory = self._directory / str(job)
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -285,7 +285,7 @@ class Stage:
         if version is not None and self.cache.find(url, version, sha256) is None:
             version = None
         self._moving.want(
-            Order(
+            MoveOrder(
                 id=wanted,
                 direction=Direction.IN,
                 url=url,
@@ -306,12 +306,6 @@ class Stage:
         if told != copy.name and not _digest_file(copy).exists():
             write_durable(_digest_file(copy), told.encode())
         _digest(copy)
-
-
-def of_data(stage: Stage, moving: Moving) -> DataFigures:
-    """The figures of a site's data now. One stat for each copy."""
-    counts = [(way.value, each.done, each.failed, each.bytes) for way, each in moving.counts.items()]
-    return stage.figures(counts)
 
 
 def _definition(

@@ -25,7 +25,8 @@ from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
 from tidemill.site.fleet.mailbox import Mailbox, adopt
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
+from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import FORMAT, End, Grant, JobDef, Manifest, Program, Record, Settings
 
 BATCH_COMMANDS = [
@@ -73,7 +74,7 @@ _log = Log("fleets")
 class OpenFleet:
     """A fleet directory with its journal, its lead's process and what its lead was told."""
 
-    def __init__(self, record: s.Fleet, fleet: Fleet, binary: Path) -> None:
+    def __init__(self, record: s.SiteFleet, fleet: Fleet, binary: Path) -> None:
         self.record = record
         self.fleet = fleet
         self.programs: set[int] = set()
@@ -134,7 +135,16 @@ class Fleets:
             except ConfigError as error:
                 _log.warning("fleet.absent", fleet=record.name, reason=error.message)
 
-    def create(self, record: s.Fleet) -> OpenFleet:
+    def open_new(self, log: SiteLog, check: Callable[[], None], *, width: int = 0) -> OpenFleet:
+        """A fleet for new work of this epoch, durable in the log before its directory is made. Raises SiteError."""
+        state = log.pool.state
+        name = f"e{state.epoch}-{state.next_fleet}"
+        log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us(), width=width))
+        log.commit()
+        check()
+        return self.create(state.fleets[name])
+
+    def create(self, record: s.SiteFleet) -> OpenFleet:
         """Make the directory of a fleet that the log knows already. Raises SiteError."""
         config = self._config
         manifest = Manifest(

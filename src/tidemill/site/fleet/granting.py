@@ -14,12 +14,13 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind, rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site.applications.checksums import PendingError
+from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.staging import Stage
-from tidemill.site.fleet.capacity import event_s
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
-from tidemill.site.state import state as s
+from tidemill.site.fleet.workload import event_s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.contract import TransferError
 from tidemill.wire.node import End, Grant, InputDef, JobDef, Program
@@ -32,7 +33,7 @@ STAGE_TRIES_MAX = 3
 _log = Log("granting")
 
 
-class Work(msgspec.Struct):
+class UnwrittenWork(msgspec.Struct):
     """One work file to be written, after its entry in the log is durable."""
 
     fleet: OpenFleet
@@ -56,24 +57,24 @@ class Granting:
     """What was prepared for the jobs in the backlog. Everything here can be made anew after a restart."""
 
     def __init__(
-        self, log: SiteLog, preparer: Preparer, stage: Stage, fleets: Fleets, hands: Executor
+        self, log: SiteLog, preparer: Preparer, stage: Stage, fleets: Fleets, executor: Executor
     ) -> None:
         self._log = log
         self._preparer = preparer
         self._stage = stage
         self._fleets = fleets
-        self._hands = hands
+        self._executor = executor
         self._staging: dict[int, _Staging] = {}
         self._defined: dict[int, tuple[Program, JobDef]] = {}
         self._hiccup = ""  #: that was told last
-        self.unwritten: list[Work] = []
+        self.unwritten: list[UnwrittenWork] = []
 
-    def plan(self, fleet: OpenFleet) -> bool:
+    def plan(self, fleet: OpenFleet, launching: Launching) -> bool:
         """Note grants of what is ready in the log; `write` hands them out. Whether there was anything. A fleet for
-        payloads that span nodes gets those of its width, another one all others."""
+        payloads that span nodes gets those of its width, started as `launching` says, another one all others."""
         pool, width = self._log.pool, fleet.record.width
-        backlog = pool.tally.wide.setdefault(width, {}) if width else pool.tally.backlog
-        self._preparer.begin()
+        backlog = pool.settlement.wide.setdefault(width, {}) if width else pool.settlement.backlog
+        self._preparer.begin(launching)
         grants: list[Grant] = []
         programs: dict[int, Program] = {}
         jobs: dict[int, JobDef] = {}
@@ -181,9 +182,9 @@ class Granting:
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
     ) -> None:
         self._log.apply(entry)
-        self.unwritten.append(Work(fleet, entry, programs, jobs))
+        self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs))
 
-    def _define(self, job: s.Job) -> tuple[Program, JobDef] | None:
+    def _define(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
         """The job's program and definition; None while inputs or digests are on their way, or a file system does not
         tell. Raises JobError."""
         try:
@@ -196,7 +197,7 @@ class Granting:
                 _log.warning("application.unread", job=job.id, reason=error.message, hint=error.hint)
             return None
 
-    def _prepare(self, job: s.Job) -> tuple[Program, JobDef] | None:
+    def _prepare(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
         self._preparer.check_owner(job)
         rate = self._log.pool.state.rates.get(rate_key(job.spec.app or "", job.spec.resources.width))
         program = self._preparer.program(job.spec, event_s(rate.wall_s, rate.events) if rate else None)
@@ -217,7 +218,7 @@ class Granting:
             self._defined[job.id] = defined
         return defined
 
-    def _have_inputs(self, job: s.Job) -> bool:
+    def _have_inputs(self, job: s.SiteJob) -> bool:
         """Whether the first events that are ready are staged; has a thread stage them if not."""
         staging = self._staging.get(job.id)
         if staging is None:
@@ -237,7 +238,7 @@ class Granting:
         staging.under_way = self._start(job, staging.events)
         return False
 
-    def _take(self, job: s.Job, staging: _Staging) -> None:
+    def _take(self, job: s.SiteJob, staging: _Staging) -> None:
         done, staging.under_way = staging.under_way, None
         assert done is not None
         try:
@@ -254,7 +255,7 @@ class Granting:
         for first, end in staging.events:
             staging.staged.add(first, end)
 
-    def _next_events(self, job: s.Job) -> list[tuple[int, int]]:
+    def _next_events(self, job: s.SiteJob) -> list[tuple[int, int]]:
         if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
             return [(0, max(1, job.spec.events))]
         events: list[tuple[int, int]] = []
@@ -267,16 +268,18 @@ class Granting:
                 break
         return events
 
-    def _start(self, job: s.Job, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
+    def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
         if job.id < s.STEP_BASE:
-            return self._hands.submit(self._stage.stage, job.id, job.spec, events)
+            return self._executor.submit(self._stage.stage, job.id, job.spec, events)
         source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
         owner = self._log.pool.state.jobs[source]
         output = self._preparer.outputs(owner.spec)[index]
         parts = sorted(owner.parts, key=lambda part: part.first)
-        return self._hands.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
+        return self._executor.submit(
+            self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory
+        )
 
-    def _covered(self, job: s.Job, piece: s.Piece) -> int:
+    def _covered(self, job: s.SiteJob, piece: s.UndonePiece) -> int:
         """How many events of the piece, from its first, have their inputs."""
         staging = self._staging.get(job.id)
         if staging is None:
@@ -284,7 +287,7 @@ class Granting:
         inside = staging.staged.within(piece.first, piece.first + piece.count)
         return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
 
-    def _refuse(self, job: s.Job, failure: FailureClass, error: TidemillError) -> None:
+    def _refuse(self, job: s.SiteJob, failure: FailureClass, error: TidemillError) -> None:
         message = error.message + (f" ({error.hint})" if error.hint else "")
         _log.warning("job.refused", job=job.id, failure=failure.value, reason=message)
         kind = failure if not isinstance(error, JobError) else FailureClass.DISPATCH

@@ -8,18 +8,16 @@ it. Where there is no lead, every allocation keeps to the same small part, that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
-from tidemill.image.workingset import is_below
 from tidemill.log import Log
-from tidemill.model.application import Application
 from tidemill.node.fleet import Fleet, WorkOrder
-from tidemill.wire.node import IoArea, Noted, Program, Record
+from tidemill.wire.node import IoArea, Noted, Record
 
 SETTLE_S = 10.0
 """A lead reads work files every 0.5 s; what it has permitted until then counts for it over a window of 10 s."""
@@ -76,52 +74,6 @@ def parts(demands: Mapping[str, float], told: Mapping[str, Sequence[Told]], now_
         if more * fill > NEXT_TO_NOTHING:
             news[fleet] = before[fleet] + more * fill
     return news
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """What is known of one kind of a start's costs."""
-
-    rates: dict[str, float | None]  #: the budget of each area
-    traced: dict[str, int]
-    stated: dict[str, int]  #: in the application's file
-    default: int
-
-    def costs(self, covered: Collection[str]) -> dict[str, int]:
-        """Per area, without those where it costs nothing; `covered`: payloads see these out of images."""
-        costs: dict[str, int] = {}
-        for area, rate in self.rates.items():
-            traced = self.traced.get(area)
-            told = self.stated.get(area) if traced is None else traced
-            if told is None and not self.traced and not self.stated:
-                told = self.default
-            if rate is not None and told and area not in covered:
-                costs[area] = told
-        return costs
-
-
-def with_costs(program: Program, config: SiteConfig, app: Application) -> Program:
-    """The program with what its start costs each area with a budget, in operations and in bytes: as traced, else as its
-    application file says, else what the site assumes. What payloads see out of an image costs nothing. Programs that
-    cost nothing are not paced."""
-    shown = [area for use in program.images for area in use.areas]
-    covered = [
-        area.name
-        for area in config.io
-        if all(any(is_below(prefix, each) for each in shown) for prefix in area.prefixes)
-    ]
-    ops = _Told(
-        {area.name: area.ops_per_s for area in config.io},
-        program.start_ops,
-        app.start_ops,
-        config.start_ops_default,
-    )
-    read = _Told(
-        {area.name: area.bytes_per_s for area in config.io},
-        program.start_bytes,
-        app.start_bytes,
-        config.start_bytes_default,
-    )
-    return msgspec.structs.replace(program, start_ops=ops.costs(covered), start_bytes=read.costs(covered))
 
 
 class IoShares:

@@ -17,7 +17,7 @@ from tidemill.batch.run import start
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.node.fleet import Fleet
-from tidemill.site.state.identity import Identity
+from tidemill.site.state.epoch import Epoch
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 30.0
@@ -33,7 +33,7 @@ _log = Log("lead")
 class Serving(Protocol):
     """What serves a fleet's pilots."""
 
-    def keep(self, identity: Identity) -> None:
+    def keep(self, epoch: Epoch) -> None:
         """See to it that pilots are served. Raises SiteError."""
 
     def end(self) -> bool:
@@ -49,9 +49,9 @@ class NoLead:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    def keep(self, identity: Identity) -> None:
+    def keep(self, epoch: Epoch) -> None:
         """Tell the pilots that we live. Raises SiteError."""
-        self._fleet.beat(identity.epoch)
+        self._fleet.beat(epoch.number)
 
     def end(self) -> bool:
         """There is nothing to end."""
@@ -73,12 +73,12 @@ class Lead:
         self._next_s = 0.0
         self._closing_s: float | None = None
 
-    def keep(self, identity: Identity) -> None:
+    def keep(self, epoch: Epoch) -> None:
         """See to it that it lives, and that it knows that we do; start it again, slower each time, if it does not.
 
         Raises SiteError.
         """
-        self._fleet.beat(identity.epoch)
+        self._fleet.beat(epoch.number)
         if self.lives():
             return
         now = clock.monotonic_s()
@@ -91,7 +91,7 @@ class Lead:
         self._next_s = now + min(BACKOFF_FIRST_S * 2**self._tries, BACKOFF_MAX_S)
         self._tries = min(self._tries + 1, 20)
         self._started_s = now
-        identity.check()
+        epoch.check()
         directory = self._fleet.directory
         command = [str(self._binary), "lead", "--fleet", str(directory)]
         self._child = start(command, output=directory / "lead.log")

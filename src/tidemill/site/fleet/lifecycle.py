@@ -1,22 +1,29 @@
-"""The fleets of a site from day to day: read, given orders, kept under a lead, finished and removed.
+"""The fleets of a site from day to day: read, granted work, kept under a lead, finished and removed.
 
-The standing fleet takes new work of one node; fleets of earlier epochs are brought to their end. Chooses no work.
+The standing fleet takes new work of one node; fleets of earlier epochs are brought to their end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidemill import clock
+from tidemill.batch.contract import Submission
 from tidemill.errors import SiteError
 from tidemill.log import Log
+from tidemill.site.applications.launching import Launching
+from tidemill.site.applications.offers import Offers
+from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet, is_over, orders_of
 from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.wide import Wide
-from tidemill.site.state import state as s
-from tidemill.site.state.identity import Identity, SupersededError
-from tidemill.site.state.log import SiteLog
+from tidemill.site.fleet.workload import Workload
+from tidemill.site.state import site_state as s
+from tidemill.site.state.epoch import SupersededError
+from tidemill.site.state.served_site import ServedSite
 
+CLEAN_S = 5.0
 FLEET_RECORDS_MAX = 2_000_000
 """New work gets a new fleet after so many records: about 700 MB of journal."""
 
@@ -26,36 +33,39 @@ _log = Log("agent")
 Heard = Callable[[str, s.Read], None]
 
 
-class Tending:
-    """The fleets of one agent's epoch."""
+class Lifecycle:
+    """The fleets of one agent's epoch, the work that they are granted, and what of it is open."""
 
-    def __init__(
-        self, log: SiteLog, fleets: Fleets, granting: Granting, *, wide: Wide, identity: Identity
-    ) -> None:
-        self._log = log
-        self._fleets = fleets
-        self._granting = granting
-        self._wide = wide
-        self._identity = identity
+    def __init__(self, site: ServedSite, offers: Offers, stage: Stage, *, devices: dict[str, int]) -> None:
+        """`devices`: of a node."""
+        self._site = site
+        self._log = site.log
+        self._epoch = site.epoch
+        self.workload = Workload(site.log, offers.applications)
+        self._fleets = Fleets(site.fleets_dir, site.config, binary=site.binary, devices=devices)
+        self._fleets.adopt(site.state)
+        self.granting = Granting(site.log, offers.preparer, stage, self._fleets, site.executor)
+        self.wide = Wide(site.log, self._fleets, self.granting, estimate_s=self.workload.estimate_s)
         self._drained: set[str] = set()
         self._standing: OpenFleet | None = None
+        self._next_clean_s = 0.0
+
+    @property
+    def io(self) -> IoShares:
+        """What the fleets may do to shared file systems."""
+        return self._fleets.io
 
     @property
     def standing(self) -> str | None:
         """Name of the fleet that takes new work; None before there was any."""
         return self._standing.record.name if self._standing else None
 
-    def stand(self) -> OpenFleet:
+    def _stand(self) -> OpenFleet:
         """The fleet of this epoch for new work, made when it is first needed."""
         if self._standing is not None and self._standing.record.records > FLEET_RECORDS_MAX:
             self._standing = None  # it ends when its work is done; journals and bundles do not grow for ever
         if self._standing is None:
-            state = self._log.pool.state
-            name = f"e{state.epoch}-{state.next_fleet}"
-            self._log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us()))
-            self._log.commit()
-            self._identity.check()
-            self._standing = self._fleets.create(state.fleets[name])
+            self._standing = self._fleets.open_new(self._log, self._epoch.check)
         return self._standing
 
     # ---- what pilots tell ----
@@ -85,39 +95,59 @@ class Tending:
 
     def write(self) -> None:
         """Write the work files that are noted."""
-        if self._granting.unwritten:
-            self._identity.check()
+        if self.granting.unwritten:
+            self._epoch.check()
             try:
-                self._granting.write()
+                self.granting.write()
             except SiteError as error:
                 _log.error("work.unwritten", reason=error.message, hint=error.hint)
 
-    def drain(self) -> bool:
-        """The site is stopped: leads hand out nothing more, pilots leave; work to come gets another fleet. Whether
-        anything had to be told, or given back to the server."""
+    def grant(self, launching: Launching) -> bool:
+        """Note grants of what is ready, or drain the fleets of a stopped site; whether anything was noted. `launching`:
+        how payloads that span nodes are started now."""
+        if self._site.state.stop is not None:
+            return self._drain()
+        self._drained.clear()  # another stop drains them again
+        if self.granting.unwritten:
+            return False
+        changed = self.wide.grant(launching, self._epoch.check)
+        if not self._log.pool.settlement.backlog:
+            return changed
+        return self.granting.plan(self._stand(), launching) or changed
+
+    def first_work(self, submissions: list[Submission]) -> list[Submission]:
+        """Submissions with the work file that their pilots start with, where pilots read files."""
+        return self._fleets.first_work(self._site.state, submissions, self._epoch.check)
+
+    def forget(self, jobs: Iterable[int]) -> bool:
+        """Drop what was prepared for jobs that are over; whether there were any."""
+        known = list(jobs)
+        for job in known:
+            self.granting.forget(job)
+        return bool(known)
+
+    def _drain(self) -> bool:
+        """The site is stopped: leads hand out nothing more, pilots leave; later work gets another fleet. Whether
+        anything had to be ordered, or given back to the server."""
         self._standing = None
-        self._wide.forget_fleets()
+        self.wide.forget_fleets()
         told = False
         for opened in self._working():
             if opened.record.name not in self._drained:
                 self._drained.add(opened.record.name)
-                self._granting.drain(opened)
+                self.granting.drain(opened)
                 told = True
         return told or (not self._working() and self._give_back())
 
     def _give_back(self) -> bool:
         """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
-        tally, stop = self._log.pool.tally, self._log.pool.state.stop
-        backlogs = [tally.backlog, *tally.wide.values()]
+        settlement, stop = self._log.pool.settlement, self._log.pool.state.stop
+        backlogs = [settlement.backlog, *settlement.wide.values()]
         jobs = [job for backlog in backlogs for job in backlog if job < s.STEP_BASE]
         if jobs:
             reason = f"the site is stopped: {stop.reason if stop else ''}"
             self._log.apply(s.GaveBack(jobs=jobs, reason=reason))
         return bool(jobs)
-
-    def resume(self) -> None:
-        """The site is not stopped: another stop drains anew."""
-        self._drained.clear()
 
     # ---- their life ----
 
@@ -125,20 +155,20 @@ class Tending:
         """Keep leads alive, tell them what ended, finish fleets of earlier epochs. `heard` as for `read`."""
         changed = False
         for opened in self._working():
-            opened.fleet.beat(self._identity.epoch)
+            opened.fleet.beat(self._epoch.number)
             changed |= self._tend(opened, heard)
-        self._fleets.share_io(self._log.pool.state, self._identity.check)
+        self._fleets.share_io(self._log.pool.state, self._epoch.check)
         return changed
 
     def _tend(self, opened: OpenFleet, heard: Heard) -> bool:
         state, name = self._log.pool.state, opened.record.name
-        is_standing = opened is self._standing or self._wide.owns(opened)
+        is_standing = opened is self._standing or self.wide.owns(opened)
         over = is_over(state, name)
         close = not is_standing and (over or not opened.has_work)
         ended, ends, leave = orders_of(state, name, now_us=clock.now_us())
         if ended and opened.mailbox is not None:  # what they did comes before what they did not do
             self._take(opened, heard, hurry=True)
-        told = self._granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
+        told = self.granting.orders(opened, ended=ended, ends=ends, leave=leave, close=close)
         if told:
             self._log.commit()
             self.write()
@@ -150,8 +180,8 @@ class Tending:
 
     def _keep_lead(self, opened: OpenFleet) -> None:
         try:
-            opened.lead.keep(self._identity)
-            self._fleets.hand_out(opened, self._log.pool.state, self._identity.check)
+            opened.lead.keep(self._epoch)
+            self._fleets.hand_out(opened, self._log.pool.state, self._epoch.check)
         except SupersededError:
             raise
         except SiteError as error:
@@ -167,8 +197,17 @@ class Tending:
             _log.info("fleet.finished", fleet=opened.record.name)
         return True
 
-    def remove(self, keep_s: float) -> None:
-        """Remove the directories of fleets that were finished so long ago, and of which no output is needed."""
+    def clean(self, *, are_read: bool) -> None:
+        """Remove the directories of fleets that were finished `fleet_keep_s` ago, and of which no output is needed. Not
+        while bundles `are_read`."""
+        now_s = clock.monotonic_s()
+        if now_s < self._next_clean_s:
+            return
+        self._next_clean_s = now_s + CLEAN_S
+        if not are_read:
+            self._remove(self._site.config.fleet_keep_s)
+
+    def _remove(self, keep_s: float) -> None:
         state = self._log.pool.state
         limit_us = clock.now_us() - int(keep_s * 1e6)
         over = [
@@ -183,7 +222,7 @@ class Tending:
             if name not in needed:
                 self._log.apply(s.FleetRemoved(fleet=name))
                 self._log.commit()
-                self._identity.check()
+                self._epoch.check()
                 self._fleets.remove(name)
 
     def stop(self) -> None:

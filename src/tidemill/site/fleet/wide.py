@@ -12,15 +12,15 @@ from collections.abc import Callable, Container, Sequence
 
 import msgspec
 
-from tidemill import clock
 from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.model.job import rate_key
 from tidemill.model.machine import Queued, Running, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.fleet.capacity import event_s
+from tidemill.site.applications.launching import Launching
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
-from tidemill.site.state import state as s
+from tidemill.site.fleet.workload import event_s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import WideLoad
 
@@ -62,7 +62,7 @@ class WideBounds(msgspec.Struct, frozen=True, kw_only=True):
     node_s_left: float = math.inf
 
 
-class WideAsk(msgspec.Struct, frozen=True, kw_only=True):
+class WideRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for `count` allocations of exactly so many nodes."""
 
     nodes: int
@@ -74,7 +74,7 @@ class WidePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now; `waits_for` says in figures what holds back more."""
 
     cancel: list[str]
-    submit: list[WideAsk]
+    submit: list[WideRequest]
     waits_for: str = ""
 
 
@@ -96,7 +96,7 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         idle = [each for each in held if not each.is_waiting and not wanted.get(each.nodes)]
         cancel += [each.name for each in idle]
         used -= sum(each.nodes for each in idle)
-    submit: list[WideAsk] = []
+    submit: list[WideRequest] = []
     starts, left_s, waits_for = bounds.starts, bounds.node_s_left, ""
     for need in needs:
         missing = wanted.get(need.nodes, 0) - mine.get(need.nodes, 0)
@@ -111,7 +111,7 @@ def plan_wide(needs: Sequence[Need], held: Sequence[HeldWide], bounds: WideBound
         if missing > affordable and not count:
             waits_for = f"{need.nodes} nodes for {walltime_s:.0f} s: the grant does not allow that any more"
         if count:
-            submit.append(WideAsk(nodes=need.nodes, count=count, walltime_s=walltime_s))
+            submit.append(WideRequest(nodes=need.nodes, count=count, walltime_s=walltime_s))
             left_s -= count * need.nodes * walltime_s
             used += count * need.nodes
             starts -= count
@@ -178,11 +178,6 @@ class Wide:
         self._estimate_s = estimate_s
         self._standing: dict[int, OpenFleet] = {}
 
-    @property
-    def has_backlog(self) -> bool:
-        """Whether anything waits to be granted."""
-        return any(self._log.pool.tally.wide.values())
-
     def owns(self, fleet: OpenFleet) -> bool:
         """Whether the fleet takes new work of its width."""
         return self._standing.get(fleet.record.width) is fleet
@@ -191,13 +186,13 @@ class Wide:
         """Name of the fleet that takes new work of this width. There is one once anything was granted."""
         return self._standing[nodes].record.name
 
-    def grant(self, check: Callable[[], None]) -> bool:
+    def grant(self, launching: Launching, check: Callable[[], None]) -> bool:
         """Note grants of what is ready, each in its width's fleet; whether there was anything. `check` refuses where a
         newer agent serves the site."""
         changed = False
-        for nodes, backlog in self._log.pool.tally.wide.items():
+        for nodes, backlog in self._log.pool.settlement.wide.items():
             if backlog:
-                changed |= self._granting.plan(self._fleet(nodes, check))
+                changed |= self._granting.plan(self._fleet(nodes, check), launching)
         return changed
 
     def forget_fleets(self) -> None:
@@ -207,7 +202,7 @@ class Wide:
     def needs(self) -> list[Need]:
         """What is open, by width, in the order in which the widths came."""
         needs: dict[int, Need] = {}
-        for key, events in self._log.pool.tally.wide_load.items():
+        for key, events in self._log.pool.settlement.wide_load.items():
             nodes = key.width.nodes
             if events <= 0 or nodes not in self._standing:
                 continue
@@ -223,7 +218,7 @@ class Wide:
 
     def wanted_core_s(self, *, nodes: int, cores: int, walltime_s: float) -> float:
         """How much more to lease: what so many nodes of so many cores can do in one allocation's time."""
-        load = self._log.pool.tally.wide_load.items()
+        load = self._log.pool.settlement.wide_load.items()
         open_s = sum(events * self._event_s(key) * key.width.nodes for key, events in load if events > 0)
         missing_s = nodes * walltime_s - open_s
         return missing_s * cores if missing_s > nodes * walltime_s / 8 else 0.0
@@ -253,10 +248,5 @@ class Wide:
     def _fleet(self, nodes: int, check: Callable[[], None]) -> OpenFleet:
         known = self._standing.get(nodes)
         if known is None:
-            state = self._log.pool.state
-            name = f"e{state.epoch}-{state.next_fleet}"
-            self._log.apply(s.FleetOpened(fleet=name, at_us=clock.now_us(), width=nodes))
-            self._log.commit()
-            check()
-            known = self._standing[nodes] = self._fleets.create(state.fleets[name])
+            known = self._standing[nodes] = self._fleets.open_new(self._log, check, width=nodes)
         return known

@@ -1,4 +1,4 @@
-"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screen`.
+"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screening`.
 
 Refusals are told in the log, by at most `TOLD` lines in `TOLD_S` seconds, with how many more there were.
 """
@@ -6,14 +6,13 @@ Refusals are told in the log, by at most `TOLD` lines in `TOLD_S` seconds, with 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.log import Log
 from tidemill.site.link.screening import Pace, Screen, Screened, room_of
 from tidemill.site.staff.denials import Denials
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.wire.api import LeaseOrder, SyncReply
 
@@ -22,15 +21,15 @@ TOLD_S = 10.0
 _log = Log("intake")
 
 
-class Intake:
+class OrderIntake:
     """Takes orders over into the site's log, as far as they are legal, allowed, and not too many."""
 
-    def __init__(self, log: SiteLog, config: SiteConfig, site_dir: Path) -> None:
+    def __init__(self, log: SiteLog, config: SiteConfig, denials: Denials) -> None:
         self._log = log
         self._limits = config.limits
         self._leases_max = config.lease_ranges_max
         self._pace = Pace(config.limits.leases_per_min_max)
-        self.denials = Denials(site_dir, config.name, config.deny_submitters)
+        self._denials = denials
         self._is_first = True
         self._told = 0
         self._untold = 0
@@ -47,9 +46,9 @@ class Intake:
         """Take a reply over; whether it changed anything."""
         state = self._log.pool.state
         now_s = clock.monotonic_s()
-        tally = self._log.pool.tally
-        room = room_of(tally, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
-        screened = Screen(state, self._limits, room, self.denials.why).look(reply.orders)
+        settlement = self._log.pool.settlement
+        room = room_of(settlement, self._limits, leases_max=self._leases_max, paced=self._pace.left(now_s))
+        screened = Screen(state, self._limits, room, self._denials.why).look(reply.orders)
         self._pace.spend(sum(isinstance(order, LeaseOrder) for order in screened.orders))
         has_acked = bool(state.reports) and reply.acked >= state.reports[0].n
         if has_acked or screened.passed > state.have:
@@ -65,16 +64,16 @@ class Intake:
         self._tell(screened, now_s)
         return has_acked or bool(screened.orders)
 
-    def look(self) -> list[int]:
-        """See whom the staff deny now, and end their work; the jobs that it was."""
-        if not self.denials.look(clock.monotonic_s()) and not self._is_first:
+    def deny(self) -> list[int]:
+        """Check whom the staff deny now, and end their work; the jobs that were ended."""
+        if not self._denials.look(clock.monotonic_s()) and not self._is_first:
             return []
         first, self._is_first = self._is_first, False
         if not first:
-            _log.warning("denied.changed", submitters=self.denials.names(), problem=self.denials.problem)
+            _log.warning("denied.changed", submitters=self._denials.names(), problem=self._denials.problem)
         found: defaultdict[str, list[int]] = defaultdict(list)
         for job in self._log.pool.state.jobs.values():
-            why = self.denials.why(job.owner) if (job.open or job.grants) and job.id < s.STEP_BASE else None
+            why = self._denials.why(job.owner) if (job.open or job.grants) and job.id < s.STEP_BASE else None
             if why is not None:
                 found[why].append(job.id)
         for why, jobs in found.items():

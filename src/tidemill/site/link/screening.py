@@ -19,8 +19,8 @@ import msgspec
 from tidemill.config.limits import Limits
 from tidemill.model import legal
 from tidemill.model.job import EVENTS_MAX, JobSpec
-from tidemill.site.state import state as s
-from tidemill.site.state.settlement import Tally
+from tidemill.site.state import site_state as s
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
 
 NUMBER_MAX = 1 << 62
@@ -38,7 +38,6 @@ REPORTS_KEPT_MAX = 5 * api.REPORTS_MAX
 FETCHES_MAX = 64
 """Logs that may be asked for at the same time, those included that were answered and not acknowledged."""
 
-DROPPED_TOLD = 3
 _PIECE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?")
 _encode = msgspec.json.encode
 Deny = Callable[[str], str | None]
@@ -58,7 +57,7 @@ class Screened(NamedTuple):
     full: str = ""
 
 
-class Room(NamedTuple):
+class IntakeRoom(NamedTuple):
     """What may be added now. `paced`: leases, refused ones included; `spec_bytes`: of specifications; `characters`: of
     lists of events."""
 
@@ -71,15 +70,15 @@ class Room(NamedTuple):
     characters: int = DONE_CHARACTERS_MAX
 
 
-def room_of(tally: Tally, limits: Limits, *, leases_max: int, paced: int) -> Room:
+def room_of(settlement: Settlement, limits: Limits, *, leases_max: int, paced: int) -> IntakeRoom:
     """`leases_max`: ranges that may be open; `paced`: leases that the rate allows now."""
-    state = tally.state
+    state = settlement.state
     answered = sum(type(report) is api.LogReport for report in state.reports)
-    return Room(
+    return IntakeRoom(
         leases=leases_max - state.leases_open,
         paced=paced,
         jobs=limits.jobs_max - len(state.jobs),
-        spec_bytes=limits.specs_bytes_max - tally.spec_bytes,
+        spec_bytes=limits.specs_bytes_max - settlement.spec_bytes,
         reports=REPORTS_KEPT_MAX - len(state.reports),
         fetches=FETCHES_MAX - len(state.fetches) - answered,
     )
@@ -88,7 +87,7 @@ def room_of(tally: Tally, limits: Limits, *, leases_max: int, paced: int) -> Roo
 class Screen:
     """Looks at one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
 
-    def __init__(self, state: s.SiteState, limits: Limits, room: Room, deny: Deny) -> None:
+    def __init__(self, state: s.SiteState, limits: Limits, room: IntakeRoom, deny: Deny) -> None:
         self._jobs = state.jobs
         self._have = state.have
         self._limits = limits

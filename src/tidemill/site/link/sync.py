@@ -4,7 +4,7 @@ One exchange at a time. Only reports that are durable in the site's log are sent
 next request acknowledges them.
 
 A server that says a newer epoch serves this site may lie: the site's own epoch files tell whether the agent has to end
-(`identity`). Until the server takes this one for the site's again it is `contested`.
+(`epoch`). Until the server accepts this one as the site's again it is `contested`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How `sync` reaches the server: one contract, three ways. The message is the same on each (wire/api.py).
+"""How `sync` reaches the server: one contract, by HTTP or by a message broker. The message is the same (wire/api.py).
 
 Whatever the way does to a message - loses it, repeats it, brings it late - the caller sends the next one from what is
 durable at the site, so an exchange that failed is simply followed by another.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -72,20 +71,6 @@ def open_transport(config: SiteConfig) -> Transport:
             reply_bytes_max=config.limits.reply_bytes_max,
         )
     )
-
-
-class DirectTransport:
-    """A call in this process: a server and a site that share one."""
-
-    def __init__(self, handle: Callable[[SyncRequest], SyncReply]) -> None:
-        self._handle = handle
-
-    def sync(self, request: SyncRequest) -> SyncReply:
-        """Call it."""
-        return self._handle(request)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class HttpTransport:

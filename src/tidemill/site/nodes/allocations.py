@@ -1,12 +1,11 @@
 """The book of allocations: what we asked for, what the batch system says of it, why it ended, what to fear.
 
 Every allocation is found by its name; each answer of the batch system ends in one named state with a reason. Acts are
-in `errands`, what to ask for in `planning`.
+in `batch_calls`, what to ask for in `planning`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,10 +16,10 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, ALLOCATION_TRANSITIONS, AllocationState
-from tidemill.site.nodes.bad_nodes import Nodes
-from tidemill.site.nodes.batch_calls import Acted
+from tidemill.site.nodes.batch_calls import ActionsDone
+from tidemill.site.nodes.quarantine import NodeQuarantine
 from tidemill.site.nodes.retention import Leftovers
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 
 INTENT_LOST_S = 10.0
@@ -36,7 +35,7 @@ STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
 _log = Log("allocations")
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`count` allocations of `nodes` nodes to be asked for, alike."""
 
     fleet: str
@@ -56,7 +55,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 class Allocations:
     """What we hold in the batch system."""
 
-    def __init__(self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path, nodes: Nodes) -> None:
+    def __init__(
+        self, log: SiteLog, config: SiteConfig, *, binary: Path, fleets: Path, nodes: NodeQuarantine
+    ) -> None:
         self._log = log
         self._config = config
         self._binary = binary
@@ -87,7 +88,7 @@ class Allocations:
 
     # ---- asking ----
 
-    def intend(self, ask: Ask) -> Submission:
+    def intend(self, ask: AllocationRequest) -> Submission:
         """Note the intent, one entry whatever the count; the submission may be made once that is durable."""
         state = self._log.pool.state
         name = f"tm-{self._config.name}-e{state.epoch}-{state.next_allocation}"
@@ -140,7 +141,7 @@ class Allocations:
             ranks=not ask.wide,
         )
 
-    def note(self, acted: Acted) -> None:
+    def note(self, acted: ActionsDone) -> None:
         """Note what came of acts. What was refused for good has failed; what may have been taken all the same is
         looked for by its name."""
         allocations = self._log.pool.state.allocations
@@ -368,8 +369,3 @@ def _differs(told_s: float | None, known_us: int) -> bool:
     """Whether a time differs by more than the second to which batch systems tell it."""
     told_us = _us(told_s)
     return bool(told_us) and abs(told_us - known_us) > 1_500_000
-
-
-def named(allocations: Iterable[s.Allocation], state: AllocationState) -> list[str]:
-    """The names of those in a state."""
-    return [a.name for a in allocations if a.state is state]

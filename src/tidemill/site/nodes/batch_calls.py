@@ -1,8 +1,8 @@
 """The calls to the batch system, one after the other beside the agent's loop: a slow controller holds up nothing.
 
-At most one errand is under way: a look (one status of all ours, one snapshot), acts (cancel, shorten, submit, in this
-order), or the deletion of a few old files. What an errand does outside is durable in the site's log before it starts,
-and the epoch is looked at before every single act. Nothing here decides.
+At most one call is under way: a poll (one status of all our allocations, one snapshot), actions (cancel, shorten,
+submit, in this order), or the deletion of a few old files. What a call does outside is durable in the site's log before
+it starts, and the epoch is checked before every single action. Nothing here decides.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tidemill import clock
 from tidemill.batch.contract import BatchSystem, Status, Submission
 from tidemill.errors import TidemillError
 from tidemill.model.machine import Snapshot
-from tidemill.site.state.identity import SupersededError
+from tidemill.site.state.epoch import SupersededError
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What the batch system told. `snapshot` None = the machine was not looked at."""
+class PollAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the batch system answered. `snapshot` None = it was asked for allocations only."""
 
     statuses: dict[str, Status]
     snapshot: Snapshot | None
     seconds: float
 
 
-class Acts(msgspec.Struct, frozen=True, kw_only=True):
+class Actions(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, in this order. `ends_s`: new ends, seconds since 1970."""
 
     cancel: list[str] = []
@@ -35,11 +35,11 @@ class Acts(msgspec.Struct, frozen=True, kw_only=True):
     submissions: list[Submission] = []
 
 
-class Acted(msgspec.Struct, kw_only=True):
-    """What came of it. Every act that was ordered is in one of these. `refused`: submission -> the error; its
+class ActionsDone(msgspec.Struct, kw_only=True):
+    """What came of it. Every action that was ordered is in one of these. `refused`: submission -> the error; its
     `transient` tells whether it may have been taken all the same."""
 
-    acts: Acts
+    acts: Actions
     canceled: bool = False
     ends_s: dict[str, float] = {}
     submitted: dict[str, str] = {}  #: submission -> number in the batch system
@@ -47,24 +47,24 @@ class Acted(msgspec.Struct, kw_only=True):
     errors: list[TidemillError] = []
 
 
-class Tidied(msgspec.Struct, frozen=True):
+class FilesRemoved(msgspec.Struct, frozen=True):
     """Old files are deleted, or not: then `error` says why."""
 
     error: TidemillError | None = None
 
 
-class Away(msgspec.Struct, frozen=True):
+class Unreachable(msgspec.Struct, frozen=True):
     """The batch system could not be asked."""
 
     error: TidemillError
 
 
-Answered = Look | Acted | Tidied | Away
+Answered = PollAnswer | ActionsDone | FilesRemoved | Unreachable
 
 
-class Errands:
-    """Runs errands; `take` gives the answer of the last one. With `inline` they are done at once, in the caller: for a
-    batch system that answers in milliseconds."""
+class BatchCalls:
+    """Makes the calls; `take` gives the answer of the last one. With `inline` they are made at once, in the caller: for
+    a batch system that answers in milliseconds."""
 
     def __init__(self, batch: BatchSystem, check: Callable[[], None], *, inline: bool) -> None:
         self.batch = batch
@@ -74,15 +74,15 @@ class Errands:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an errand is under way, or its answer was not taken yet."""
+        """Whether a call is under way, or its answer was not taken yet."""
         return self._under_way is not None
 
-    def look(self, names: Collection[str], *, machine: bool) -> None:
-        """Ask for the word on these allocations and, with `machine`, on the whole machine."""
-        self._start(lambda: _look(self.batch, list(names), machine))
+    def poll(self, names: Collection[str], *, machine: bool) -> None:
+        """Ask for the state of these allocations and, with `machine`, of the whole machine."""
+        self._start(lambda: _poll(self.batch, list(names), machine))
 
-    def act(self, acts: Acts) -> None:
-        """Do these acts. They must be durable in the site's log."""
+    def act(self, acts: Actions) -> None:
+        """Do these actions. They must be durable in the site's log."""
         self._start(lambda: _act(self.batch, acts, self._check))
 
     def forget(self, names: Collection[str], submissions: Collection[str]) -> None:
@@ -97,7 +97,7 @@ class Errands:
         return done.result()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the errand under way is done, at most so long."""
+        """Wait until the call under way has ended, at most `timeout_s`."""
         deadline = clock.monotonic_s() + timeout_s
         while self._under_way is not None and not self._under_way.done() and clock.monotonic_s() < deadline:
             clock.sleep_s(0.005)
@@ -107,38 +107,38 @@ class Errands:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, errand: Callable[[], Answered]) -> None:
-        assert self._under_way is None, "one errand at a time"
+    def _start(self, call: Callable[[], Answered]) -> None:
+        assert self._under_way is None, "one call at a time"
         if self._thread is not None:
-            self._under_way = self._thread.submit(errand)
+            self._under_way = self._thread.submit(call)
             return
         done: Future[Answered] = Future()
-        done.set_result(errand())
+        done.set_result(call())
         self._under_way = done
 
 
-def _look(batch: BatchSystem, names: list[str], machine: bool) -> Look | Away:
+def _poll(batch: BatchSystem, names: list[str], machine: bool) -> PollAnswer | Unreachable:
     began_s = clock.monotonic_s()
     try:
         statuses = batch.status(names) if names else {}
         snapshot = batch.snapshot() if machine else None
     except TidemillError as error:
-        return Away(error)
-    return Look(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
+        return Unreachable(error)
+    return PollAnswer(statuses=statuses, snapshot=snapshot, seconds=clock.monotonic_s() - began_s)
 
 
-def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> Tidied:
+def _forget(batch: BatchSystem, names: Collection[str], submissions: Collection[str]) -> FilesRemoved:
     try:
         batch.forget(names, submissions)
     except TidemillError as error:
-        return Tidied(error)
-    return Tidied()
+        return FilesRemoved(error)
+    return FilesRemoved()
 
 
-def _act(batch: BatchSystem, acts: Acts, check: Callable[[], None]) -> Acted:
+def _act(batch: BatchSystem, acts: Actions, check: Callable[[], None]) -> ActionsDone:
     """One call cancels all, one call each end (the adapter joins equal ones), one call submits each array. What fails
     does not keep the rest from being done: giving nodes back must not wait for anything."""
-    acted = Acted(acts=acts)
+    acted = ActionsDone(acts=acts)
     if acts.cancel:
         check()
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.node.journal import allocation_of
-from tidemill.site.state.state import Allocation
+from tidemill.site.state.site_state import Allocation
 from tidemill.wire.node import Done, Ended, Failed, Noted, Record, Returned, Started
 
 FADE = 0.2
@@ -75,7 +75,7 @@ class Costs:
         unpaid_s = max(0.0, self.startup_s - (now_us - began_us) / 1e6)
         return allocation.nodes * (flying_s + unpaid_s)
 
-    def tally(self, name: str) -> tuple[int, int]:
+    def outcomes(self, name: str) -> tuple[int, int]:
         """How many records of the allocation tell of work that was done, and of work that failed."""
         pilot = self._pilots.get(name)
         return (pilot.done, pilot.failed) if pilot is not None else (0, 0)

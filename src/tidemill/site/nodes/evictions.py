@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.config.site import Harvest
 from tidemill.model.state import AllocationState
-from tidemill.site.state.state import Allocation
+from tidemill.site.state.site_state import Allocation
 
 AGAIN_S = 60.0
 """What waits and was told to end is told again after so long."""

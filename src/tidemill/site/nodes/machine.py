@@ -27,15 +27,17 @@ from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site.applications.launching import Launching, find_launcher
 from tidemill.site.applications.programs import NodeShape
-from tidemill.site.fleet.wide import WideAsk, WideBounds, as_regular, room_for
+from tidemill.site.fleet.wide import WideBounds, WideRequest, as_regular, room_for
+from tidemill.site.fleet.workload import Demand
 from tidemill.site.nodes import planning
-from tidemill.site.nodes.allocations import Ask
-from tidemill.site.nodes.bad_nodes import Nodes
+from tidemill.site.nodes.allocations import AllocationRequest
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.nodes.planning import Demand, Starts
-from tidemill.site.nodes.selection import Choice, Group, Named, Shape, with_names
-from tidemill.site.state.state import Allocation, SiteState
+from tidemill.site.nodes.planning import Starts
+from tidemill.site.nodes.quarantine import NodeQuarantine
+from tidemill.site.nodes.selection import HoldingGroup, Named, PlacedDecision, Shape, with_names
+from tidemill.site.state.site_state import Allocation, SiteState
 
 _log = Log("machine")
 WALLTIME_MIN_S = 60.0
@@ -45,7 +47,7 @@ CYCLE_S = 30.0
 """Slurm's default bf_interval (slurm.conf(5), SchedulerParameters)."""
 
 
-class Machine:
+class SiteMachine:
     """The machine of one site. Reads the batch system once, when it is made. Raises SiteError."""
 
     def __init__(self, config: SiteConfig, site_dir: Path, batch: BatchSystem, costs: Costs) -> None:
@@ -54,7 +56,7 @@ class Machine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self.costs = costs
-        self.bad = Nodes(site_dir / "quarantine.json", config, costs)
+        self.bad = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
         self.patience = Patience()
@@ -66,6 +68,7 @@ class Machine:
             told = batch.machine()
             self.nodes = self.idle = told.nodes
             self.shape = NodeShape(told.cores_per_node, told.memory_mb_per_node, told.devices_per_node)
+        self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
 
     def take(self, snapshot: Snapshot) -> None:
         """A new look at the machine."""
@@ -136,9 +139,11 @@ class Machine:
         decided = decide_each(pools, lambda situation: decide(situation, policy))
         for layout, (pool, decision) in zip(layouts, decided, strict=True):
             ready += decision.ready
-            groups = [Group(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings]
+            groups = [
+                HoldingGroup(holding=each, names=pool.names[each.key]) for each in pool.situation.holdings
+            ]
             shape = self._shape_of(pool, single=len(pools) == 1)
-            choice = Choice(decision=decision, layout=layout)
+            choice = PlacedDecision(decision=decision, layout=layout)
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
             told = planning.for_others(plan.decision, self.snapshot)
             plans.append(msgspec.structs.replace(plan, decision=told))
@@ -146,12 +151,12 @@ class Machine:
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
 
-    def asks(self, plan: Named, fleet: str) -> list[Ask]:
+    def asks(self, plan: Named, fleet: str) -> list[AllocationRequest]:
         """What a plan submits. Without arrays there is one submission for each allocation."""
         shape = plan.shape
-        asks: list[Ask] = []
+        asks: list[AllocationRequest] = []
         for nodes, count, walltime_s in plan.submit:
-            ask = Ask(
+            ask = AllocationRequest(
                 fleet=fleet,
                 nodes=nodes,
                 cores=shape.cores,
@@ -176,10 +181,10 @@ class Machine:
             node_s_left=self.ledger.node_s_left,
         )
 
-    def wide_ask(self, fleet: str, wanted: WideAsk) -> Ask:
+    def wide_ask(self, fleet: str, wanted: WideRequest) -> AllocationRequest:
         """How to ask for one allocation of exact width."""
         cluster = self._config.cluster
-        return Ask(
+        return AllocationRequest(
             fleet=fleet,
             nodes=wanted.nodes,
             cores=self.shape.cores,
@@ -190,6 +195,11 @@ class Machine:
             exclude=tuple(sorted(self._excluded())),
             wide=True,
         )
+
+    @property
+    def launching(self) -> Launching:
+        """How payloads that span nodes are started here now."""
+        return Launching(self.launcher, self.wide_nodes_max)
 
     @property
     def wide_nodes_max(self) -> int:
@@ -203,7 +213,9 @@ class Machine:
         groups = planning.group_by_start(living)
         situation = planning.local_situation(self._config, demand, nodes=nodes, groups=groups, starts=starts)
         decision = decide(situation, Policy.DEMAND)
-        return with_names(shape, situation, choice=Choice(decision=decision), groups=groups, starts_wait=wait)
+        return with_names(
+            shape, situation, choice=PlacedDecision(decision=decision), groups=groups, starts_wait=wait
+        )
 
     def _balance(self, state: SiteState, living: Sequence[Allocation]) -> Ledger:
         """The grants now, with what is in flight and committed."""

@@ -13,7 +13,7 @@ from tidemill import clock
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_whole
-from tidemill.site.state.identity import serving
+from tidemill.site.state.epoch import serving
 
 BYTES_MAX = 1 << 16
 NAME = "away.json"
@@ -21,7 +21,7 @@ DEAD_S = 60.0  #: as `dead_agent_s` unless configured
 _log = Log("away")
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
     """Since when the batch system is asked in vain, and the last refusal: empty while the first answer is awaited."""
 
     since_us: int
@@ -29,17 +29,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-def show_away(site_dir: Path, reason: str, hint: str | None = None) -> None:
+def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
     """It does not answer. Nothing depends on the file: a failure is logged."""
     known = _read(site_dir)
-    waiting = Waiting(since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or "")
+    waiting = BatchOutage(
+        since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or ""
+    )
     try:
         write_whole(site_dir / NAME, msgspec.json.encode(waiting), mode=0o644)
     except SiteError as error:
         _log.warning("away.unwritten", reason=error.message)
 
 
-def clear_away(site_dir: Path) -> None:
+def clear_outage(site_dir: Path) -> None:
     """It answers, or nobody asks any more."""
     try:
         (site_dir / NAME).unlink(missing_ok=True)
@@ -47,7 +49,7 @@ def clear_away(site_dir: Path) -> None:
         _log.warning("away.stays", reason=str(error))
 
 
-def read_away(site_dir: Path, *, dead_s: float = DEAD_S) -> Waiting | None:
+def read_outage(site_dir: Path, *, dead_s: float = DEAD_S) -> BatchOutage | None:
     """What the file says; None where there is none that can be read, or no agent whose it is. `dead_s`: an agent on
     another host without a sign of life for so long is none."""
     try:
@@ -56,9 +58,9 @@ def read_away(site_dir: Path, *, dead_s: float = DEAD_S) -> Waiting | None:
         return None
 
 
-def _read(site_dir: Path) -> Waiting | None:
+def _read(site_dir: Path) -> BatchOutage | None:
     try:
         content = read_bounded(site_dir / NAME, BYTES_MAX)
-        return None if content is None else msgspec.json.decode(content, type=Waiting)
+        return None if content is None else msgspec.json.decode(content, type=BatchOutage)
     except (SiteError, *UNDECODABLE):
         return None

@@ -10,12 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tidemill import clock
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.harvest.account.records import AnyRecord, decode, encode, file_name
+from tidemill.harvest.account.records import AnyRecord, PlanMade, decode, encode, file_name, plan_name
+from tidemill.log import Log
+from tidemill.site.nodes.selection import Named
 
 DAYS_KEPT = 400
 RECENT_BYTES_MAX = 32 << 20
 _NAME = re.compile(r"\d{4}-\d\d-\d\d\.jsonl")
+_log = Log("harvest")
 
 
 class PlanLog:
@@ -25,9 +29,11 @@ class PlanLog:
         self._directory = directory
         self._name = ""
         self._descriptor = -1
+        self._plans = 0
+        self._last: dict[str, tuple[object, ...]] = {}  #: pool -> what its last recorded plan decided
 
     def append(self, records: Sequence[AnyRecord]) -> None:
-        """Write the records. Raises SiteError."""
+        """Write the records. A failure is logged: evidence is not worth stopping for."""
         for record in records:
             name = file_name(record.at_s)
             try:
@@ -35,7 +41,45 @@ class PlanLog:
                     self._open(name)
                 os.write(self._descriptor, encode(record))
             except OSError as error:
-                raise SiteError(f"failed to write `{self._directory / name}`: {error.strerror}") from error
+                why = f"failed to write `{self._directory / name}`: {error.strerror}"
+                _log.error("planlog.unwritten", reason=why)
+                return
+
+    def made(self, plan: Named, *, epoch: int, observes: bool) -> PlanMade | None:
+        """The record of a plan that acts, yields or differs from the last one of its pool; None for another."""
+        decision, situation = plan.decision, plan.situation
+        decided = (
+            plan.waits_for,
+            len(plan.cancel),
+            len(plan.ends_s),
+            tuple(plan.submit),
+            *decision.yields_to,
+        )
+        is_news = self._last.get(plan.shape.pool) != decided
+        if not (is_news or (plan.acts and not observes) or decision.yields_to):
+            return None
+        self._last[plan.shape.pool] = decided
+        self._plans += 1
+        name = plan_name(epoch, self._plans)
+        held = [each for each in situation.holdings if not each.waiting]
+        return PlanMade(
+            at_s=clock.now_us() / 1e6,
+            plan=name,
+            pool=plan.shape.pool,
+            snapshot_s=situation.now_s,
+            nodes=situation.nodes,
+            idle=situation.idle,
+            busy=sum(each.width for each in situation.busy),
+            held=sum(each.width * each.count for each in held),
+            waiting=sum(each.width * each.count for each in situation.holdings if each.waiting),
+            queue=len(situation.queue),
+            yields_to=decision.yields_to,
+            cancel=len(plan.cancel),
+            shorten=len(plan.ends_s),
+            submit=sum(count for _, count, _ in plan.submit),
+            waits_for=plan.waits_for,
+            why=decision.why,
+        )
 
     def recent(self) -> Iterator[AnyRecord]:
         """The records of the last two days, oldest first; at most the last `RECENT_BYTES_MAX` of each. A line that was

@@ -1,6 +1,7 @@
 """From what the site has and wants to what is decided on. Pure: state, limits and `now` in.
 
-The decision itself is `harvest.plan.policies.decide`, which `tidemill simulate` runs, too; `naming` makes names of it.
+The decision itself is `harvest.plan.policies.decide`, which `tidemill simulate` runs, too; `selection` names the
+allocations.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.plan.situation import Backlog, Decision, Holding, Limits, Situation
 from tidemill.model.machine import Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.nodes.selection import Group, Named
-from tidemill.site.state.state import Allocation
+from tidemill.site.fleet.workload import Demand
+from tidemill.site.nodes.selection import HoldingGroup, Named
+from tidemill.site.state.site_state import Allocation
 
 NODE_WORK_S_MIN = 30.0
 """A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
@@ -36,18 +38,6 @@ STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "faile
 
 EVER_S = 1e18
 NO_BOUND = 1_000_000_000
-
-
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
-    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
-
-    events: int
-    core_s: float
-    slot_cores: int
-    cores: int = 1
-    range_s: float = 1.0
-    more: bool = False
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +107,7 @@ def starts_left(starts: Starts, config: SiteConfig, *, nodes: int, policy: Polic
 
 
 def local_situation(
-    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[Group], starts: Starts
+    config: SiteConfig, demand: Demand, *, nodes: int, groups: Sequence[HoldingGroup], starts: Starts
 ) -> Situation:
     """The embedded batch system as a pool without others, at the time 0. `nodes` of as many cores as `demand` has in
     `cores`."""
@@ -149,7 +139,7 @@ def local_situation(
     )
 
 
-def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
+def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
     """Holdings at the time 0, by width: what runs, oldest first, and what waits, newest first."""
     groups: dict[tuple[bool, int], list[Allocation]] = {}
     for allocation in allocations:
@@ -166,7 +156,7 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[Group]:
             ends_s=members[0].walltime_s,
         )
         names = [a.name for a in members]
-        found.append(Group(holding=holding, names=names[::-1] if waits else names))
+        found.append(HoldingGroup(holding=holding, names=names[::-1] if waits else names))
     return found
 
 

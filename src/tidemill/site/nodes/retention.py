@@ -14,7 +14,7 @@ import msgspec
 from tidemill.batch.contract import element_name
 from tidemill.harvest.account.records import Submitted
 from tidemill.model.state import ALLOCATION_FINAL
-from tidemill.site.state.state import Allocation
+from tidemill.site.state.site_state import Allocation
 
 KEPT_S = 86400.0
 """Files stay for so long, for people who look for a reason."""
@@ -34,7 +34,7 @@ class Over(msgspec.Struct, frozen=True):
     ended_us: int
 
 
-class Batch(msgspec.Struct, frozen=True):
+class ExpiredFiles(msgspec.Struct, frozen=True):
     """Files of these may go now. `submissions`: those of which nothing lives."""
 
     names: list[str]
@@ -69,7 +69,7 @@ class Leftovers:
         ]
         self._over = deque(sorted([*missed, *self._over], key=lambda each: each.ended_us))
 
-    def take(self, living: Iterable[Allocation], now_us: int) -> Batch | None:
+    def take(self, living: Iterable[Allocation], now_us: int) -> ExpiredFiles | None:
         """The next few; None where none is due. What lives again after it was lost stays."""
         before_us = now_us - int(KEPT_S * 1e6)
         if not (self._over and (self._over[0].ended_us <= before_us or len(self._over) > KEPT_MAX)):
@@ -81,7 +81,7 @@ class Leftovers:
             if self._over[0].ended_us > before_us and len(self._over) <= KEPT_MAX:
                 break
             taken.append(self._over.popleft())
-        return Batch(
+        return ExpiredFiles(
             [each.name for each in taken if each.name not in alive],
             list(dict.fromkeys(each.submission for each in taken if each.submission not in needed)),
         )

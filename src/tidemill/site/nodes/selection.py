@@ -21,14 +21,14 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class HoldingGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A holding and the allocations in it, the one to go first in front."""
 
     holding: Holding
     names: list[str]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision in counts, and the nodes that it is about where these are known."""
 
     decision: Decision
@@ -54,7 +54,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 def given_back(
     decision: Decision,
-    groups: Sequence[Group],
+    groups: Sequence[HoldingGroup],
     favored: Sequence[str],
     *,
     needed: Sequence[str] = (),
@@ -88,7 +88,7 @@ def given_back(
     )
 
 
-def ends_of(decision: Decision, groups: Sequence[Group], cancel: Sequence[str]) -> dict[str, float]:
+def ends_of(decision: Decision, groups: Sequence[HoldingGroup], cancel: Sequence[str]) -> dict[str, float]:
     """Who is shortened, to which end: what goes is not shortened, too.
 
     Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
@@ -129,7 +129,7 @@ class Orders(NamedTuple):
     jobs: list[str]
 
 
-def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Orders:
+def orders(choice: PlacedDecision, groups: Sequence[HoldingGroup], situation: Situation) -> Orders:
     """Names for counts, and what it takes beyond counts that jobs start which can.
 
     Where the scheduler would still not start a job, it gets the nodes that it would have without us, whatever they
@@ -163,7 +163,12 @@ def orders(choice: Choice, groups: Sequence[Group], situation: Situation) -> Ord
 
 
 def with_names(
-    shape: Shape, situation: Situation, *, choice: Choice, groups: Sequence[Group], starts_wait: str
+    shape: Shape,
+    situation: Situation,
+    *,
+    choice: PlacedDecision,
+    groups: Sequence[HoldingGroup],
+    starts_wait: str,
 ) -> Named:
     """Who it is that goes or ends earlier."""
     found = orders(choice, groups, situation)

@@ -16,7 +16,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """A directory for data of the node."""
 
     path: str
@@ -37,7 +37,7 @@ class CGroups(msgspec.Struct, frozen=True, kw_only=True):
     controllers: list[str]
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes; `limit` is that of our control group, None = none."""
 
     total: int
@@ -81,8 +81,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     setuid: list[str]  #: those of them that are set-user-id root
     cgroups: CGroups
     limits: dict[str, tuple[int | None, int | None]]  #: soft and hard; None = unlimited
-    memory: Memory
-    places: list[Place]
+    memory: NodeMemory
+    places: list[NodeDirectory]
     ways: Ways
 
     def can(self, what: str) -> bool:

@@ -34,7 +34,7 @@ class Choice(NamedTuple):
     origin: str
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class SiteWishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the person has said, or what the home tells."""
 
     server: str
@@ -68,7 +68,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suggest(
-    wishes: Wishes, login: Login, facts: Facts | None = None, node: NodeFacts | None = None
+    wishes: SiteWishes, login: Login, facts: Facts | None = None, node: NodeFacts | None = None
 ) -> Suggestion:
     """What a site.toml should say. `facts` None: the local batch system; `node` None: there was no probe."""
     choices = _of_person(wishes, facts)
@@ -91,7 +91,7 @@ def suggest(
 # ---- values --------------------------------------------------------------------------------------------
 
 
-def _of_person(wishes: Wishes, facts: Facts | None) -> list[Choice]:
+def _of_person(wishes: SiteWishes, facts: Facts | None) -> list[Choice]:
     name, origin = _name(wishes, facts)
     choices = [
         Choice("name", json.dumps(name), origin),
@@ -115,7 +115,7 @@ def _of_person(wishes: Wishes, facts: Facts | None) -> list[Choice]:
     return choices
 
 
-def _name(wishes: Wishes, facts: Facts | None) -> tuple[str, str]:
+def _name(wishes: SiteWishes, facts: Facts | None) -> tuple[str, str]:
     if wishes.name:
         return wishes.name, "as you said"
     cluster = "" if facts is None else facts.scheduler.get("ClusterName", "")
@@ -139,7 +139,9 @@ def choose_partition(facts: Facts, named: str | None) -> tuple[PartitionFacts | 
     return None, "none that you may use was found"
 
 
-def _of_cluster(wishes: Wishes, facts: Facts, partition: PartitionFacts | None, about: str) -> list[Choice]:
+def _of_cluster(
+    wishes: SiteWishes, facts: Facts, partition: PartitionFacts | None, about: str
+) -> list[Choice]:
     mode = (
         ("run", "you said --enable")
         if wishes.enable
@@ -225,7 +227,7 @@ def _of_network(node: NodeFacts | None) -> list[Choice]:
     ]
 
 
-def _account_table(wishes: Wishes, facts: Facts) -> str:
+def _account_table(wishes: SiteWishes, facts: Facts) -> str:
     if wishes.account is None:
         return ""
     return (
@@ -240,7 +242,7 @@ def _account_table(wishes: Wishes, facts: Facts) -> str:
 # ---- findings ------------------------------------------------------------------------------------------
 
 
-def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: Wishes) -> list[Finding]:
+def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> list[Finding]:
     """What the batch system's answers mean for us."""
     findings = [Finding("batch system", "ok", facts.system)]
     findings.append(_partition_finding(facts, partition, wishes))
@@ -291,7 +293,7 @@ def of_facts(facts: Facts, partition: PartitionFacts | None, wishes: Wishes) -> 
     return findings
 
 
-def _partition_finding(facts: Facts, partition: PartitionFacts | None, wishes: Wishes) -> Finding:
+def _partition_finding(facts: Facts, partition: PartitionFacts | None, wishes: SiteWishes) -> Finding:
     names = ", ".join(each.name for each in facts.partitions) or "none"
     if partition is None and wishes.partition is not None:
         return Finding(
@@ -329,7 +331,7 @@ def _short(partition: PartitionFacts) -> str:
     return f"{partition.name} ({partition.nodes} nodes" + ("" if partition.usable else ", not for you") + ")"
 
 
-def _account_finding(facts: Facts, wishes: Wishes) -> Finding:
+def _account_finding(facts: Facts, wishes: SiteWishes) -> Finding:
     listed = ", ".join(facts.accounts)
     if wishes.account is not None and facts.accounts and wishes.account not in facts.accounts:
         return Finding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemill.site.setup.capabilities import Abilities, Place, Way
+from tidemill.site.setup.capabilities import Abilities, NodeDirectory, Way
 from tidemill.site.setup.finding import Finding
 
 OPEN_FILES_MIN = 1024
@@ -13,7 +13,7 @@ STACK_BYTES_MIN = 8 << 20  # what programs are linked for by default, ld(1) and 
 SHM_BYTES_MIN = 1_000_000_000
 
 
-class Image(NamedTuple):
+class ImageSize(NamedTuple):
     """An image of the site: what it takes packed and unpacked, in bytes."""
 
     name: str
@@ -21,7 +21,7 @@ class Image(NamedTuple):
     unpacked: int
 
 
-def of_abilities(node: Abilities, images: list[Image] | None = None) -> list[Finding]:
+def of_abilities(node: Abilities, images: list[ImageSize] | None = None) -> list[Finding]:
     """All findings, the ways first; `images` are those that payloads of the site use."""
     return [
         *_ways(node, images or []),
@@ -34,7 +34,7 @@ def of_abilities(node: Abilities, images: list[Image] | None = None) -> list[Fin
     ]
 
 
-def _ways(node: Abilities, images: list[Image]) -> list[Finding]:
+def _ways(node: Abilities, images: list[ImageSize]) -> list[Finding]:
     ways = node.ways
     said = {
         "fuse": "packed in memory, shown by squashfuse",
@@ -72,7 +72,7 @@ def _way(check: str, words: tuple[str, str], way: Way) -> Finding:
     )
 
 
-def _image_cost(way: str, images: list[Image]) -> str:
+def _image_cost(way: str, images: list[ImageSize]) -> str:
     """How much more memory a node needs for the site's images."""
     if way == "fuse" or not images:
         return ""
@@ -169,7 +169,7 @@ def _memory(node: Abilities) -> list[Finding]:
     return found
 
 
-def _shm(shm: Place | None, room: int) -> Finding:
+def _shm(shm: NodeDirectory | None, room: int) -> Finding:
     if shm is None or not shm.writable:
         lack = "there is none" if shm is None else "we may not write to it"
         return Finding(

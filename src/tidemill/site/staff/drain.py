@@ -2,7 +2,7 @@
 
     SITE/STOP                 whoever makes it drains the site; its text is the reason
     SITE/resume/TIME.json     Request: an operator lets the site work again; the agent takes it up and deletes it
-    SITE/drained.json         state.Stop, as the agent's log has it: for people, without reading the log
+    SITE/drained.json         `site_state.Stop`, as the agent's log has it: for people, without reading the log
     SITE/resumed.log          one JSON line for each resume that was asked for
 
 The truth is in the site's log. `tidemill site drain` calls `request_drain`, `site resume` calls `request_resume` (with
@@ -20,13 +20,13 @@ import msgspec
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
 from tidemill.node.files import read_bounded, write_durable
-from tidemill.site.state.state import Stop
+from tidemill.site.state.site_state import Stop
 
 TEXT_BYTES_MAX = 4096
 REQUESTS_MAX = 100
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody wants the site to work again."""
 
     reason: str
@@ -61,7 +61,7 @@ def request_resume(site_dir: Path, reason: str, *, stop_file: Path | None = None
             file.write(line + b"\n")
     except OSError as error:
         raise SiteError(f"failed to note the resume of `{site_dir}`: {error.strerror}") from error
-    write_durable(directory / f"{at_us}.json", msgspec.json.encode(Request(reason=reason, at_us=at_us)))
+    write_durable(directory / f"{at_us}.json", msgspec.json.encode(ResumeRequest(reason=reason, at_us=at_us)))
 
 
 def drained(site_dir: Path) -> str | None:
@@ -111,7 +111,7 @@ def stop_text(path: Path) -> str | None:
     return " ".join(content.decode(errors="replace").split())
 
 
-def take_requests(site_dir: Path) -> list[Request]:
+def take_requests(site_dir: Path) -> list[ResumeRequest]:
     """The requests to resume, oldest first."""
     return sorted(_requests(site_dir), key=lambda request: request.at_us)
 
@@ -131,12 +131,12 @@ def show_stop(site_dir: Path, stop: Stop | None) -> None:
         write_durable(path, msgspec.json.encode(stop))
 
 
-def _requests(site_dir: Path) -> list[Request]:
-    found: list[Request] = []
+def _requests(site_dir: Path) -> list[ResumeRequest]:
+    found: list[ResumeRequest] = []
     for path in _files(site_dir):
         content = read_bounded(path, TEXT_BYTES_MAX * 4)
         try:
-            found.append(msgspec.json.decode(content or b"", type=Request))
+            found.append(msgspec.json.decode(content or b"", type=ResumeRequest))
         except UNDECODABLE:
             continue
     return found

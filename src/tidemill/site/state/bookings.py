@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tidemill.batch.contract import Ending, element_name
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
-from tidemill.site.state import state as s
-from tidemill.site.state.settlement import Tally
+from tidemill.site.state import site_state as s
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire.api import AllocationReport
 
 FOREIGN_KEPT = 100
@@ -19,9 +19,9 @@ FOREIGN_KEPT = 100
 class Bookings:
     """Applies such entries to a state."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._state = tally.state
+    def __init__(self, settlement: Settlement) -> None:
+        self._settlement = settlement
+        self._state = settlement.state
 
     def intended(self, entry: s.Intended) -> None:
         """Allocations are about to be asked for."""
@@ -116,7 +116,7 @@ class Bookings:
             allocation.charged_s = 0.0
 
     def _report(self, allocation: s.Allocation, at_us: int) -> None:
-        self._tally.report(
+        self._settlement.report(
             AllocationReport(
                 n=0,
                 name=allocation.name,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemill.node.journal import allocation_of
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire import api, node
 
 Line = tuple[str, dict[str, Any]]
@@ -27,7 +27,7 @@ def lines(entry: s.Entry, have: int) -> Iterator[Line]:
         case s.Read():
             for record in entry.records:
                 yield from _record(record, entry.fleet)
-        case s.Delivered() if entry.evidence is None:
+        case s.OutputsDelivered() if entry.evidence is None:
             yield "job.delivered", {"job": entry.job, "files": len(entry.outputs)}
 
 

@@ -1,7 +1,7 @@
 """The site's log: what happened, one framed line each, durable before anything follows from it.
 
     SITE/log/EPOCH-SEGMENT.snap    one framed line: the whole state before the segment's first line
-    SITE/log/EPOCH-SEGMENT.log     framed lines: entries of `site/state/state.py`
+    SITE/log/EPOCH-SEGMENT.log     framed lines: entries of `site/state/site_state.py`
 
 Each epoch writes only its own files. It starts by writing a snapshot of what it read from its predecessors, so
 bytes that a predecessor appends later are never read by anyone; the first line of its log records how far each file
@@ -22,8 +22,8 @@ from tidemill.log import Log
 from tidemill.node.files import names_in, sync_directory, write_durable
 from tidemill.node.framed import decode_lines, frame
 from tidemill.site.state import lifelines
-from tidemill.site.state.pool import Pool
-from tidemill.site.state.state import Entry, SiteState, decode_hook, encode_hook
+from tidemill.site.state.pool import WorkPool
+from tidemill.site.state.site_state import Entry, SiteState, decode_hook, encode_hook
 
 _NAME = re.compile(r"(\d{6,})-(\d{6,})\.(snap|log)")
 _encoder = msgspec.json.Encoder(enc_hook=encode_hook)
@@ -38,7 +38,7 @@ _log = Log("agent")
 class Restored:
     """What a new epoch starts from: the pool, and how many bytes of which files it was read from."""
 
-    def __init__(self, pool: Pool, read: dict[str, int], lines: int) -> None:
+    def __init__(self, pool: WorkPool, read: dict[str, int], lines: int) -> None:
         self.pool = pool
         self.read = read
         self.lines = lines
@@ -68,19 +68,19 @@ def _restore(directory: Path, site: str) -> Restored:
                 f"`{directory}` is the log of site `{states[0].site}`, not of `{site}`",
                 hint="one site directory serves one site: name another directory",
             )
-        pool = Pool(states[0])
+        pool = WorkPool(states[0])
         log = _read(directory / f"{name}.log", missing_ok=True)
         entries, used = decode_lines(log, _decode_entry, source=f"`{directory / name}.log`")
         for entry in entries:
             pool.apply(entry)
         return Restored(pool, {f"{name}.snap": len(content), f"{name}.log": used}, len(entries))
-    return Restored(Pool(SiteState(site=site)), {}, 0)
+    return Restored(WorkPool(SiteState(site=site)), {}, 0)
 
 
 class SiteLog:
     """Appends entries of one epoch. `apply` changes the pool and notes the entry; `commit` makes all noted durable."""
 
-    def __init__(self, directory: Path, epoch: int, pool: Pool, *, lines_max: int) -> None:
+    def __init__(self, directory: Path, epoch: int, pool: WorkPool, *, lines_max: int) -> None:
         self._directory = directory
         self._epoch = epoch
         self._segment = 0

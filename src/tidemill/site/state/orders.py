@@ -8,14 +8,14 @@ from typing import Any
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.site.state import state as s
-from tidemill.site.state.settlement import Tally
+from tidemill.site.state import site_state as s
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire import api
 
 
-def apply_replied(tally: Tally, entry: s.Replied) -> None:
+def apply_replied(settlement: Settlement, entry: s.Replied) -> None:
     """Drop acknowledged reports, carry out the orders that are new."""
-    state = tally.state
+    state = settlement.state
     reports = state.reports
     if reports and entry.acked >= reports[0].n:
         del reports[: entry.acked - reports[0].n + 1]
@@ -23,21 +23,21 @@ def apply_replied(tally: Tally, entry: s.Replied) -> None:
         if order.n > state.have:
             why = entry.refused.get(order.n)
             if why is not None and isinstance(order, api.LeaseOrder):
-                _refuse(tally, order, why)
+                _refuse(settlement, order, why)
             else:
-                _HANDLERS[type(order)](tally, order)
+                _HANDLERS[type(order)](settlement, order)
             state.have = order.n
     state.have = max(state.have, entry.passed)
 
 
-def _lease(tally: Tally, order: api.LeaseOrder) -> None:
-    state = tally.state
+def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
+    state = settlement.state
     job = state.jobs.get(order.job)
     if job is None:
         if order.spec is None:
-            _refuse(tally, order, f"the server never told this site what job {order.job} is")
+            _refuse(settlement, order, f"the server never told this site what job {order.job} is")
             return
-        job = s.Job(
+        job = s.SiteJob(
             id=order.job,
             campaign=order.campaign,
             owner=order.owner,
@@ -48,43 +48,43 @@ def _lease(tally: Tally, order: api.LeaseOrder) -> None:
         )
         state.jobs[job.id] = job
     if order.spec is not None:
-        tally.specify(job, order.spec)
+        settlement.specify(job, order.spec)
     end = order.first + order.count
     held = job.open.within(
         order.first, end
     )  # leased to us before and still ours: it goes on under the new lease
     if held:
-        _supersede(tally, job, held)
-    job.leases.append(s.Lease(order.lease, order.first, order.count, order.count))
+        _supersede(settlement, job, held)
+    job.leases.append(s.SiteLease(order.lease, order.first, order.count, order.count))
     state.leases_open += 1
     _forgive(job, order.first, end)
     kept = job.done.within(order.first, end)
     new = job.open.missing(order.first, end)
-    tally.open_up(job, order.first, end)
+    settlement.open_up(job, order.first, end)
     if kept:
         has_outputs = bool(job.parts)
         for first, last in kept:
-            tally.done(job, first, last, outputs=has_outputs, usage=api.Usage())
+            settlement.done(job, first, last, outputs=has_outputs, usage=api.Usage())
         new = [piece for first, last in new for piece in job.open.within(first, last)]
-    tally.make_ready(job, [s.Piece(first, last - first) for first, last in new])
+    settlement.make_ready(job, [s.UndonePiece(first, last - first) for first, last in new])
 
 
-def _forgive(job: s.Job, first: int, end: int) -> None:
+def _forgive(job: s.SiteJob, first: int, end: int) -> None:
     """A new lease of failed events is a new start for them: their owner retries them."""
     if job.failures:
         job.failures = {event: n for event, n in job.failures.items() if not first <= event < end}
     job.fruitless = 0
 
 
-def _supersede(tally: Tally, job: s.Job, held: list[tuple[int, int]]) -> None:
+def _supersede(settlement: Settlement, job: s.SiteJob, held: list[tuple[int, int]]) -> None:
     for first, end in held:
-        tally.settle(job, first, end)
+        settlement.settle(job, first, end)
     for first, end in held:
-        tally.open_up(job, first, end)
+        settlement.open_up(job, first, end)
 
 
-def _refuse(tally: Tally, order: api.LeaseOrder, message: str) -> None:
-    tally.report(
+def _refuse(settlement: Settlement, order: api.LeaseOrder, message: str) -> None:
+    settlement.report(
         api.ReleaseReport(
             n=0,
             lease=order.lease,
@@ -97,25 +97,25 @@ def _refuse(tally: Tally, order: api.LeaseOrder, message: str) -> None:
     )
 
 
-def _cancel(tally: Tally, order: api.CancelOrder) -> None:
-    _drop(tally, order.job)
+def _cancel(settlement: Settlement, order: api.CancelOrder) -> None:
+    _drop(settlement, order.job)
 
 
-def _drop(tally: Tally, job_id: int) -> None:
-    job = tally.state.jobs.get(job_id)
+def _drop(settlement: Settlement, job_id: int) -> None:
+    job = settlement.state.jobs.get(job_id)
     if job is not None:
-        tally.drop(job_id)
+        settlement.drop(job_id)
         if job.spec.inputs:
-            tally.state.forgotten.append(job_id)
+            settlement.state.forgotten.append(job_id)
 
 
-def _discard(tally: Tally, order: api.DiscardOrder) -> None:
-    job = tally.state.jobs.get(order.job)
+def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
+    job = settlement.state.jobs.get(order.job)
     if job is None:
         return
     first, end = order.first, order.first + order.count
     job.done.remove(first, end)
-    kept: list[s.Part] = []
+    kept: list[s.KeptPart] = []
     for part in job.parts:
         if part.first >= end or part.first + part.count <= first:
             kept.append(part)
@@ -124,28 +124,28 @@ def _discard(tally: Tally, order: api.DiscardOrder) -> None:
     job.parts = kept
 
 
-def _deliver(tally: Tally, order: api.DeliverOrder) -> None:
+def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
     try:
         IntervalSet.parse(order.done)
     except ValueError as error:
         raise ProtocolError(f"the server's order to deliver job {order.job} is wrong: {error}") from error
-    tally.drop_steps(order.job)
-    tally.state.deliveries[order.job] = order.done
+    settlement.drop_steps(order.job)
+    settlement.state.deliveries[order.job] = order.done
 
 
-def _forget(tally: Tally, order: api.ForgetOrder) -> None:
-    _drop(tally, order.job)
+def _forget(settlement: Settlement, order: api.ForgetOrder) -> None:
+    _drop(settlement, order.job)
 
 
-def _fetch(tally: Tally, order: api.FetchLogOrder) -> None:
-    tally.state.fetches.append(order)
+def _fetch(settlement: Settlement, order: api.FetchLogOrder) -> None:
+    settlement.state.fetches.append(order)
 
 
-def _drain(tally: Tally, order: api.DrainOrder) -> None:
-    tally.state.drained = order.reason if order.drain else None
+def _drain(settlement: Settlement, order: api.DrainOrder) -> None:
+    settlement.state.drained = order.reason if order.drain else None
 
 
-_HANDLERS: dict[type, Callable[[Tally, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Settlement, Any], None]] = {
     api.LeaseOrder: _lease,
     api.CancelOrder: _cancel,
     api.DiscardOrder: _discard,

@@ -12,27 +12,27 @@ from typing import Any
 from tidemill.errors import ProtocolError
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.site.state.bookings import Bookings
 from tidemill.site.state.orders import apply_replied
 from tidemill.site.state.results import BatchOfRecords
-from tidemill.site.state.settlement import Tally
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire.api import DeliveredReport, LogReport
 
 ALLOCATIONS_KEPT = 1000
 """Above this, allocations that have ended and whose lead knows it are forgotten."""
 
 
-class Pool:
+class WorkPool:
     """The state and what is derived from it. `apply` is the only way to change it."""
 
     def __init__(self, state: s.SiteState) -> None:
         self.state = state
-        self.tally = Tally(state)
-        bookings = self._bookings = Bookings(self.tally)
+        self.settlement = Settlement(state)
+        bookings = self._bookings = Bookings(self.settlement)
         self._handlers: dict[type, Callable[[Any], None]] = {
             s.Opened: self._opened,
-            s.Replied: lambda entry: apply_replied(self.tally, entry),
+            s.Replied: lambda entry: apply_replied(self.settlement, entry),
             s.FleetOpened: self._fleet_opened,
             s.Granted: self._granted,
             s.Read: self._read,
@@ -47,9 +47,9 @@ class Pool:
             s.Denied: self._denied,
             s.GaveBack: self._gave_back,
             s.StepAdded: self._step_added,
-            s.Delivered: self._delivered,
+            s.OutputsDelivered: self._delivered,
             s.Damaged: self._damaged,
-            s.Fetched: self._fetched,
+            s.LogFetched: self._fetched,
             s.Cleaned: self._cleaned,
         }
 
@@ -67,7 +67,7 @@ class Pool:
 
     def _fleet_opened(self, entry: s.FleetOpened) -> None:
         state = self.state
-        state.fleets[entry.fleet] = s.Fleet(
+        state.fleets[entry.fleet] = s.SiteFleet(
             name=entry.fleet, epoch=state.epoch, created_us=entry.at_us, width=entry.width
         )
         state.next_fleet += 1
@@ -92,12 +92,12 @@ class Pool:
                 del job.ready[0]
             else:
                 rest = piece.count - grant.count
-                job.ready[0] = s.Piece(grant.first + grant.count, rest, piece.chunk_max)
+                job.ready[0] = s.UndonePiece(grant.first + grant.count, rest, piece.chunk_max)
             job.grants[grant.grant] = s.GrantState(
                 entry.fleet, IntervalSet([(grant.first, grant.first + grant.count)])
             )
             if not job.ready:
-                self.tally.unready(job)
+                self.settlement.unready(job)
         if entry.grants:
             self.state.next_grant = entry.grants[-1].grant + 1
 
@@ -105,7 +105,7 @@ class Pool:
         fleet = self._fleet(entry.fleet)
         fleet.offsets.update(entry.offsets)
         fleet.records += len(entry.records)
-        BatchOfRecords(self.tally, fleet).take(entry.records)
+        BatchOfRecords(self.settlement, fleet).take(entry.records)
 
     def _fleet_finished(self, entry: s.FleetFinished) -> None:
         fleet = self._fleet(entry.fleet)
@@ -118,7 +118,7 @@ class Pool:
                     continue
                 del job.grants[grant]
                 undone = [piece for first, end in held.open for piece in job.open.within(first, end)]
-                self.tally.make_ready(job, [s.Piece(first, end - first) for first, end in undone])
+                self.settlement.make_ready(job, [s.UndonePiece(first, end - first) for first, end in undone])
         fleet.open = 0
         fleet.cancels = []
 
@@ -127,7 +127,7 @@ class Pool:
         for name in [a.name for a in self.state.allocations.values() if a.fleet == entry.fleet]:
             del self.state.allocations[name]
 
-    def _fleet(self, name: str) -> s.Fleet:
+    def _fleet(self, name: str) -> s.SiteFleet:
         fleet = self.state.fleets.get(name)
         if fleet is None:
             raise ProtocolError(f"the site's log speaks of fleet `{name}`, which it never opened")
@@ -140,12 +140,12 @@ class Pool:
         if job is None:
             return
         if job.id >= s.STEP_BASE:
-            self.tally.end_step(job, entry.evidence)
+            self.settlement.end_step(job, entry.evidence)
             return
         for first, end in _ready(job):
-            self.tally.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
+            self.settlement.release(job, first, end, reason=entry.evidence.message, evidence=entry.evidence)
         job.ready.clear()
-        self.tally.unready(job)
+        self.settlement.unready(job)
 
     def _denied(self, entry: s.Denied) -> None:
         evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason)
@@ -153,12 +153,12 @@ class Pool:
             job = self.state.jobs.get(job_id)
             if job is None:
                 continue
-            self.tally.drop_steps(job_id)
+            self.settlement.drop_steps(job_id)
             job.ready.clear()
-            self.tally.unready(job)
+            self.settlement.unready(job)
             for first, end in job.open:
-                self.tally.release(job, first, end, reason=entry.reason, evidence=evidence)
-            self.tally.forget_grants(job, cancel=True)
+                self.settlement.release(job, first, end, reason=entry.reason, evidence=evidence)
+            self.settlement.forget_grants(job, cancel=True)
 
     def _gave_back(self, entry: s.GaveBack) -> None:
         for job_id in entry.jobs:
@@ -167,12 +167,12 @@ class Pool:
                 continue
             for piece in job.ready:
                 for first, end in job.open.within(piece.first, piece.first + piece.count):
-                    self.tally.release(job, first, end, reason=entry.reason)
+                    self.settlement.release(job, first, end, reason=entry.reason)
             job.ready.clear()
-            self.tally.unready(job)
+            self.settlement.unready(job)
 
     def _step_added(self, entry: s.StepAdded) -> None:
-        job = s.Job(
+        job = s.SiteJob(
             id=entry.job,
             campaign=entry.campaign,
             seed_base=0,
@@ -182,25 +182,27 @@ class Pool:
         )
         self.state.jobs[job.id] = job
         self.state.steps += 1
-        self.tally.open_up(job, 0, 1)
-        self.tally.make_ready(job, [s.Piece(0, 1)])
+        self.settlement.open_up(job, 0, 1)
+        self.settlement.make_ready(job, [s.UndonePiece(0, 1)])
 
-    def _delivered(self, entry: s.Delivered) -> None:
+    def _delivered(self, entry: s.OutputsDelivered) -> None:
         if self.state.deliveries.pop(entry.job, None) is None:
             return
-        self.tally.report(DeliveredReport(n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence))
+        self.settlement.report(
+            DeliveredReport(n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence)
+        )
         if entry.evidence is None:
-            self.tally.drop_parts(entry.job)
+            self.settlement.drop_parts(entry.job)
 
     def _damaged(self, entry: s.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
-        self.tally.drop_steps(entry.job)
+        self.settlement.drop_steps(entry.job)
         job = self.state.jobs.get(entry.job)
         if job is None:
             return
         job.repairs += 1
         first, end = entry.first, entry.first + entry.count
-        kept: list[s.Part] = []
+        kept: list[s.KeptPart] = []
         for part in job.parts:
             last = part.first + part.count
             if part.first >= end or last <= first:
@@ -211,12 +213,12 @@ class Pool:
         lost = job.open.missing(first, end)
         for at, until in lost:
             job.done.remove(at, until)
-            self.tally.open_up(job, at, until)
-        self.tally.make_ready(job, [s.Piece(at, until - at) for at, until in lost])
+            self.settlement.open_up(job, at, until)
+        self.settlement.make_ready(job, [s.UndonePiece(at, until - at) for at, until in lost])
 
-    def _fetched(self, entry: s.Fetched) -> None:
+    def _fetched(self, entry: s.LogFetched) -> None:
         self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]
-        self.tally.report(
+        self.settlement.report(
             LogReport(
                 n=0,
                 request=entry.request,
@@ -231,5 +233,5 @@ class Pool:
         self.state.forgotten = [job for job in self.state.forgotten if job not in cleaned]
 
 
-def _ready(job: s.Job) -> list[tuple[int, int]]:
+def _ready(job: s.SiteJob) -> list[tuple[int, int]]:
     return [(piece.first, piece.first + piece.count) for piece in job.ready]

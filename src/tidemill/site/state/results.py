@@ -6,6 +6,7 @@ outputs counts for what is open. Reports of one batch are joined where that lose
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,18 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
-from tidemill.site.state import state as s
-from tidemill.site.state.attribution import explain
-from tidemill.site.state.retry import FRUITLESS_MAX, REPORTED_MAX, RETURNS_MAX, decide, failure_class
-from tidemill.site.state.settlement import Tally
-from tidemill.site.state.traces import Ran
+from tidemill.site.state import site_state as s
+from tidemill.site.state.failures import (
+    FRUITLESS_MAX,
+    REPORTED_MAX,
+    RETURNS_MAX,
+    decide,
+    explain,
+    failure_class,
+)
+from tidemill.site.state.settlement import Settlement
 from tidemill.wire import node
-from tidemill.wire.api import FailureReport, Usage
+from tidemill.wire.api import FailureReport, RanRange, RanReport, Usage
 
 RATE_EVENTS_MAX = 1000.0
 """A measured rate forgets half of what it knows at so many events."""
@@ -34,15 +40,17 @@ NOTES_SHOWN = 5
 RATE_WALL_S_MAX = 3600.0
 """... or at so many payload seconds."""
 
+RANGES_MAX = 2_000  #: in one report of what ran
+
 
 class BatchOfRecords:
     """Takes the records of one read of one fleet's journals."""
 
-    def __init__(self, tally: Tally, fleet: s.Fleet) -> None:
-        self._tally = tally
+    def __init__(self, settlement: Settlement, fleet: s.SiteFleet) -> None:
+        self._settlement = settlement
         self._fleet = fleet
-        self._jobs = tally.state.jobs
-        self._plain: dict[int, tuple[s.Job, IntervalSet, Usage]] = {}
+        self._jobs = settlement.state.jobs
+        self._plain: dict[int, tuple[s.SiteJob, IntervalSet, Usage]] = {}
         self._ran = Ran()
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
@@ -65,11 +73,11 @@ class BatchOfRecords:
                 self._ran.add(record)
             self._handlers[type(record)](record)
         for report in self._ran.reports():
-            self._tally.report(report)
+            self._settlement.report(report)
         for job, events, usage in self._plain.values():
             told = usage
             for first, end in events:
-                self._tally.done(job, first, end, outputs=False, usage=told)
+                self._settlement.done(job, first, end, outputs=False, usage=told)
                 told = Usage()
 
     def _done(self, record: node.Done) -> None:
@@ -87,24 +95,24 @@ class BatchOfRecords:
             taken = self._plain[job.id] = (job, IntervalSet(), Usage())
         undone = job.open.within(first, end)
         for at, until in undone:
-            self._tally.close(job, at, until)
+            self._settlement.close(job, at, until)
             job.done.add(at, until)
             taken[1].add(at, until)
         if undone:
             job.fruitless = job.returns = 0
             _add(taken[2], record)
 
-    def _done_with_outputs(self, job: s.Job, record: node.Done) -> None:
+    def _done_with_outputs(self, job: s.SiteJob, record: node.Done) -> None:
         first, end = record.first, record.first + record.count
         if not job.open.covers(first, end):
             self._again(job, self._free(job, first, end))
             return
         job.fruitless = job.returns = 0
-        job.parts.append(s.Part(first, record.count, self._fleet.name, record.outputs))
+        job.parts.append(s.KeptPart(first, record.count, self._fleet.name, record.outputs))
         job.done.add(first, end)
         usage = Usage()
         _add(usage, record)
-        self._tally.done(job, first, end, outputs=True, usage=usage)
+        self._settlement.done(job, first, end, outputs=True, usage=usage)
 
     def _failed(self, record: node.Failed) -> None:
         job = self._jobs.get(record.job)
@@ -129,11 +137,11 @@ class BatchOfRecords:
         for event in verdict.counted:
             job.failures[event] = job.failures.get(event, 0) + 1
         if job.id >= s.STEP_BASE and verdict.failed:
-            self._tally.end_step(job, evidence)
+            self._settlement.end_step(job, evidence)
             return
         for event in verdict.failed:
             self._flush(job)
-            self._tally.fail(job, event, evidence)
+            self._settlement.fail(job, event, evidence)
         if not verdict.failed:
             self._report(job, record, evidence)
         if not verdict.counted:
@@ -141,7 +149,7 @@ class BatchOfRecords:
         if job.fruitless > FRUITLESS_MAX and failure is not FailureClass.PREEMPTED:
             self._give_back(job, evidence)
             return
-        self._tally.make_ready(job, verdict.again)
+        self._settlement.make_ready(job, verdict.again)
 
     def _returned(self, record: node.Returned) -> None:
         """The lead gives it to another pilot. Only work that pilot after pilot cannot fit in is taken from it."""
@@ -159,18 +167,18 @@ class BatchOfRecords:
             + "".join(f"; {each.removeprefix('memory no_fit: ')}" for each in why[-1:])
         )
         pieces = [piece for held in job.grants.values() for piece in held.open]
-        self._tally.forget_grants(job, cancel=True)
+        self._settlement.forget_grants(job, cancel=True)
         self._again(job, [piece for at, until in pieces for piece in job.open.within(at, until)])
         self._give_back(job, Evidence(failure=FailureClass.WALLTIME, message=message))
 
     def _started(self, record: node.Started) -> None:
-        allocation = self._tally.state.allocations.get(record.allocation)
+        allocation = self._settlement.state.allocations.get(record.allocation)
         if allocation is not None:
             allocation.pilots += 1
 
     def _ended(self, record: node.Ended) -> None:
         self._fleet.ended[record.p] = record.s
-        allocation = self._tally.state.allocations.get(allocation_of(record.p))
+        allocation = self._settlement.state.allocations.get(allocation_of(record.p))
         if allocation is not None:
             allocation.pilots_ended += 1
             allocation.busy_us += record.busy_us
@@ -178,25 +186,25 @@ class BatchOfRecords:
 
     def _noted(self, record: node.Noted) -> None:
         """Counts for nothing: it is kept for people, beside what happened there."""
-        allocation = self._tally.state.allocations.get(allocation_of(record.p))
+        allocation = self._settlement.state.allocations.get(allocation_of(record.p))
         if allocation is not None:
             allocation.notes = with_note(allocation.notes, record)
 
     # ---- steps they share ----
 
-    def _ungrant(self, job: s.Job, grant: int, first: int, end: int) -> None:
+    def _ungrant(self, job: s.SiteJob, grant: int, first: int, end: int) -> None:
         held = job.grants.get(grant)
         if held is None:  # taken back long ago, or of another life of the job
             _unready(job, first, end)
             if not job.ready:
-                self._tally.unready(job)
+                self._settlement.unready(job)
             return
         held.open.remove(first, end)
         if not held.open:
             del job.grants[grant]
-            self._tally.state.fleets[held.fleet].open -= 1
+            self._settlement.state.fleets[held.fleet].open -= 1
 
-    def _free(self, job: s.Job, first: int, end: int) -> list[tuple[int, int]]:
+    def _free(self, job: s.SiteJob, first: int, end: int) -> list[tuple[int, int]]:
         """The open events that neither another grant nor the backlog holds: someone else may be at them already."""
         undone = job.open.within(first, end)
         if not undone or not (job.grants or job.ready):
@@ -210,38 +218,38 @@ class BatchOfRecords:
                 busy.add(piece.first, piece.first + piece.count)
         return [gap for at, until in undone for gap in busy.missing(at, until)]
 
-    def _again(self, job: s.Job, undone: list[tuple[int, int]]) -> None:
-        self._tally.make_ready(job, [s.Piece(at, until - at) for at, until in undone])
+    def _again(self, job: s.SiteJob, undone: list[tuple[int, int]]) -> None:
+        self._settlement.make_ready(job, [s.UndonePiece(at, until - at) for at, until in undone])
 
-    def _give_back(self, job: s.Job, evidence: Evidence) -> None:
+    def _give_back(self, job: s.SiteJob, evidence: Evidence) -> None:
         """Nothing succeeds here: what no pilot holds goes back to the server."""
         if job.id >= s.STEP_BASE:
-            self._tally.end_step(job, evidence)
+            self._settlement.end_step(job, evidence)
             return
         self._flush(job)
         for piece in job.ready:
             for first, end in job.open.within(piece.first, piece.first + piece.count):
-                self._tally.release(job, first, end, reason=evidence.message, evidence=evidence)
+                self._settlement.release(job, first, end, reason=evidence.message, evidence=evidence)
         job.ready.clear()
         job.fruitless = job.returns = 0
-        self._tally.unready(job)
+        self._settlement.unready(job)
 
-    def _flush(self, job: s.Job) -> None:
+    def _flush(self, job: s.SiteJob) -> None:
         """Report what is kept of the job so far, so that its reports stay in the order of what happened."""
         taken = self._plain.pop(job.id, None)
         if taken is None:
             return
         told = taken[2]
         for first, end in taken[1]:
-            self._tally.done(job, first, end, outputs=False, usage=told)
+            self._settlement.done(job, first, end, outputs=False, usage=told)
             told = Usage()
 
-    def _report(self, job: s.Job, record: node.Failed, evidence: Evidence) -> None:
+    def _report(self, job: s.SiteJob, record: node.Failed, evidence: Evidence) -> None:
         if job.reported >= REPORTED_MAX or job.id >= s.STEP_BASE:
             return
         job.reported += 1
-        lease = self._tally.lease_of(job, record.first)
-        self._tally.report(
+        lease = self._settlement.lease_of(job, record.first)
+        self._settlement.report(
             FailureReport(
                 n=0,
                 lease=lease.lease if lease else 0,
@@ -255,7 +263,7 @@ class BatchOfRecords:
         )
 
     def _notes(self, pilot: str) -> list[str]:
-        allocation = self._tally.state.allocations.get(allocation_of(pilot))
+        allocation = self._settlement.state.allocations.get(allocation_of(pilot))
         return [] if allocation is None else allocation.notes[-NOTES_SHOWN:]
 
     def _evidence(self, record: node.Failed, failure: FailureClass, message: str) -> Evidence:
@@ -271,16 +279,38 @@ class BatchOfRecords:
             notes=self._notes(record.p),
         )
 
-    def _measure(self, job: s.Job, record: node.Done) -> None:
+    def _measure(self, job: s.SiteJob, record: node.Done) -> None:
         app = rate_key(job.spec.app or "", job.spec.resources.width)
-        rate = self._tally.state.rates.get(app)
+        rate = self._settlement.state.rates.get(app)
         if rate is None:
-            rate = self._tally.state.rates[app] = s.Rate()
+            rate = self._settlement.state.rates[app] = s.Rate()
         rate.wall_s += (record.wall_us - record.setup_us) / 1e6
         rate.events += record.count
         while rate.events > RATE_EVENTS_MAX or (rate.wall_s > RATE_WALL_S_MAX and rate.events > 2):
             rate.events /= 2
             rate.wall_s /= 2
+
+
+class Ran:
+    """What ran in which allocation, of the records of one read: for the audit, it counts for nothing else."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, dict[int, IntervalSet]] = defaultdict(lambda: defaultdict(IntervalSet))
+
+    def add(self, record: node.Done | node.Failed) -> None:
+        """Events that are done or failed: their payload ran there."""
+        allocation = allocation_of(record.p)
+        if allocation and record.count:
+            self._events[allocation][record.job].add(record.first, record.first + record.count)
+
+    def reports(self) -> list[RanReport]:
+        """One report for each allocation, several if there are many jobs."""
+        found: list[RanReport] = []
+        for allocation, jobs in self._events.items():
+            ranges = [_ran_range(job, str(events)) for job, events in jobs.items()]
+            for at in range(0, len(ranges), RANGES_MAX):
+                found.append(RanReport(n=0, allocation=allocation, ran=ranges[at : at + RANGES_MAX]))
+        return found
 
 
 def with_note(notes: list[str], record: node.Noted) -> list[str]:
@@ -300,22 +330,22 @@ def note_text(record: node.Noted) -> str:
     return (text + (f" ({numbers})" if numbers else ""))[:NOTE_CHARS_MAX]
 
 
-def _why(job: s.Job, record: node.Failed) -> tuple[FailureClass, str]:
+def _why(job: s.SiteJob, record: node.Failed) -> tuple[FailureClass, str]:
     failure = failure_class(record.failure)
     is_wide = job.spec.resources.width is not None
     return explain(record, failure) if is_wide else (failure, record.message)
 
 
-def _unready(job: s.Job, first: int, end: int) -> None:
+def _unready(job: s.SiteJob, first: int, end: int) -> None:
     """Events that turn out to be done wait for nothing more."""
     if not any(piece.first < end and piece.first + piece.count > first for piece in job.ready):
         return
-    ready: list[s.Piece] = []
+    ready: list[s.UndonePiece] = []
     for piece in job.ready:
         last = piece.first + piece.count
         for at, until in ((piece.first, min(last, first)), (max(piece.first, end), last)):
             if at < until:
-                ready.append(s.Piece(at, until - at, piece.chunk_max))
+                ready.append(s.UndonePiece(at, until - at, piece.chunk_max))
     job.ready = ready
 
 
@@ -328,3 +358,10 @@ def _add(usage: Usage, record: node.Done) -> None:
     usage.rss_kb = max(usage.rss_kb, record.rss_kb)
     usage.read_bytes += record.read_bytes or 0
     usage.write_bytes += record.write_bytes or 0
+
+
+def _ran_range(job: int, events: str) -> RanRange:
+    if job < s.STEP_BASE:
+        return RanRange(job, events)
+    source, step = divmod(job - s.STEP_BASE, s.STEPS_MAX)
+    return RanRange(source, "", step)

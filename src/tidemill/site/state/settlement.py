@@ -9,7 +9,7 @@ import msgspec
 from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
-from tidemill.site.state import state as s
+from tidemill.site.state import site_state as s
 from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, Usage
 
 _encode = msgspec.json.encode
@@ -24,7 +24,7 @@ class WideLoad(NamedTuple):
     timeout_s: float
 
 
-class Tally:
+class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
     `load`, the number of open events by application and cores of a slot (0 = the application's).
 
@@ -44,15 +44,15 @@ class Tally:
         for job in state.jobs.values():
             self._weigh(job, len(job.open))
 
-    def open_up(self, job: s.Job, first: int, end: int) -> None:
+    def open_up(self, job: s.SiteJob, first: int, end: int) -> None:
         """These events are to be run here."""
         self._weigh(job, job.open.add(first, end))
 
-    def close(self, job: s.Job, first: int, end: int) -> None:
+    def close(self, job: s.SiteJob, first: int, end: int) -> None:
         """These events are no longer to be run here."""
         self._weigh(job, -job.open.remove(first, end))
 
-    def _weigh(self, job: s.Job, events: int) -> None:
+    def _weigh(self, job: s.SiteJob, events: int) -> None:
         asked = job.spec.resources
         width = asked.width
         if width is None:
@@ -62,17 +62,17 @@ class Tally:
             wide = WideLoad(width, job.spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
             self.wide_load[wide] = self.wide_load.get(wide, 0) + events
 
-    def _backlog(self, job: s.Job) -> dict[int, None]:
+    def _backlog(self, job: s.SiteJob) -> dict[int, None]:
         width = job.spec.resources.width
         return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
 
-    def specify(self, job: s.Job, spec: JobSpec) -> None:
+    def specify(self, job: s.SiteJob, spec: JobSpec) -> None:
         """The server told what the job is."""
         size = len(_encode(spec))
         self.spec_bytes += size - job.spec_bytes
         job.spec, job.spec_bytes = spec, size
 
-    def unready(self, job: s.Job) -> None:
+    def unready(self, job: s.SiteJob) -> None:
         """The job has nothing to grant."""
         self._backlog(job).pop(job.id, None)
 
@@ -82,20 +82,20 @@ class Tally:
         self.state.next_report += 1
         self.state.reports.append(report)
 
-    def make_ready(self, job: s.Job, pieces: list[s.Piece]) -> None:
+    def make_ready(self, job: s.SiteJob, pieces: list[s.UndonePiece]) -> None:
         """Put undone events into the backlog. What failed already waits behind what did not."""
         if pieces:
             job.ready += pieces
             self._backlog(job)[job.id] = None
 
-    def lease_of(self, job: s.Job, event: int) -> s.Lease | None:
+    def lease_of(self, job: s.SiteJob, event: int) -> s.SiteLease | None:
         """The newest lease that holds the event."""
         for lease in reversed(job.leases):
             if lease.first <= event < lease.first + lease.count:
                 return lease
         return None
 
-    def settle(self, job: s.Job, first: int, end: int) -> list[tuple[int, int, int]]:
+    def settle(self, job: s.SiteJob, first: int, end: int) -> list[tuple[int, int, int]]:
         """Take events that are open out of their leases; the pieces (lease, first, count) to report on."""
         self.close(job, first, end)
         pieces: list[tuple[int, int, int]] = []
@@ -113,7 +113,7 @@ class Tally:
             at = until
         return pieces
 
-    def done(self, job: s.Job, first: int, end: int, *, outputs: bool, usage: Usage) -> None:
+    def done(self, job: s.SiteJob, first: int, end: int, *, outputs: bool, usage: Usage) -> None:
         """Report events as kept; the usage goes with the first piece."""
         told = usage
         for lease, at, count in self.settle(job, first, end):
@@ -122,7 +122,7 @@ class Tally:
             )
             told = Usage()
 
-    def fail(self, job: s.Job, event: int, evidence: Evidence) -> None:
+    def fail(self, job: s.SiteJob, event: int, evidence: Evidence) -> None:
         """Report an event as failed for good."""
         for lease, first, count in self.settle(job, event, event + 1):
             self.report(
@@ -139,7 +139,7 @@ class Tally:
             )
 
     def release(
-        self, job: s.Job, first: int, end: int, *, reason: str, evidence: Evidence | None = None
+        self, job: s.SiteJob, first: int, end: int, *, reason: str, evidence: Evidence | None = None
     ) -> None:
         """Give open events back to the server."""
         for lease, at, count in self.settle(job, first, end):
@@ -149,7 +149,7 @@ class Tally:
                 )
             )
 
-    def forget_grants(self, job: s.Job, *, cancel: bool) -> None:
+    def forget_grants(self, job: s.SiteJob, *, cancel: bool) -> None:
         """No grant of the job counts any more; with `cancel` the leads are told to stop its payloads."""
         for held in job.grants.values():
             fleet = self.state.fleets[held.fleet]
@@ -190,8 +190,8 @@ class Tally:
                 self.state.step_evidence.pop(step, None)
                 self.state.forgotten.append(step)
 
-    def end_step(self, job: s.Job, evidence: Evidence) -> None:
-        """A step failed for good, and with it the delivery that needs it: the agent tells, see `Delivered`."""
+    def end_step(self, job: s.SiteJob, evidence: Evidence) -> None:
+        """A step failed for good, and with it the delivery that needs it: the agent tells, see `OutputsDelivered`."""
         self._weigh(job, -len(job.open))
         job.open = IntervalSet()
         job.ready.clear()
@@ -199,12 +199,12 @@ class Tally:
         self.forget_grants(job, cancel=True)
         self.state.step_evidence[job.id] = evidence
 
-    def _close(self, job: s.Job, lease: s.Lease, count: int) -> None:
+    def _close(self, job: s.SiteJob, lease: s.SiteLease, count: int) -> None:
         lease.open -= count
         if lease.open <= 0:
             job.leases.remove(lease)
             self.state.leases_open -= 1
 
 
-def _newer(job: s.Job, one: s.Lease, other: s.Lease) -> bool:
+def _newer(job: s.SiteJob, one: s.SiteLease, other: s.SiteLease) -> bool:
     return job.leases.index(one) > job.leases.index(other)

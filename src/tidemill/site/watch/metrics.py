@@ -7,13 +7,10 @@ agent. Every sample carries the site's name: several agents may be on one host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from tidemill import __version__, clock
 from tidemill.batch.contract import Calls
-from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
@@ -21,15 +18,15 @@ from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
 from tidemill.node.files import write_whole
+from tidemill.site.data.site_data import SiteData
 from tidemill.site.data.staging import DataFigures
 from tidemill.site.fleet.io_budget import IoShares
-from tidemill.site.link.sync import Sync
-from tidemill.site.nodes.harvesting import Figures, Harvesting
-from tidemill.site.nodes.machine import Machine
-from tidemill.site.state.state import SiteState
+from tidemill.site.link.exchange import Exchange
+from tidemill.site.nodes.harvesting import HarvestCounts, Harvesting
+from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.site_state import SiteState
 from tidemill.site.watch.exporter import listener_of
-from tidemill.site.watch.remarks import Remarks
-from tidemill.site.watch.summary import Summary
+from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.site.watch.views import node_counts
 
 BEATS = 3
@@ -38,23 +35,15 @@ BEATS = 3
 _log = Log("metrics")
 
 
-class Sources(NamedTuple):
-    """Parts of the agent that tell figures of their own when they are asked."""
-
-    sync: Sync
-    io: IoShares
-    data: Callable[[], DataFigures]
-
-
 class MetricsFile:
-    """Writes the file when it is time, and shows the same to whoever may scrape it."""
+    """Writes the file when it is time, and serves the same text to a Prometheus that may scrape it."""
 
-    def __init__(
-        self, path: Path, config: SiteConfig, remarks: Remarks, *, summary: Summary, sources: Sources
-    ) -> None:
+    def __init__(self, site: ServedSite, harvesting: Harvesting, data: SiteData, exchange: Exchange) -> None:
+        config = site.config
+        path = site.directory / "metrics.prom"
         self._paths = [path, *([config.metrics.textfile] if config.metrics.textfile else [])]
-        self._site = config.name
-        self._remarks, self._summary, self._sources = remarks, summary, sources
+        self._site, self._harvesting, self._data, self._exchange = site, harvesting, data, exchange
+        self.totals = RecordTotals()
         self._pause_s = BEATS * config.heartbeat_s
         self._next_s = 0.0
         self._listener = listener_of(config.metrics)
@@ -64,13 +53,13 @@ class MetricsFile:
         if self._listener is not None:
             self._listener.close()
 
-    def write(self, state: SiteState, harvesting: Harvesting, machine: Machine, *, calls: Calls) -> None:
-        """Put today's figures there, whole; a failure is logged, for nothing depends on it."""
+    def write(self) -> None:
+        """Write the figures of now, whole; a failure is logged, for nothing depends on the file."""
         now_s = clock.monotonic_s()
         if now_s < self._next_s:
             return
         self._next_s = now_s + self._pause_s
-        text = render(self._samples(state, harvesting, machine, calls), common=(("site", self._site),))
+        text = render(self._samples(), common=(("site", self._site.config.name),))
         if self._listener is not None:
             self._listener.text = text.encode()
         for path in self._paths:
@@ -79,27 +68,25 @@ class MetricsFile:
             except SiteError as error:
                 _log.warning("metrics.unwritten", reason=error.message)
 
-    def _samples(
-        self, state: SiteState, harvesting: Harvesting, machine: Machine, calls: Calls
-    ) -> list[Sample]:
+    def _samples(self) -> list[Sample]:
+        state, harvesting, sync = self._site.state, self._harvesting, self._exchange.sync
+        machine = harvesting.machine
         samples = [
             Sample("tidemill_info", 1, (("version", __version__),)),
-            *self._summary.samples(),
-            Sample("tidemill_sync_seconds", self._sources.sync.last_s),
-            Sample("tidemill_sync_failures_total", self._sources.sync.failed),
+            *self.totals.samples(),
+            Sample("tidemill_sync_seconds", sync.last_s),
+            Sample("tidemill_sync_failures_total", sync.failed),
             Sample("tidemill_reports_waiting", len(state.reports)),
-            *_of_calls(calls),
+            *_of_calls(harvesting.calls.batch.calls),
             *_of_machine(machine.snapshot),
-            *_of_state(state, harvesting.figures),
+            *_of_state(state, harvesting.counts),
             *_of_ledger(machine.ledger),
             Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
-            *_of_io(self._sources.io),
-            *_of_data(self._sources.data()),
+            *_of_io(harvesting.fleets.io),
+            *_of_data(self._data.figures()),
         ]
-        for (topic, mode), count in sorted(self._remarks.counts.items()):
-            samples.append(Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode))))
         if machine.reads_snapshots:
             totals = harvesting.harm.day(clock.now_us() / 1e6)
             samples.append(Sample("tidemill_harm_today_seconds", totals.share_s))
@@ -126,17 +113,17 @@ def _of_machine(snapshot: Snapshot | None) -> Iterator[Sample]:
         yield Sample("tidemill_nodes", counts[state], (("state", state),))
 
 
-def _of_state(state: SiteState, figures: Figures) -> Iterator[Sample]:
-    counts = Counter(allocation.state for allocation in state.allocations.values())
+def _of_state(state: SiteState, counts: HarvestCounts) -> Iterator[Sample]:
+    allocations = Counter(allocation.state for allocation in state.allocations.values())
     for each in AllocationState:
-        yield Sample("tidemill_allocations", counts[each], (("state", each.value),))
-    yield Sample("tidemill_starts_total", figures.starts)
-    yield Sample("tidemill_cancels_total", figures.cancels, (("by", "us"),))
-    yield Sample("tidemill_cancels_total", figures.foreign_cancels, (("by", "others"),))
-    yield Sample("tidemill_shortens_total", figures.shortens)
+        yield Sample("tidemill_allocations", allocations[each], (("state", each.value),))
+    yield Sample("tidemill_starts_total", counts.starts)
+    yield Sample("tidemill_cancels_total", counts.cancels, (("by", "us"),))
+    yield Sample("tidemill_cancels_total", counts.foreign_cancels, (("by", "others"),))
+    yield Sample("tidemill_shortens_total", counts.shortens)
     yield Sample("tidemill_drained", float(state.stop is not None or state.drained is not None))
-    yield Sample("tidemill_plans_total", figures.plans)
-    yield Sample("tidemill_plan_seconds_total", figures.plan_seconds)
+    yield Sample("tidemill_plans_total", counts.plans)
+    yield Sample("tidemill_plan_seconds_total", counts.plan_seconds)
     yield Sample("tidemill_epoch", state.epoch)
 
 

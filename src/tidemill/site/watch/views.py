@@ -1,12 +1,12 @@
 """What people see of this site at the server: its tide by the minute, bad nodes, transfers, grants. Decides nothing.
 
-Told with a sync, at most every `VIEW_S` seconds and only when something is new; what was not answered is told again.
+Sent with a sync, at most every `VIEW_S` seconds and only when something is new; what was not answered is sent again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tidemill import clock
@@ -14,11 +14,11 @@ from tidemill.harvest.account.ledger import HOUR_S
 from tidemill.model.job import JobSpec
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import AllocationState
-from tidemill.site.data.deliveries import Deliveries
-from tidemill.site.fleet.granting import Granting
+from tidemill.site.data.site_data import SiteData
 from tidemill.site.nodes.harvesting import Harvesting
-from tidemill.site.nodes.machine import Machine
-from tidemill.site.state.state import SiteState
+from tidemill.site.staff.denials import Denials
+from tidemill.site.state.served_site import ServedSite
+from tidemill.site.state.site_state import SiteState
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
     VIEW_ROWS_MAX,
@@ -51,14 +51,14 @@ def node_counts(snapshot: Snapshot) -> Counter[str]:
     )
 
 
-class Tide:
+class TideSamples:
     """Minutes of the machine that the server may not have yet, oldest first."""
 
     def __init__(self) -> None:
         self._sums: dict[int, list[float]] = {}  # minute -> samples, regular, ours, idle, away
 
     def note(self, at_s: float, counts: tuple[float, float, float, float]) -> None:
-        """One look at the machine: regular, ours, idle, away."""
+        """One sample of the machine: regular, ours, idle, away."""
         sums = self._sums.setdefault(int(at_s // 60), [0.0] * 5)
         for k, value in enumerate((1.0, *counts)):
             sums[k] += value
@@ -75,35 +75,26 @@ class Tide:
             for minute, (n, regular, ours, idle, away) in self._sums.items()
         ]  # fmt: skip
 
-    def told(self, points: list[TidePoint]) -> None:
-        """The server has these. The last minute may still grow, so that one is told again."""
+    def received(self, points: list[TidePoint]) -> None:
+        """The server has these. The last minute may still grow, so that one is sent again."""
         for point in points[:-1]:
             self._sums.pop(point.minute, None)
 
 
 class Views:
-    """When to tell a view, and what is in it."""
+    """When to send a view, and what is in it."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        harvesting: Harvesting,
-        granting: Granting,
-        deliveries: Deliveries,
-        *,
-        mode: str,
-    ) -> None:
-        self._machine, self._harvesting = machine, harvesting
-        self._granting, self._deliveries = granting, deliveries
-        self._mode = mode
-        self.denied: Callable[[], list[str]] = list  #: submitters whom the site denies
-        self._tide = Tide()
+    def __init__(self, site: ServedSite, harvesting: Harvesting, data: SiteData, denials: Denials) -> None:
+        self._site, self._harvesting, self._denials = site, harvesting, denials
+        self._machine = harvesting.machine
+        self._granting, self._deliveries = harvesting.fleets.granting, data.deliveries
+        self._tide = TideSamples()
         self._next_sample_s = 0.0
         self._next_view_s = 0.0
         self._sent: SiteView | None = None
-        self._told: SiteView | None = None
+        self._received: SiteView | None = None
 
-    def look(self, state: SiteState) -> None:
+    def sample(self) -> None:
         """Count nodes when it is time."""
         now_s = clock.monotonic_s()
         if now_s < self._next_sample_s:
@@ -114,13 +105,18 @@ class Views:
             found = node_counts(snapshot)
             counts = (found["regular"], found["ours"], found["idle"], found["other"])
         else:
-            active = (a.nodes for a in state.allocations.values() if a.state is AllocationState.ACTIVE)
+            active = (
+                a.nodes for a in self._site.state.allocations.values() if a.state is AllocationState.ACTIVE
+            )
             ours = sum(active)
             counts = (0, ours, max(0, self._machine.nodes - ours), 0)
         self._tide.note(clock.now_us() / 1e6, counts)
 
-    def take(self, state: SiteState) -> SiteView | None:
-        """What the next sync tells; None = nothing new, or it is too soon."""
+    def take(self, *, is_received: bool) -> SiteView | None:
+        """The view for the next sync; None = nothing new, or it is too soon. `is_received`: the server has answered the
+        last sync; else what that one carried is sent again."""
+        state = self._site.state
+        self._settle(is_received=is_received)
         now_s = clock.monotonic_s()
         if now_s < self._next_view_s:
             return None
@@ -140,26 +136,25 @@ class Views:
             transfers=transfers[:VIEW_ROWS_MAX],
             transfers_total=len(transfers),
             grants=list(self._grants())[:VIEW_ROWS_MAX],
-            mode=self._mode,
+            mode=self._site.config.mode,
             waits_for=(self._harvesting.waits_for or "")[:TEXT_MAX],
             stopped=state.stop.reason[:TEXT_MAX] if state.stop is not None else "",
-            denied=[name[:TEXT_MAX] for name in self.denied()[:VIEW_ROWS_MAX]],
+            denied=[name[:TEXT_MAX] for name in self._denials.names()[:VIEW_ROWS_MAX]],
         )  # fmt: skip
-        if view == self._told:
+        if view == self._received:
             return None
         self._sent = view
         return view
 
-    def answered(self) -> None:
-        """The last sync was answered: what it told needs not be told again."""
-        if self._sent is not None:
-            self._tide.told(self._sent.tide)
-            self._told, self._sent = self._sent, None
-
-    def unanswered(self) -> None:
-        """The last sync came to nothing: what it told is told with the next one."""
-        if self._sent is not None:
-            self._sent, self._next_view_s = None, 0.0
+    def _settle(self, *, is_received: bool) -> None:
+        if self._sent is None:
+            return
+        if is_received:
+            self._tide.received(self._sent.tide)
+            self._received = self._sent
+        else:
+            self._next_view_s = 0.0
+        self._sent = None
 
     def _transfers(self, state: SiteState) -> Iterator[TransferView]:
         for job, tries in self._granting.staging_now():

@@ -22,7 +22,7 @@ STEP_BASE = 1 << 60
 STEPS_MAX = 16
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class KeptPart(msgspec.Struct, frozen=True, array_like=True):
     """Kept outputs of the events `first..first+count-1` of a job, in bundles of `fleet`."""
 
     first: int
@@ -31,7 +31,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     outputs: list[OutputRef]
 
 
-class Lease(msgspec.Struct, array_like=True):
+class SiteLease(msgspec.Struct, array_like=True):
     """A leased range; `open` of its events are not settled."""
 
     lease: int
@@ -40,7 +40,7 @@ class Lease(msgspec.Struct, array_like=True):
     open: int
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class UndonePiece(msgspec.Struct, frozen=True, array_like=True):
     """Undone events that wait to be granted."""
 
     first: int
@@ -55,7 +55,7 @@ class GrantState(msgspec.Struct, array_like=True):
     open: IntervalSet
 
 
-class Job(msgspec.Struct, kw_only=True):
+class SiteJob(msgspec.Struct, kw_only=True):
     """A job, or the part of it that this site has been given."""
 
     id: int
@@ -63,22 +63,22 @@ class Job(msgspec.Struct, kw_only=True):
     owner: str = ""
     seed_base: int
     spec: JobSpec
-    leases: list[Lease] = []
+    leases: list[SiteLease] = []
     open: IntervalSet  #: events leased to us, neither kept, failed for good nor given back
     done: IntervalSet  #: events kept here
-    ready: list[Piece] = []
+    ready: list[UndonePiece] = []
     grants: dict[int, GrantState] = {}
     failures: dict[int, int] = {}  #: event -> failures that counted
     fruitless: int = 0  #: failures that do not count, since the last success
     returns: int = 0  #: pilots that returned work because it does not fit, since the last success
     returned_by: str = ""  #: the last of them
     reported: int = 0  #: failures reported as evidence
-    parts: list[Part] = []
+    parts: list[KeptPart] = []
     repairs: int = 0  #: times that kept outputs turned out to be lost
     spec_bytes: int = 0  #: of `spec` as JSON, as the server told it
 
 
-class Fleet(msgspec.Struct, kw_only=True):
+class SiteFleet(msgspec.Struct, kw_only=True):
     """A fleet directory. `open`: grants that are not settled. `cancels`: jobs its lead must still be told to stop."""
 
     name: str
@@ -155,9 +155,9 @@ class SiteState(msgspec.Struct, kw_only=True):
     next_grant: int = 1
     next_allocation: int = 1
     next_fleet: int = 1
-    jobs: dict[int, Job] = {}
+    jobs: dict[int, SiteJob] = {}
     reports: list[Report] = []
-    fleets: dict[str, Fleet] = {}
+    fleets: dict[str, SiteFleet] = {}
     allocations: dict[str, Allocation] = {}
     deliveries: dict[int, str] = {}  #: job -> events to deliver (interval text)
     steps: int = 0  #: steps of our own among the jobs
@@ -324,7 +324,7 @@ class StepAdded(msgspec.Struct, tag_field="e", tag="step", kw_only=True):
     spec: JobSpec
 
 
-class Delivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=True):
+class OutputsDelivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=True):
     """A job's outputs are in place (or cannot be, for good: `evidence`)."""
 
     job: int
@@ -341,7 +341,7 @@ class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
     reason: str
 
 
-class Fetched(msgspec.Struct, tag_field="e", tag="fetched", kw_only=True):
+class LogFetched(msgspec.Struct, tag_field="e", tag="fetched", kw_only=True):
     """A payload's log was found, or not."""
 
     request: int
@@ -373,9 +373,9 @@ Entry = (
     | FleetFinished
     | FleetRemoved
     | StepAdded
-    | Delivered
+    | OutputsDelivered
     | Damaged
-    | Fetched
+    | LogFetched
     | Cleaned
 )
 

@@ -16,13 +16,13 @@ from tidemill.harvest.machine.quarantine import End, Outcome, Quarantine, Senten
 from tidemill.log import Log
 from tidemill.node.files import read_bounded, write_durable
 from tidemill.site.nodes.costs import Costs
-from tidemill.site.state.state import Allocation
+from tidemill.site.state.site_state import Allocation
 
 STATE_BYTES_MAX = 64 << 20
 _log = Log("quarantine")
 
 
-class Nodes:
+class NodeQuarantine:
     """The quarantine of one site."""
 
     def __init__(self, path: Path, config: SiteConfig, costs: Costs) -> None:
@@ -46,7 +46,7 @@ class Nodes:
 
     def ended(self, allocation: Allocation) -> None:
         """It has ended, as its record says."""
-        done, failed = self._costs.tally(allocation.name)
+        done, failed = self._costs.outcomes(allocation.name)
         self._costs.forget(allocation.name)
         if not allocation.hosts:
             return

@@ -1,9 +1,9 @@
 """Moves by a process on a data-transfer node: `tidemill site run --only transfer`, which shares the site directory.
 
-    SITE/transfer/orders/ID.json   what the agent wants, `Order`; gone = nobody wants it any more
-    SITE/transfer/done/ID.json     what came of it, `Outcome`; the agent deletes both when it has read it
+    SITE/transfer/orders/ID.json   what the agent wants, `MoveOrder`; gone = nobody wants it any more
+    SITE/transfer/done/ID.json     what came of it, `MoveOutcome`; the agent deletes both when it has read it
     SITE/transfer/moving.json      how far the moves are that run now; `tidemill site status` shows it
-    SITE/transfer/epoch/           who moves: one process, as in `identity`
+    SITE/transfer/epoch/           who moves: one process, as in `epoch`
 
 No lock files: every file is written whole and renamed, by one writer. A mover that is killed leaves orders, and parts
 of files that its successor goes on with. An agent starts with no orders, and a mover ends what has no order any more.
@@ -23,8 +23,8 @@ from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.node.files import names_in, read_bounded, write_durable
-from tidemill.site.data.moves import Counts, Here, Moving, Order, Outcome, UnderWay
-from tidemill.site.state.identity import Identity, SupersededError, claim
+from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutcome, Moves, UnderWay
+from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.transfer.contract import Direction
 
 LOOK_S = 0.5
@@ -35,13 +35,13 @@ PROGRESS = "moving.json"
 _log = Log("mover")
 
 
-def open_moving(site_dir: Path, config: SiteConfig) -> Moving:
+def open_moves(site_dir: Path, config: SiteConfig) -> Moves:
     """Who moves remote files for a site's agent, as its configuration says."""
     if config.transfer.where == "apart":
-        return Apart(site_dir / "transfer", config)
+        return TransferNodeMoves(site_dir / "transfer", config)
     if config.endpoints:
         (site_dir / "transfer").mkdir(mode=0o700, exist_ok=True)
-    return Here(config, site_dir / "transfer" / PROGRESS if config.endpoints else None)
+    return LocalMoves(config, site_dir / "transfer" / PROGRESS if config.endpoints else None)
 
 
 def under_way(site_dir: Path) -> list[UnderWay]:
@@ -53,38 +53,38 @@ def under_way(site_dir: Path) -> list[UnderWay]:
         return []
 
 
-class Apart:
+class TransferNodeMoves:
     """The agent's side: orders out, outcomes in. Thread-safe."""
 
     def __init__(self, directory: Path, config: SiteConfig) -> None:
-        Here(config).close()  # endpoints that cannot be meant are told at the start
+        LocalMoves(config).close()  # endpoints that cannot be meant are told at the start
         self._orders, self._done = directory / "orders", directory / "done"
         for folder in (self._orders, self._done):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in names_in(folder) or []:
                 (folder / name).unlink(missing_ok=True)
-        self._wanted: dict[str, Order] = {}
+        self._wanted: dict[str, MoveOrder] = {}
         self._seen: set[str] = set()
         self._next_look_s = 0.0
         self._lock = threading.Lock()
-        self.counts = {direction: Counts() for direction in Direction}
+        self.counts = {direction: MoveCounts() for direction in Direction}
 
-    def want(self, order: Order) -> None:
-        """See `Moving`."""
+    def want(self, order: MoveOrder) -> None:
+        """Have the move made; an order with a known id is not made twice."""
         with self._lock:
             if order.id in self._wanted:
                 return
             self._wanted[order.id] = order
         write_durable(self._orders / f"{order.id}.json", msgspec.json.encode(order))
 
-    def take(self, order_id: str) -> Outcome | None:
-        """See `Moving`."""
+    def take(self, order_id: str) -> MoveOutcome | None:
+        """The outcome, once; None while there is none."""
         path = self._done / f"{order_id}.json"
         content = read_bounded(path, FILE_BYTES_MAX)
         if content is None:
             return None
         try:
-            outcome = msgspec.json.decode(content, type=Outcome)
+            outcome = msgspec.json.decode(content, type=MoveOutcome)
         except UNDECODABLE as error:
             raise SiteError(f"failed to read `{path}`: {error}", transient=False) from error
         (self._orders / path.name).unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class Apart:
         return outcome
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
-        """See `Moving`. Lists a directory, twice a second at most."""
+        """Whether none of these is still on its way. Lists a directory, twice a second at most."""
         with self._lock:
             now_s = clock.monotonic_s()
             if now_s >= self._next_look_s:
@@ -110,11 +110,11 @@ class Apart:
 
     @property
     def is_busy(self) -> bool:
-        """See `Moving`."""
+        """Whether any move is on its way."""
         return bool(self._wanted)
 
     def close(self) -> None:
-        """See `Moving`. Orders stay: a mover may be at work for the next agent's sake; that one deletes them."""
+        """Start nothing more. Orders stay: a mover may work on them; the next agent deletes them."""
 
 
 def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_over: bool = False) -> int:
@@ -125,19 +125,17 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
     directory = site_dir.absolute() / "transfer"
     for folder in (directory, directory / "orders", directory / "done"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    identity = claim(
-        directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s
-    )
+    epoch = claim(directory, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
-    here = Here(config, directory / PROGRESS)
-    _log.info("mover.started", site=config.name, epoch=identity.epoch, host=identity.owner.host)
+    here = LocalMoves(config, directory / PROGRESS)
+    _log.info("mover.started", site=config.name, epoch=epoch.number, host=epoch.owner.host)
     try:
         while not asked.is_set():
-            identity.beat()
+            epoch.beat()
             try:
-                busy = _step(directory, site_dir.absolute() / "stage", here, identity)
+                busy = _step(directory, site_dir.absolute() / "stage", here, epoch)
             except SupersededError:
                 raise
             except TidemillError as error:
@@ -148,14 +146,14 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
             clock.sleep_s(LOOK_S / 5 if busy else LOOK_S)
     finally:
         here.close()
-    identity.leave()
-    _log.info("mover.ended", site=config.name, epoch=identity.epoch)
+    epoch.leave()
+    _log.info("mover.ended", site=config.name, epoch=epoch.number)
     return 0
 
 
-def _step(directory: Path, stage: Path, here: Here, identity: Identity) -> bool:
+def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
     """Take new orders, tell outcomes, drop what nobody wants any more; whether anything is on its way."""
-    identity.check()
+    epoch.check()
     orders = {name.removesuffix(".json") for name in names_in(directory / "orders") or [] if name[0] != "."}
     told = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
     known = here.known()
@@ -168,29 +166,29 @@ def _step(directory: Path, stage: Path, here: Here, identity: Identity) -> bool:
             if error.transient:
                 raise
             _log.error("order.refused", order=order_id, reason=error.message)
-            _tell(directory, Outcome(id=order_id, error=error.message, hint=error.hint), identity)
+            _tell(directory, MoveOutcome(id=order_id, error=error.message, hint=error.hint), epoch)
             continue
         if order is not None:
             here.want(order)
     for order_id in known & orders:
         outcome = here.take(order_id)
         if outcome is not None:
-            _tell(directory, outcome, identity)
+            _tell(directory, outcome, epoch)
     return bool(orders - told)
 
 
-def _tell(directory: Path, outcome: Outcome, identity: Identity) -> None:
-    identity.check()
+def _tell(directory: Path, outcome: MoveOutcome, epoch: Epoch) -> None:
+    epoch.check()
     write_durable(directory / "done" / f"{outcome.id}.json", msgspec.json.encode(outcome))
 
 
-def _read(path: Path, stage: Path) -> Order | None:
+def _read(path: Path, stage: Path) -> MoveOrder | None:
     """The order in a file, None if it is gone. Raises SiteError for one that leaves the stage: no agent writes that."""
     content = read_bounded(path, FILE_BYTES_MAX)
     if content is None:
         return None
     try:
-        order = msgspec.json.decode(content, type=Order)
+        order = msgspec.json.decode(content, type=MoveOrder)
     except UNDECODABLE as error:
         raise SiteError(f"failed to read `{path}`: {error}", transient=False) from error
     is_path = "\0" not in order.path

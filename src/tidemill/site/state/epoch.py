@@ -42,7 +42,7 @@ class SupersededError(SiteError):
     """A newer agent serves the site: this one must not act any more."""
 
 
-class Identity:
+class Epoch:
     """An epoch that is ours, as long as `check` says so."""
 
     def __init__(self, directory: Path, owner: Owner, *, heartbeat_s: float) -> None:
@@ -50,22 +50,22 @@ class Identity:
         self._heartbeat_s = heartbeat_s
         self._next_beat_s = 0.0
         self.owner = owner
-        self.epoch = owner.epoch
+        self.number = owner.epoch
 
     def check(self) -> None:
         """Raise SupersededError if a newer epoch exists. One listing of a small directory."""
         newest = max(_epochs(self._directory), default=0)
-        if newest == self.epoch:
+        if newest == self.number:
             return
-        if newest < self.epoch:
+        if newest < self.number:
             raise SupersededError(
-                f"the epoch files in `{self._directory}` are gone: this agent (epoch {self.epoch}) stops",
+                f"the epoch files in `{self._directory}` are gone: this agent (epoch {self.number}) stops",
                 transient=False,
             )
         other = _owner(self._directory, newest)
         by = f" by process {other.pid} on {other.host}" if other else ""
         raise SupersededError(
-            f"the site was taken over{by}: epoch {newest} follows ours, {self.epoch}; this agent does nothing more",
+            f"the site was taken over{by}: epoch {newest} follows ours, {self.number}; this agent does nothing more",
             transient=False,
         )
 
@@ -74,14 +74,14 @@ class Identity:
         now = clock.monotonic_s()
         if now >= self._next_beat_s:
             self._next_beat_s = now + self._heartbeat_s
-            _write_beat(self._directory, self.epoch)
+            _write_beat(self._directory, self.number)
 
     def leave(self) -> None:
         """Tell that this agent ends: a successor need not wait or ask."""
-        write_durable(self._directory / f"{self.epoch:06}.ended", b"")
+        write_durable(self._directory / f"{self.number:06}.ended", b"")
 
 
-def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Identity:
+def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float) -> Epoch:
     """Take the next epoch of the site directory.
 
     Refuses with a SiteError that names host, process and since when, if the newest epoch's owner lives and
@@ -114,7 +114,7 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
         if _take(directory, mine):
             _write_beat(directory, mine.epoch)
             _prune(directory, mine.epoch)
-            return Identity(directory, mine, heartbeat_s=heartbeat_s)
+            return Epoch(directory, mine, heartbeat_s=heartbeat_s)
 
 
 def _take(directory: Path, owner: Owner) -> bool:

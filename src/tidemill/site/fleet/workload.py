@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tidemill.model.application import DEFAULT_EVENT_S
 from tidemill.site.applications.catalogue import Applications
-from tidemill.site.fleet.capacity import event_s
-from tidemill.site.nodes.planning import Demand
 from tidemill.site.state.log import SiteLog
 
 RANGE_S = 10.0
 """Aimed length of a range (`range_s` of an application): what a kill throws away, where events are shorter."""
+
+
+EVENT_S_MIN = 1e-5
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits or runs, summed over jobs: events that are not done, their core-seconds, cores of the widest slot
+    and of a node, seconds of a typical range. `more`: the server has more for us than what is leased."""
+
+    events: int
+    core_s: float
+    slot_cores: int
+    cores: int = 1
+    range_s: float = 1.0
+    more: bool = False
 
 
 class Workload:
@@ -23,7 +38,7 @@ class Workload:
         """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
-        for (app, asked), count in self._log.pool.tally.load.items():
+        for (app, asked), count in self._log.pool.settlement.load.items():
             if count:
                 slot = asked or self._cores(app)
                 seconds = self._event_s(app)
@@ -62,3 +77,8 @@ class Workload:
     def _cores(self, app: str) -> int:
         approved = self._applications.by_name.get(app)
         return (approved.app.resources.cores if approved else None) or 1
+
+
+def event_s(measured_s: float, events: float) -> float | None:
+    """Measured seconds per event, None before anything was measured."""
+    return max(measured_s / events, EVENT_S_MIN) if events > 0 else None

@@ -1,19 +1,27 @@
-"""What pilots' records add up to, for the metrics: payloads, events, failures, slots; since the agent's start."""
+"""What pilots' records add up to since the agent's start, for the metrics: payloads, events, failures, slots, remarks.
+
+Remarks of pilots on how they do things also go to the agent's log, the first of each kind.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import AGENT, OTHER, Sample
-from tidemill.wire.node import Done, Ended, Failed, Record, Started
+from tidemill.wire.node import Done, Ended, Failed, Noted, Record, Started
 
 _REASONS = frozenset(AGENT["tidemill_pilots_ended_total"].labels["reason"].values)
 _CLASSES = frozenset(str(each) for each in FailureClass)
+KINDS_MAX = 200
+"""Different kinds of remarks that are counted and logged."""
+
+_log = Log("agent")
 
 
-class Summary:
+class RecordTotals:
     """Sums of all pilots' records."""
 
     def __init__(self) -> None:
@@ -21,6 +29,7 @@ class Summary:
         self._rss_kb = 0
         self._ended: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
+        self._remarks: Counter[tuple[str, str]] = Counter()  #: by topic and mode
 
     def take(self, records: Iterable[Record]) -> None:
         """Add new records."""
@@ -33,6 +42,9 @@ class Summary:
                 self._failures[record.failure if record.failure in _CLASSES else OTHER] += 1
             elif isinstance(record, Started):
                 self._sums["pilots"] += 1
+                _log_isolation(record)
+            elif isinstance(record, Noted):
+                self._count(record)
             elif isinstance(record, Ended):
                 self._ended[record.reason if record.reason in _REASONS else OTHER] += 1
                 self._sums["busy_us"] += record.busy_us
@@ -49,6 +61,17 @@ class Summary:
         sums["read"] += record.read_bytes or 0
         sums["write"] += record.write_bytes or 0
         self._rss_kb = max(self._rss_kb, record.rss_kb)
+
+    def _count(self, record: Noted) -> None:
+        """Count a remark; the first of its kind is logged."""
+        kind = (record.topic, record.mode)
+        if kind not in self._remarks:
+            if len(self._remarks) >= KINDS_MAX:
+                return
+            _log.info(
+                "node.noted", pilot=record.p, topic=record.topic, mode=record.mode, reason=record.message
+            )
+        self._remarks[kind] += 1
 
     def samples(self) -> Iterator[Sample]:
         """The sums as they stand."""
@@ -70,3 +93,17 @@ class Summary:
             yield Sample("tidemill_failures_total", count, (("class", failure),))
         for state in ("busy", "idle"):
             yield Sample("tidemill_slot_seconds_total", sums[f"{state}_us"] / 1e6, (("state", state),))
+        for (topic, mode), count in sorted(self._remarks.items()):
+            yield Sample("tidemill_noted_total", count, (("topic", topic), ("mode", mode)))
+
+
+def _log_isolation(record: Started) -> None:
+    """A site's operator should hear of it when the kernel gave payloads no place of their own."""
+    if record.isolation != "namespaces":
+        fields = {
+            "pilot": record.p,
+            "node": record.node,
+            "isolation": record.isolation,
+            "reason": record.note,
+        }
+        _log.warning("pilot.not_isolated", **fields)

@@ -1,0 +1,77 @@
+"""The site's data as one part of the agent: inputs staged, files moved, outputs and logs delivered, all cleaned."""
+
+from __future__ import annotations
+
+from tidemill import clock
+from tidemill.site.applications.programs import Preparer
+from tidemill.site.data.deliveries import Deliveries
+from tidemill.site.data.masks import private_paths
+from tidemill.site.data.outputs import Deliverer
+from tidemill.site.data.payload_logs import LogFetches
+from tidemill.site.data.remote_outputs import Departures
+from tidemill.site.data.staging import DataFigures, Stage
+from tidemill.site.data.transfer_node import open_moves
+from tidemill.site.state import site_state as s
+from tidemill.site.state.served_site import ServedSite
+from tidemill.transfer.file import Roots
+
+TIDY_S = 5.0
+JOBS_CLEANED_PER_TICK = 500
+
+
+class SiteData:
+    """Files of the site's jobs, before they run and after."""
+
+    def __init__(self, site: ServedSite, preparer: Preparer) -> None:
+        config, directory = site.config, site.directory
+        base = config.output_dir or directory / "out"  # where outputs go that name no place
+        roots = Roots(config.data_roots, private=private_paths(directory, config), own=base)
+        self._site = site
+        self._moves = open_moves(directory, config)
+        self.stage = Stage(directory / "stage", config, roots, self._moves)
+        self._departures = Departures(directory / "stage" / "out", self._moves)
+        deliverer = Deliverer(
+            site.fleets_dir, base, roots=roots, template=config.output_name, departures=self._departures
+        )
+        self.deliveries = Deliveries(site, preparer, deliverer)
+        self._logs = LogFetches(site)
+        self._next_tidy_s = 0.0
+
+    def step(self) -> bool:
+        """Start and finish deliveries and fetches of logs that are due; whether anything changed."""
+        fetched = self._logs.step()
+        return self.deliveries.step() or fetched
+
+    def clean(self) -> list[int]:
+        """Remove the files of jobs that are over, of some in each tick, and copies that nothing needs; these jobs."""
+        jobs = self._site.state.forgotten[:JOBS_CLEANED_PER_TICK]
+        for job in jobs:
+            self.stage.clean(job)
+            self._departures.forget(job)
+        if jobs:
+            self._site.log.apply(s.Cleaned(jobs=jobs))
+        self.stage.sweep()
+        now_s = clock.monotonic_s()
+        if now_s >= self._next_tidy_s:
+            self._next_tidy_s = now_s + TIDY_S
+            self.stage.tidy()
+        return jobs
+
+    def figures(self) -> DataFigures:
+        """What the cache holds and did, and what was moved. One stat for each copy."""
+        counts = self._moves.counts.items()
+        return self.stage.figures([(way.value, each.done, each.failed, each.bytes) for way, each in counts])
+
+    @property
+    def reads_fleets(self) -> bool:
+        """Whether a thread reads bundles in the fleets' directories."""
+        return self.deliveries.is_busy or self._logs.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is at work, or a file on its way."""
+        return self.reads_fleets or self._moves.is_busy
+
+    def close(self) -> None:
+        """Start no move any more, end those that run."""
+        self._moves.close()

@@ -1,0 +1,133 @@
+"""What a sync reports of the site's capacity: how much more work to lease, and what slots and nodes there are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill import clock
+from tidemill.model.state import AllocationState
+from tidemill.site.applications.memory import largest_slot_mb
+from tidemill.site.nodes.harvesting import Harvesting
+from tidemill.site.state.served_site import ServedSite
+from tidemill.wire.api import Capacity
+
+SYNCS_AHEAD = 3
+"""At least what is done in so many syncs is kept leased ahead."""
+
+
+WINDOW_S = 2.0
+KEEP = 0.5
+
+
+class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides it. `open_core_s`: leased and not done. `rate_core_s`: core-seconds of estimate done per second."""
+
+    cores: int
+    open_core_s: float
+    open_ranges: int
+    rate_core_s: float
+    sync_s: float
+    lease_ahead_s: float
+    core_s_max: float
+    ranges_max: int
+
+
+def wanted(ahead: Ahead) -> tuple[float, int]:
+    """Core-seconds and ranges to ask for; (0, 0) = none.
+
+    Work for all cores for `lease_ahead_s`, and never less than what is used up in three syncs. It asks again only when
+    an eighth of that is used up, so that the server does not cut leases to crumbs.
+    """
+    target = max(
+        ahead.cores * ahead.lease_ahead_s,
+        ahead.rate_core_s * ahead.sync_s * SYNCS_AHEAD,
+    )
+    missing = min(target, ahead.core_s_max) - ahead.open_core_s
+    ranges = ahead.ranges_max - ahead.open_ranges
+    if ranges <= 0 or missing < target / 8:
+        return 0.0, 0
+    return missing, ranges
+
+
+class Throughput:
+    """A fading average over windows of a few seconds of how the open work shrinks, deliveries of new work apart."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._eaten = 0.0
+        self._last: float | None = None
+        self.rate = 0.0
+
+    def update(self, open_core_s: float, now_s: float) -> float:
+        """Take the present amount of open work; the rate in core-seconds per second."""
+        if self._last is not None and open_core_s < self._last:
+            self._eaten += self._last - open_core_s
+        self._last = open_core_s
+        if self._since_s is None:
+            self._since_s = now_s
+        elapsed_s = now_s - self._since_s
+        if elapsed_s >= WINDOW_S:
+            self.rate = KEEP * self.rate + (1 - KEEP) * self._eaten / elapsed_s
+            self._since_s, self._eaten = now_s, 0.0
+        return self.rate
+
+
+class CapacityMeter:
+    """Measures what the site can take. Slots are those of the machine as it was when the agent started."""
+
+    def __init__(self, site: ServedSite, harvesting: Harvesting) -> None:
+        self._site = site
+        self._harvesting = harvesting
+        self._shape = harvesting.machine.shape
+        self._throughput = Throughput()
+
+    def measure(self, *, sync_s: float, room: int, more: bool) -> Capacity:
+        """The capacity now. `sync_s`: pause between two syncs; `room`: ranges that the agent accepts now; `more`: the
+        server has more work for this site than what is leased."""
+        config, machine = self._site.config, self._harvesting.machine
+        workload, rates = self._harvesting.fleets.workload, self._site.state.rates
+        want_core_s, want_ranges = self._wanted(sync_s, more=more)
+        wide_core_s = self._wide_core_s()
+        if wide_core_s > 0:
+            want_ranges = max(0, config.lease_ranges_max - self._site.state.leases_open)
+        active = [a for a in self._harvesting.book.living if a.state is AllocationState.ACTIVE]
+        return Capacity(
+            want_core_s=want_core_s,
+            want_ranges_max=min(want_ranges, room),
+            slot_cores_max=self._shape.cores,
+            slot_memory_mb_max=largest_slot_mb(self._shape.memory_mb),
+            devices=self._shape.devices,
+            event_s=workload.measured(),
+            nodes=machine.wide_nodes_max,
+            busy_cores=sum(a.cores * a.nodes for a in active) if rates or active else 0,
+            adhoc=config.allow_adhoc,
+            wide_core_s=wide_core_s,
+            wide_nodes_max=machine.wide_nodes_max if machine.launcher else 0,
+            launcher=machine.launcher,
+        )
+
+    def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:
+        if not self._site.may_lease:
+            return 0.0, 0
+        config, machine = self._site.config, self._harvesting.machine
+        core_s = self._harvesting.demand(more=more).core_s
+        return wanted(
+            Ahead(
+                cores=machine.cores,
+                open_core_s=core_s,
+                open_ranges=self._site.state.leases_open,
+                rate_core_s=self._throughput.update(core_s, clock.monotonic_s()),
+                sync_s=sync_s,
+                lease_ahead_s=config.lease_ahead_s,
+                core_s_max=config.lease_core_s_max,
+                ranges_max=config.lease_ranges_max,
+            )
+        )
+
+    def _wide_core_s(self) -> float:
+        machine = self._harvesting.machine
+        if not self._site.may_lease or not machine.launcher:
+            return 0.0
+        return self._harvesting.fleets.wide.wanted_core_s(
+            nodes=machine.wide_nodes_max, cores=self._shape.cores, walltime_s=self._site.config.walltime_s
+        )

@@ -1,0 +1,155 @@
+"""When a guest has to go, and in which order: STOP files, cancellations that Tidemill did not order, held accounts.
+
+Staff need no knowledge of Tidemill to stop it: a file at an agreed path, or ending a few of its allocations, is enough.
+`sign_of_stop` and `retreat` are pure. A stop is durable in the log before anything follows from it; SITE/drained.json
+and the mail to people follow from it. A few file names are checked once a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+import msgspec
+
+from tidemill import clock
+from tidemill.config.site import Yielding
+from tidemill.errors import SiteError, TidemillError
+from tidemill.log import Log
+from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site.staff import drain, mail
+from tidemill.site.state import site_state as s
+from tidemill.site.state.served_site import ServedSite
+
+CHECK_S = 1.0
+_log = Log("guest")
+
+
+class Signs(msgspec.Struct, frozen=True, kw_only=True):
+    """What may stop the site. `stop_files`: (path, text) of those that exist. `foreign_us`: when allocations were
+    canceled that we had not canceled (preemption, walltime and deadlines are none). `held`: (allocation, the batch
+    system's word) of those that staff or an account keep from starting."""
+
+    stop_files: list[tuple[str, str]] = []
+    foreign_us: list[int] = []
+    held: list[tuple[str, str]] = []
+
+
+class Retreat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stopped site has to end now, by name; `why` is for the log."""
+
+    cancel: list[str]
+    why: str
+
+
+def sign_of_stop(signs: Signs, limits: Yielding, *, now_us: int) -> s.Stop | None:
+    """Why the site has to be drained now, None = it need not be."""
+    if signs.stop_files:
+        path, text = signs.stop_files[0]
+        reason = f"`{path}` exists" + (f": {text}" if text else "")
+        return s.Stop(cause="stop_file", reason=reason, at_us=now_us)
+    since_us = now_us - int(limits.foreign_cancels_s * 1e6)
+    recent = [at_us for at_us in signs.foreign_us if at_us >= since_us]
+    if len(recent) >= limits.foreign_cancels:
+        reason = (
+            f"{len(recent)} allocations were canceled within {limits.foreign_cancels_s:.0f} s, and not by us: "
+            "somebody does not want us here"
+        )
+        return s.Stop(cause="cancels", reason=reason, at_us=now_us)
+    if signs.held:
+        name, word = signs.held[0]
+        reason = f"{len(signs.held)} allocations are held, `{name}` as `{word}`"
+        return s.Stop(cause="held", reason=reason, at_us=now_us)
+    return None
+
+
+def retreat(
+    stop: s.Stop, allocations: Iterable[s.Allocation], limits: Yielding, *, now_us: int, again_s: float
+) -> Retreat:
+    """The allocations to end now: those that wait at once, those that run when their pilots had `stop_s` to drain.
+    What was told to end and is still there is told again every `again_s`."""
+    is_over = now_us >= stop.at_us + int(limits.stop_s * 1e6)
+    names = [
+        a.name
+        for a in allocations
+        if a.state not in ALLOCATION_FINAL
+        and (a.state is not AllocationState.ACTIVE or is_over)
+        and (not a.canceled_us or now_us - a.canceled_us > again_s * 1e6)
+    ]
+    return Retreat(cancel=names, why=f"the site is stopped: {stop.reason}")
+
+
+class StopControl:
+    """Whether the site may work, as staff and operators decide."""
+
+    def __init__(self, site: ServedSite) -> None:
+        self._site = site
+        self._log = site.log
+        self._config = site.config
+        self._next_s = 0.0
+        self._mail: Future[None] | None = None
+        drain.show_stop(site.directory, site.state.stop)
+
+    def step(self, held: list[tuple[str, str]]) -> bool:
+        """Check whether the site has to stop, or may work again; note it in the log. Whether that changed.
+
+        `held`: our allocations that the batch system keeps from starting, with its reason.
+        """
+        now_s = clock.monotonic_s()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + CHECK_S
+        self._take_mail()
+        files = drain.stop_files(self._site.directory, self._config.stop_file)
+        state = self._site.state
+        if state.stop is not None:
+            return self._resume(state.stop, files)
+        signs = Signs(stop_files=files, foreign_us=state.foreign_us, held=held)
+        stop = sign_of_stop(signs, self._config.yielding, now_us=clock.now_us())
+        if stop is None:
+            return False
+        self._log.apply(s.Stopped(cause=stop.cause, reason=stop.reason, at_us=stop.at_us))
+        self._log.commit()
+        _log.error("site.stopped", cause=stop.cause, reason=stop.reason)
+        self._announce(stop)
+        return True
+
+    def _resume(self, stop: s.Stop, files: list[tuple[str, str]]) -> bool:
+        requests = drain.take_requests(self._site.directory)
+        if not requests:
+            return False
+        request = requests[-1]
+        if files or request.at_us <= stop.at_us:
+            why = f"`{files[0][0]}` exists" if files else "it was asked for before the stop"
+            _log.warning("site.not_resumed", reason=why)
+            drain.forget_requests(self._site.directory)
+            return False
+        self._log.apply(s.Resumed(reason=request.reason, at_us=clock.now_us()))
+        self._log.commit()
+        drain.forget_requests(self._site.directory)
+        _log.info("site.resumed", reason=request.reason, was=stop.reason)
+        self._show(None)
+        return True
+
+    def _announce(self, stop: s.Stop) -> None:
+        self._show(stop)
+        if mail.can_mail(self._config):
+            text = mail.stop_text(self._config, stop.reason, clock.utc_text(stop.at_us))
+            self._mail = self._site.executor.submit(mail.send, self._config, "the site was stopped", text)
+
+    def _show(self, stop: s.Stop | None) -> None:
+        try:
+            drain.show_stop(self._site.directory, stop)
+        except SiteError as error:
+            _log.error("drained.unwritten", reason=error.message)
+
+    def _take_mail(self) -> None:
+        if self._mail is None or not self._mail.done():
+            return
+        done, self._mail = self._mail, None
+        try:
+            done.result()
+        except TidemillError as error:
+            _log.error("mail.failed", reason=error.message, hint=error.hint)
+        else:
+            _log.info("mail.sent", to=self._config.contact)
