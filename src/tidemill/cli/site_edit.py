@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, count
-from tidemill.cli.configfile import locate, set_keys, write_again
+from tidemill.cli.configfile import locate, set_keys
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.files import write_durable
 from tidemill.site.detect import NODE_HOURS_FIRST, NODES_FIRST
 from tidemill.site.finding import Finding
 
@@ -105,7 +106,8 @@ def enable(args: Namespace) -> int:
     elif before.mode == "observe" and before.harvest.node_hours_max is None:
         values["harvest.node_hours_max"] = str(NODE_HOURS_FIRST)
     if values:
-        write_again(path, set_keys(path.read_text(encoding="utf-8"), values, source=path))
+        text = set_keys(path.read_text(encoding="utf-8"), values, source=path)
+        write_durable(path, text.encode(), failure=ConfigError)
     after = read_site(directory)
     if args.json:
         show_json(

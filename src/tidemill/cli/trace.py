@@ -251,8 +251,8 @@ def show_profiles(args: Namespace) -> int:
 
 def merge_profiles(args: Namespace) -> int:
     """Write several profiles as one."""
+    from tidemill.files import write_whole
     from tidemill.image.profile import encode_profile
-    from tidemill.node.files import write_whole
     from tidemill.report.profile import headline, summary
 
     _check_writable(args.output)
@@ -309,8 +309,8 @@ def _merged(paths: list[Path]) -> Profile:
 def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> None:
     """Tables to stderr after a run and to stdout else; numbers to stdout; drawings to their files."""
     from tidemill import clock
+    from tidemill.files import write_whole
     from tidemill.image.explain import explain
-    from tidemill.node.files import write_whole
     from tidemill.report import profile as report
 
     if args.svg is not None:

@@ -15,12 +15,12 @@ from tidemill import __version__, clock
 from tidemill.batch.contract import Calls
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
-from tidemill.node.files import write_whole
 from tidemill.site.exporter import listener_of
 from tidemill.site.harvesting import Figures, Harvesting
 from tidemill.site.io import IoShares

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.files import open_append, write_all
 from tidemill.harvest.account.records import AnyRecord, decode, encode, file_name
 
 DAYS_KEPT = 400
@@ -33,7 +34,7 @@ class PlanLog:
             try:
                 if name != self._name:
                     self._open(name)
-                os.write(self._descriptor, encode(record))
+                write_all(self._descriptor, encode(record))  # of a crash only the last lines are missed
             except OSError as error:
                 raise SiteError(f"failed to write `{self._directory / name}`: {error.strerror}") from error
 
@@ -63,8 +64,7 @@ class PlanLog:
     def _open(self, name: str) -> None:
         self.close()
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._directory / name, flags, 0o600)
+        self._descriptor = open_append(self._directory / name)
         self._name = name
         for old in self._days()[:-DAYS_KEPT]:
             (self._directory / old).unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
+from tidemill.files import read_bounded, write_durable
 from tidemill.image.profile import (
     AreaFinder,
     Profile,
@@ -29,7 +30,6 @@ from tidemill.image.profile import (
 )
 from tidemill.log import Log
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
-from tidemill.node.files import read_bounded, write_durable
 from tidemill.node.fleet import work_files
 from tidemill.wire.api import AppOffer, StartCost
 from tidemill.wire.node import IndexEntry, Noted, Program, Record
