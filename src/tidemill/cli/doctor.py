@@ -18,7 +18,7 @@ from tidemill.cli.findings import tell_findings
 from tidemill.cli.site_init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.report.tables import bytes_text
+from tidemill.model.quantities import bytes_text
 from tidemill.site.finding import Finding
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tidemill.cli.arguments import Command, Parser, client_of, moment
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
 from tidemill.files import write_whole
-from tidemill.report.tables import count_text, duration_text, percent_text, rate_text, ratio
+from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.report.query import ReportData

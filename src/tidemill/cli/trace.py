@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import hint, say, show, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.report.tables import count_text, percent_text, ratio, text_table
+from tidemill.model.quantities import count_text, percent_text, ratio
+from tidemill.report.tables import text_table
 
 if TYPE_CHECKING:
     from tidemill.image.explain import Explanation

@@ -11,8 +11,8 @@ import msgspec
 from tidemill import clock
 from tidemill.image.explain import Explanation, Verdict
 from tidemill.image.profile import CALLS, Area, Bin, Profile
+from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 from tidemill.report.html import cards, document, figure, section, table
-from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
 from tidemill.report.tide import BOTTOM, HEIGHT, LEFT, STYLE, TOP, WIDTH, area
 
 CHART_LINES_MAX = 24
