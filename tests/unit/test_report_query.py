@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tidemill.charts.bars import Bar, bars
+from tidemill.charts.time import area, nice_ceiling
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
-from tidemill.report.figures import Bar, area, bars, nice_ceiling
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, group_failures, timeline
 from tidemill.report.tables import text_table

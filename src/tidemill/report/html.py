@@ -7,6 +7,8 @@ from html import escape
 from importlib import resources
 
 from tidemill import __version__, clock
+from tidemill.charts.bars import Bar, bars, shares
+from tidemill.charts.time import area
 from tidemill.model.failure import POLICY
 from tidemill.model.quantities import (
     bytes_text,
@@ -18,7 +20,6 @@ from tidemill.model.quantities import (
     short_text,
     times_text,
 )
-from tidemill.report.figures import Bar, area, bars, shares
 from tidemill.report.query import FailureGroup, ReportData, Timeline
 from tidemill.wire.api import AllocationRow, CampaignRow
 
