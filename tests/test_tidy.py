@@ -53,6 +53,8 @@ WALLS: dict[str, tuple[str, ...]] = {
     "asyncio.create_subprocess_shell": (),
     "os.system": (),
     "os.popen": (),
+    "os.fsync": ("files.py", "examples/"),
+    "os.fdatasync": ("files.py",),
     "time.time": ("clock.py", "payload/", "examples/"),
     "time.time_ns": ("clock.py", "payload/", "examples/"),
     "time.monotonic": ("clock.py", "payload/", "examples/"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemill import config
-from tidemill.cli.configfile import commented, locate, set_keys, write_again
+from tidemill.cli.configfile import commented, locate, set_keys, write_new
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
 
@@ -79,12 +79,11 @@ def test_lines_of_set_keys_are_found() -> None:
     assert locate(text) == {"name": 2, "harvest.poll_s": 4, "accounts": 5}
 
 
-def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "f.toml"
-    path.write_text("old")
-    write_again(path, "new")
-    assert path.read_text() == "new"
+def test_a_new_file_is_private_and_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "f.toml"
+    write_new(path, "new")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["f.toml"]
-    with pytest.raises(ConfigError, match="failed to write"):
-        write_again(tmp_path / "none" / "f.toml", "x")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_new(path, "other")
+    assert path.read_text() == "new"
+    assert [each.name for each in path.parent.iterdir()] == ["f.toml"]

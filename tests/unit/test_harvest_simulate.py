@@ -242,6 +242,6 @@ def test_the_tide_is_drawn_with_all_three_layers() -> None:
     )
 
     assert drawn.startswith("<svg")
-    assert drawn.count("<polygon") == 2
+    assert drawn.count("<path fill=") == 2
     assert "out of service" in drawn
     assert "a &lt;machine&gt;" in drawn

@@ -8,8 +8,8 @@ import pytest
 from tests.wire_values import settings
 
 from tidemill.errors import ConfigError, ProtocolError
+from tidemill.files import write_durable
 from tidemill.node.binary import find_binary
-from tidemill.node.files import write_durable
 from tidemill.node.fleet import WorkOrder, create_fleet, open_fleet
 from tidemill.wire.node import FORMAT, Grant, LeadAddress, Manifest
 

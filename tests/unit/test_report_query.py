@@ -6,11 +6,13 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tidemill.charts.bars import Bar, bars
+from tidemill.charts.time import area, nice_ceiling
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.report.figures import Bar, area, bars, nice_ceiling
+from tidemill.model.quantities import bytes_text, duration_text, percent_text, rate_text
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, group_failures, timeline
-from tidemill.report.tables import bytes_text, duration_text, percent_text, rate_text, text_table
+from tidemill.report.tables import text_table
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, Usage
 
 NOW = 1_800_000_000_000_000
@@ -141,7 +143,7 @@ def test_numbers_as_people_read_them() -> None:
     assert [bytes_text(n) for n in (0, 512, 1500, 20_000_000, 999_600)] == [
         "0 B",
         "512 B",
-        "1.5 KB",
+        "1.5 kB",
         "20 MB",
         "1 MB",
     ]

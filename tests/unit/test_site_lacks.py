@@ -84,7 +84,7 @@ def test_unpacked_images_cost_memory_in_megabytes_of_the_worst_image() -> None:
         ({"places": []}, "/dev/shm", "there is none"),
         ({"places": [{**NODE["places"][0], "kind": "ext4"}]}, "/dev/shm", "not memory"),
         ({"places": [{**NODE["places"][0], "no_exec": True}]}, "/dev/shm", "noexec"),
-        ({"places": [{**NODE["places"][0], "free_bytes": 1000}]}, "/dev/shm", "0 MB free"),
+        ({"places": [{**NODE["places"][0], "free_bytes": 1000}]}, "/dev/shm", "1 kB free"),
         ({"limits": {"open_files": [256, 256]}}, "open files", "limit 256"),
         ({"limits": {"processes": [100, 100]}}, "processes", "limit 100"),
         ({"limits": {"stack": [65536, 65536]}}, "stack", "deep recursion"),

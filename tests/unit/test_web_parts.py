@@ -12,6 +12,7 @@ import pytest
 from tidemill.cli.jobs.job import _state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
+from tidemill.model.quantities import share_text, span_text
 from tidemill.server.core.site_views import TideSeries
 from tidemill.server.web import draw, text
 from tidemill.server.web.entrance import is_forged, is_local
@@ -145,11 +146,11 @@ def test_what_was_done_is_told_in_our_own_words_only() -> None:
     ],
 )
 def test_spans_are_told_by_their_two_largest_units(seconds: float, words: str) -> None:
-    assert text.span(seconds) == words
+    assert span_text(seconds) == words
 
 
 def test_nearly_all_is_not_all() -> None:
-    assert [text.share(*each) for each in ((999, 1000), (1000, 1000), (1, 3), (0, 0))] == [
+    assert [share_text(*each) for each in ((999, 1000), (1000, 1000), (1, 3), (0, 0))] == [
         "> 99 %", "100 %", "33 %", "0 %",
     ]  # fmt: skip
 

@@ -43,6 +43,7 @@ from tidemill.batch.names import check_name
 from tidemill.batch.run import start
 from tidemill.config.site import LocalBatch
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.files import write_durable
 from tidemill.model.machine import Node, NodeState, Partition, Queued, Running, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
@@ -118,7 +119,7 @@ class LocalBatchSystem:
         self._user = _user_name()
         self.calls = Calls()
         make_directories(directory)
-        write_file(directory / "machine.json", msgspec.json.encode(self._emulated))
+        write_durable(directory / "machine.json", msgspec.json.encode(self._emulated))
 
     def submit(self, submission: Submission) -> str:
         """See the contract."""
@@ -130,7 +131,7 @@ class LocalBatchSystem:
             return submission.name
         self._order += 1
         name = f"{clock.now_us():017}{self._order:06}-{submission.name}@{submission.count}.json"
-        write_file(self._directory / "queue" / name, msgspec.json.encode(submission))
+        write_durable(self._directory / "queue" / name, msgspec.json.encode(submission))
         self._wake()
         return submission.name
 
@@ -158,7 +159,7 @@ class LocalBatchSystem:
         known = self._known()
         wanted = [name for name in names if name in known]
         for name in wanted:
-            write_file(self._directory / "cancel" / name, b"")
+            write_durable(self._directory / "cancel" / name, b"")
         if wanted:
             self._wake()
 
@@ -172,7 +173,7 @@ class LocalBatchSystem:
             if entry is None or entry.state is not AllocationState.ACTIVE or entry.ending:
                 continue
             end_us = min(entry.ends_us, max(int(end_s * 1e6), clock.now_us()))
-            write_file(self._directory / "shorten" / name, str(end_us).encode())
+            write_durable(self._directory / "shorten" / name, str(end_us).encode())
             done[name] = end_us / 1e6
         if done:
             self._wake()
@@ -245,7 +246,7 @@ class LocalBatchSystem:
 
     def stop(self) -> None:
         """Tell the daemon to end once nothing runs."""
-        write_file(self._directory / "stop", b"")
+        write_durable(self._directory / "stop", b"")
 
     def _check(self, submission: Submission) -> None:
         """Raises SiteError for what can never run."""
@@ -410,21 +411,6 @@ def read_file(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(content, type=kind)
     except UNDECODABLE as error:
         raise ProtocolError(f"failed to read `{path}` as {kind.__name__}: {error}") from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Put the content there whole and durably. Raises SiteError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.rename(path)
-    except OSError as error:
-        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error
 
 
 def _tail(path: Path) -> str:

@@ -29,10 +29,10 @@ from tidemill.batch.local import (
     node_name,
     read_file,
     read_table,
-    write_file,
 )
 from tidemill.batch.run import start
 from tidemill.errors import SiteError, TidemillError
+from tidemill.files import write_durable
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 IDLE_S = 60.0
@@ -325,7 +325,7 @@ class Daemon:
             self._deadlines[entry.submission.name] = clock.monotonic_s() + max(0.0, left_s)
 
     def _save(self) -> None:
-        write_file(self._directory / "state.json", msgspec.json.encode(self._table))
+        write_durable(self._directory / "state.json", msgspec.json.encode(self._table))
 
     def _prune(self) -> None:
         ended = [entry for entry in self._table.entries.values() if entry.state in ALLOCATION_FINAL]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import secrets
 from pathlib import Path
 
 from tidemill.batch.contract import BatchSystem
 from tidemill.config.site import Cluster, SiteConfig
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import create_durable
 
 KEY_BYTES = 8
 _KEY_FILE = "key"
@@ -65,19 +66,11 @@ def site_key(site_dir: Path) -> str:
 
 def _make_key(path: Path) -> str:
     """Write a new key; where two do so at a time, the first one's counts."""
-    draft = path.with_name(f".{_KEY_FILE}.{secrets.token_hex(4)}")
+    lasting = functools.partial(SiteError, transient=False)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with draft.open("x", encoding="ascii") as file:
-            draft.chmod(0o600)
-            file.write(secrets.token_hex(KEY_BYTES) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(draft)
-        draft.unlink()
+            create_durable(path, secrets.token_hex(KEY_BYTES).encode() + b"\n", failure=lasting)
     except OSError as error:
-        raise SiteError(
-            f"failed to write the site's key `{path}`: {error.strerror}", transient=False
-        ) from error
+        raise lasting(f"failed to make `{path.parent}`: {error.strerror}") from error
     return site_key(path.parent)

@@ -18,6 +18,7 @@ import msgspec
 
 from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
 from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.files import write_durable
 from tidemill.model.state import AllocationState
 
 TAIL_BYTES_MAX = 2000
@@ -49,8 +50,8 @@ class Records:
     def prepare(self, name: str, text: str, node_text: str) -> Path:
         """Write the scripts of a submission. Raises SiteError."""
         script = self.directory / "scripts" / name
-        _write(script.with_name(f"{name}.node"), node_text)
-        _write(script, text)
+        write_durable(script.with_name(f"{name}.node"), node_text.encode(), mode=0o700)
+        write_durable(script, text.encode(), mode=0o700)
         return script
 
     def was_tried(self, name: str) -> bool:
@@ -59,7 +60,7 @@ class Records:
 
     def note(self, name: str, submitted: Submitted) -> None:
         """It is submitted. Raises SiteError."""
-        _write(self.directory / "scripts" / f"{name}.id", msgspec.json.encode(submitted).decode())
+        write_durable(self.directory / "scripts" / f"{name}.id", msgspec.json.encode(submitted))
         self._known[name] = submitted
 
     def submitted(self, name: str) -> Submitted | None:
@@ -83,7 +84,7 @@ class Records:
 
     def note_cancel(self, name: str) -> None:
         """We order its end. Raises SiteError."""
-        _write(self.directory / "canceled" / name, "")
+        write_durable(self.directory / "canceled" / name, b"")
 
     def output(self, name: str) -> Path:
         """What it prints."""
@@ -159,16 +160,3 @@ def _told(status: str, why: str, *, batch_id: str, nodes: tuple[str, ...], outpu
         state, reason = AllocationState.FAILED, f"exit status {status}"
         told = ended(state, Ending.FAILED, batch_id=batch_id, reason=reason, tail=tail_of(output))
     return msgspec.structs.replace(told, nodes=nodes)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError as error:
-        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error

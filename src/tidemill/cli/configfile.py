@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 import tomllib
@@ -14,6 +13,7 @@ import msgspec
 
 from tidemill import config
 from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.files import create_durable
 
 WRAP = 100
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
@@ -162,28 +162,8 @@ def write_new(path: Path, text: str) -> None:
     """Write a file that does not exist yet, mode 0600. ConfigError if it does."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        create_durable(path, text.encode(), failure=ConfigError)
     except FileExistsError:
         raise ConfigError(f"`{path}` exists already", hint="move it away, or name another file") from None
     except OSError as error:
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        path.unlink()  # half of a file is worse than none
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
-
-
-def write_again(path: Path, text: str) -> None:
-    """Replace a file by temporary file, fsync and rename, mode 0600. Raises ConfigError."""
-    partial = path.with_name(f".{path.name}.tmp")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
+        raise ConfigError(f"failed to make `{path.parent}`: {error.strerror}") from error

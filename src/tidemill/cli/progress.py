@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidemill import clock
 from tidemill.cli.terminal import say
-from tidemill.report.tables import count_text, duration_text, percent_text, ratio
+from tidemill.model.quantities import count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client

@@ -11,7 +11,6 @@ them good beyond 2030, and every TLS library knows them. Needs the package `cryp
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError
+from tidemill.files import write_durable
 from tidemill.wire.credentials import check_private
 
 CA, KEY = "ca.pem", "ca.key"
@@ -102,7 +102,7 @@ class Authority:
             x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
         )
         made = cls(place, builder.sign(key, hashes.SHA256()), key)
-        _write(place / KEY, _key_text(key), mode=0o600)
+        write_durable(place / KEY, _key_text(key), failure=ConfigError)
         made._write_ca([])
         return made
 
@@ -156,7 +156,7 @@ class Authority:
         if key is not None:
             _write_pair(certificate_path, _pem(signed), key_path, _key_text(key))
         else:
-            _write(certificate_path, _pem(signed), mode=0o644)
+            write_durable(certificate_path, _pem(signed), mode=0o644, failure=ConfigError)
         return Issued(
             certificate=certificate_path, key=None if key is None else key_path,
             serial=f"{signed.serial_number:x}", until_us=_us(signed.not_valid_after_utc),
@@ -204,7 +204,9 @@ class Authority:
         known = listed.read_text(encoding="utf-8") if listed.exists() else ""
         known += "" if known.endswith("\n") or not known else "\n"
         new = [line for line in lines if line not in known.splitlines()]
-        _write(listed, "".join([known, *(f"{line}\n" for line in new)]).encode(), mode=0o644)
+        write_durable(
+            listed, "".join([known, *(f"{line}\n" for line in new)]).encode(), mode=0o644, failure=ConfigError
+        )
         self._write_ca([int(each.serial, 16) for each in found])
         return lines
 
@@ -224,7 +226,9 @@ class Authority:
         for each in gone.values():
             builder = builder.add_revoked_certificate(each)
         crl = builder.sign(self._key, hashes.SHA256())
-        _write(self.certificate_path, _pem(self._certificate) + _pem(crl), mode=0o644)
+        write_durable(
+            self.certificate_path, _pem(self._certificate) + _pem(crl), mode=0o644, failure=ConfigError
+        )
 
     def _crl(self) -> list[Any]:
         x509, _, _ = _libraries()
@@ -375,8 +379,8 @@ def _staged(path: Path) -> Path:
 def _write_pair(certificate_path: Path, certificate: bytes, key_path: Path, key: bytes) -> None:
     """Both are on the disk before either takes its place, the key first; `_finish_pair` ends what is cut in between."""
     staged_key, staged = _staged(key_path), _staged(certificate_path)
-    _write(staged_key, key, mode=0o600)
-    _write(staged, certificate, mode=0o644)
+    write_durable(staged_key, key, failure=ConfigError)
+    write_durable(staged, certificate, mode=0o644, failure=ConfigError)
     try:
         staged_key.replace(key_path)
         staged.replace(certificate_path)
@@ -395,18 +399,3 @@ def _finish_pair(certificate_path: Path, key_path: Path) -> None:
             staged.replace(certificate_path)
     except OSError as error:
         raise ConfigError(f"failed to write `{certificate_path}`: {error.strerror}") from error
-
-
-def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """Temporary file, fsync, rename; the mode is there before the content."""
-    partial = path.with_name(f".{path.name}.tmp")
-    try:
-        partial.unlink(missing_ok=True)
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error

@@ -10,7 +10,6 @@ import re
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import replaced
 from tidemill.wire.api import JobOutput, OutputRow
 
 CHUNK_BYTES = 1 << 20
@@ -142,17 +142,12 @@ def _is_meant(info: tarfile.TarInfo, name: str | None, event: int | None) -> boo
 
 def _copy(file: IO[bytes], final: Path, *, source: Path) -> None:
     """Write a file, which is seen under its name only when it is whole. Raises SiteError."""
-    partial = final.with_name(f".{final.name}.part")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as write:
+        with replaced(final, mode=0o666, durable=False) as write:  # the output itself stays where it is
             shutil.copyfileobj(file, write)
-        partial.replace(final)
     except OSError as error:
         raise _not_copied(source, final.parent, error) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def _not_copied(source: Path, target: Path, error: OSError) -> SiteError:
@@ -192,25 +187,21 @@ def copy_output(output: OutputRow, target: Path) -> Path:
     """
     source = local_path(output)
     final = target / source.name
-    partial = target / f".{source.name}.part"
     digest = hashlib.sha256()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with source.open("rb") as read, partial.open("wb") as write:
+        with source.open("rb") as read, replaced(final, durable=False) as write:  # `source` stays where it is
             while piece := read.read(CHUNK_BYTES):
                 digest.update(piece)
                 write.write(piece)
-        if digest.hexdigest() != output.sha256:
-            raise SiteError(
-                f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {output.sha256}",
-                hint="somebody changed or damaged it",
-                transient=False,
-            )
-        shutil.copystat(source, partial)
-        partial.rename(final)
+            if digest.hexdigest() != output.sha256:
+                raise SiteError(
+                    f"output `{source}` has checksum {digest.hexdigest()}, it was delivered with {output.sha256}",
+                    hint="somebody changed or damaged it",
+                    transient=False,
+                )
+            write.flush()
+            shutil.copystat(source, write.name)
     except OSError as error:
         raise _not_copied(source, target, error) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
     return final

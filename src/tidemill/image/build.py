@@ -10,11 +10,12 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import temporary
 from tidemill.image.areas import Tree, check_areas
 from tidemill.image.chunks import cuts, settle_time
 from tidemill.image.disk import Changed, Disk, shown
 from tidemill.image.listing import write_listing
-from tidemill.image.packs import Stored, keep, temporary
+from tidemill.image.packs import Stored, keep
 from tidemill.image.profile import Profile
 from tidemill.image.recipe import FORMAT, Contents, Origin, Recipe, check_name, write_recipe
 from tidemill.image.squash import BLOCK_BYTES, LEVEL, Listed, Squashed, find_tool, squash
@@ -74,7 +75,7 @@ def build(order: Order, store: Path, *, tell: Callable[[str], None]) -> Built:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SiteError(f"failed to make `{store}`: {error.strerror}", transient=False) from error
-    image = temporary(store, order.name)
+    image = temporary(store / order.name)
     try:
         found, squashed = _pack(order, image, tell=tell)
         settle_time(image)

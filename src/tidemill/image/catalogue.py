@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
-from tidemill.image.packs import COPY_BYTES, FOLDER, temporary
+from tidemill.files import names_in, replaced
+from tidemill.image.packs import COPY_BYTES, FOLDER
 from tidemill.image.recipe import SUFFIX, Recipe, read_recipe
-from tidemill.node.files import names_in
 
 DIGEST_DIGITS_MIN = 6
 """So many digits of an image's digest at least stand for it."""
@@ -106,21 +104,14 @@ def read_image(recipe: Recipe, store: Path) -> Iterator[bytes]:
 
 def export(recipe: Recipe, store: Path, target: Path) -> None:
     """Write an image as one squashfs file, whole or not at all. Raises SiteError."""
-    spare = temporary(target.parent, target.name)
     try:
-        with spare.open("xb") as file:
+        with replaced(target, mode=0o666) as file:
             for part in read_image(recipe, store):
                 file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        spare.rename(target)
     except OSError as error:
         raise SiteError(
             f"failed to write `{target}`: {error.strerror}", hint="check its free space and quota"
         ) from error
-    finally:
-        with suppress(OSError):
-            spare.unlink()
 
 
 def own_bytes(recipes: Mapping[str, Recipe]) -> dict[str, int]:

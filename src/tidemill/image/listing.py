@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
+from tidemill.files import read_bounded, write_durable
 from tidemill.image.squash import Listed
-from tidemill.node.files import read_bounded, write_durable
 
 FOLDER = "lists"
 LIST_BYTES_MAX = 1 << 30

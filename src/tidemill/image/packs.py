@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,11 +17,10 @@ from typing import BinaryIO
 import msgspec
 
 from tidemill.errors import SiteError
-from tidemill.node.files import names_in, sync_directory, write_durable
+from tidemill.files import names_in, sync, sync_directory, temporary, write_durable
 from tidemill.wire.staged import Piece
 
 FOLDER = "packs"
-TEMPORARY = ".tmp"
 COPY_BYTES = 1 << 20
 INDEX_LINE = re.compile(r"([0-9a-f]{64}) ([1-9][0-9]*)")
 
@@ -43,11 +40,6 @@ class Stored(msgspec.Struct, frozen=True):
     bytes: int
     pieces: list[Piece]  #: relative to the store
     added_bytes: int
-
-
-def temporary(folder: Path, name: str) -> Path:
-    """A path in `folder` that nobody else uses; `gc` removes what a crash leaves there."""
-    return folder / f".{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
 
 
 def known_chunks(store: Path) -> dict[str, Place]:
@@ -97,7 +89,7 @@ def keep(file: Path, cuts: Sequence[tuple[int, int]], store: Path) -> Stored:
                 for digest, (offset, length) in first_of(zip(digests, cuts, strict=True))
                 if digest not in known
             ]
-            spare = temporary(folder, "pack")
+            spare = temporary(folder / "pack")
             try:
                 if len(fresh) == len(cuts) and _is_linked(file, spare):
                     added = _publish(spare, fresh, whole, store)
@@ -207,7 +199,7 @@ def _publish(
     index = "".join(f"{chunk} {place.length}\n" for chunk, place in places.items())
     folder = store / FOLDER
     with path.open("r+b") as file:
-        os.fsync(file.fileno())
+        sync(file)
     write_durable(folder / f"{digest}.index", index.encode(), mode=0o644)
     path.rename(folder / f"{digest}.pack")
     sync_directory(folder)

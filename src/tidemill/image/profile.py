@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError
-from tidemill.node.files import read_bounded
+from tidemill.files import read_bounded
 
 FORMAT = 1
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError
+from tidemill.files import read_bounded, write_durable
 from tidemill.model.job import NAME_PATTERN
-from tidemill.node.files import read_bounded, write_durable
 from tidemill.wire.staged import ImageUse, Piece, StagedFile
 
 FORMAT = 1

@@ -15,12 +15,12 @@ import msgspec
 
 from tidemill.config import load
 from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.files import TEMPORARY, names_in
 from tidemill.image import listing, packs
 from tidemill.image.catalogue import Kept, Shelf, read_store, spare_images
 from tidemill.image.recipe import SUFFIX, Recipe
 from tidemill.image.reference import parse_reference
 from tidemill.model.application import Application
-from tidemill.node.files import names_in
 from tidemill.node.fleet import work_files
 from tidemill.wire.staged import ImageUse
 
@@ -174,7 +174,7 @@ def _left_behind(store: Path, kept: Kept) -> Iterator[Path]:
         names = dict.fromkeys(names_in(folder) or [])
         for name in names:
             is_lonely = name.endswith(".index") and name.removesuffix(".index") + ".pack" not in names
-            is_half = name.startswith(".") and name.endswith(packs.TEMPORARY)
+            is_half = name.startswith(".") and name.endswith(TEMPORARY)
             if (is_half or is_lonely or name.endswith(DOOMED)) and _is_old(folder / name, kept.left_us):
                 yield folder / name
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
-from tidemill.node.files import names_in, sync_directory
+from tidemill.files import names_in, sync, sync_directory
 from tidemill.node.framed import FramedTail
 from tidemill.wire.node import IndexEntry, OutputRef
 
@@ -122,8 +122,7 @@ class TarWriter:
         """Finish: on return the archive stands under its name and survives a crash. Raises SiteError."""
         try:
             self._tar.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            sync(self._file)
             self._file.close()
             self._temporary.rename(self.path)
             sync_directory(self.path.parent)

@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
-from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable, write_whole
+from tidemill.files import names_in, read_bounded, sync_directory, write_durable, write_whole
 from tidemill.wire.node import (
     FORMAT,
     Alive,

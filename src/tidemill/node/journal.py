@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.files import names_in
 from tidemill.model.intervals import IntervalSet
-from tidemill.node.files import names_in
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
 from tidemill.wire.node import Ended, Record
 

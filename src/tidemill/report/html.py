@@ -7,18 +7,20 @@ from html import escape
 from importlib import resources
 
 from tidemill import __version__, clock
+from tidemill.charts.bars import Bar, bars, shares
+from tidemill.charts.time import area
 from tidemill.model.failure import POLICY
-from tidemill.report.figures import Bar, area, bars, shares
-from tidemill.report.query import FailureGroup, ReportData, Timeline
-from tidemill.report.tables import (
+from tidemill.model.quantities import (
     bytes_text,
     count_text,
     duration_text,
     percent_text,
     rate_text,
     ratio,
+    short_text,
     times_text,
 )
+from tidemill.report.query import FailureGroup, ReportData, Timeline
 from tidemill.wire.api import AllocationRow, CampaignRow
 
 BARS_MAX = 12
@@ -154,7 +156,7 @@ def _over_time(line: Timeline) -> str:
         ("Jobs running at once", "jobs running over time", line.slots),
     ]
     figures = [
-        figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=_short))
+        figure(caption, area(values, start_us=line.start_us, bin_s=line.bin_s, title=title, text=short_text))
         for caption, title, values in drawn
     ]
     told = "A job's events are spread evenly between its start and its end."
@@ -315,13 +317,6 @@ def _cpu_share(row: CampaignRow) -> float | None:
 
 def _grade(share: float) -> str:
     return "good" if share >= 0.8 else "warn" if share >= 0.4 else "bad"
-
-
-def _short(value: float) -> str:
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):.3g} {unit}"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def section(title: str, body: str) -> str:

@@ -9,11 +9,11 @@ from html import escape
 import msgspec
 
 from tidemill import clock
+from tidemill.charts.time import Layer, layers
 from tidemill.image.explain import Explanation, Verdict
 from tidemill.image.profile import CALLS, Area, Bin, Profile
+from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 from tidemill.report.html import cards, document, figure, section, table
-from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
-from tidemill.report.tide import BOTTOM, HEIGHT, LEFT, STYLE, TOP, WIDTH, area
 
 CHART_LINES_MAX = 24
 CHART_WIDTH = 48
@@ -180,30 +180,13 @@ def svg(profile: Profile, *, title: str = "") -> str:
     """Operations per second over time, failed ones above those that went well: a file of its own."""
     step, rates = joined_bins(profile.bins, DRAWN_BINS_MAX)
     top = max((ok + failed for ok, failed in rates), default=0.0) or 1.0
-    width, height = WIDTH - LEFT - 16, HEIGHT - TOP - BOTTOM
-    name = escape(title or f"Metadata operations per second: {shlex.join(profile.command)}", quote=True)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">',
-        f"<title>{name}</title><style>{STYLE}</style>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text class="title" x="{LEFT}" y="18">{name if len(name) < 110 else name[:109] + "…"}</text>',
-        area([ok + failed for ok, failed in rates], top, FAILED),
-        area([ok for ok, _ in rates], top, OK),
+    found = [
+        Layer("ok", OK, [ok for ok, _ in rates]),
+        Layer("failed", FAILED, [failed for _, failed in rates]),
     ]
-    for k, (text, colour) in enumerate((("ok", OK), ("failed", FAILED))):
-        left = LEFT + 90 * k
-        parts.append(f'<rect x="{left}" y="26" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{left + 17}" y="36">{text}</text>')
-    for k in range(5):
-        y, x = TOP + height * k / 4, LEFT + width * k / 4
-        anchor = "start" if k == 0 else "end" if k == 4 else "middle"
-        at = duration_text(step * len(rates) * k / 4) if k else "0 s"
-        parts.append(
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{count_text(top * (4 - k) / 4)}</text>'
-        )
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 12}" text-anchor="{anchor}">{at}</text>')
-    parts.append("</svg>\n")
-    return "\n".join(parts)
+    times = ["0 s", *(duration_text(step * len(rates) * k / 4) for k in range(1, 5))]
+    title = title or f"Metadata operations per second: {shlex.join(profile.command)}"
+    return layers(found, top=top, title=title, across=times)
 
 
 def page(profile: Profile, found: Explanation, *, made_us: int) -> str:

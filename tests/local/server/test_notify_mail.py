@@ -105,8 +105,8 @@ def test_a_mail_arrives_by_starttls_and_login_and_says_what_a_physicist_wants(
     assert mail["Auto-Submitted"] == "auto-generated"
     assert "Bcc" not in mail
     assert "100,000: 99,990 done, 10 failed (0.01%)" in text
-    assert "120.00 CPU-hours in 1,003 payloads, the largest 1.80 GB" in text
-    assert "5 h 0 min" in text
+    assert "120.00 CPU-hours in 1,003 payloads, the largest 1.84 GB" in text
+    assert "UTC, 5 h\r\n" in text
     assert "payload: 9, the payload failed on the event" in text
     assert "tidemill errors --campaign zmumu" in text
     assert PASSWORD not in mail.as_string()

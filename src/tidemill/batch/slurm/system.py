@@ -38,6 +38,7 @@ from tidemill.batch.slurm.times import minutes_up, time_text
 from tidemill.batch.slurm.words import REFUSALS
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
+from tidemill.files import write_durable
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -93,7 +94,7 @@ class SlurmBatchSystem:
             known = self._number(name) or self._find_number(name)
             if known:
                 return known
-        _write(self._script(name), script)
+        write_durable(self._script(name), script, mode=0o666)
         reply = self._budget.act(words, stdin=script, environ=client_environ(os.environ))
         number = reply.output.decode(errors="replace").strip().splitlines()[-1:] or [""]
         number[0] = number[0].partition(";")[0]  # `id;cluster`
@@ -331,7 +332,7 @@ class SlurmBatchSystem:
 
     def _note_number(self, name: str, number: str) -> None:
         self._numbers[name] = number
-        _write(self._script(name).with_suffix(".id"), number.encode())
+        write_durable(self._script(name).with_suffix(".id"), number.encode(), mode=0o666)
 
     def _number(self, name: str) -> str:
         """What sbatch told of a submission, by an agent before us perhaps; empty where that is not known."""
@@ -357,16 +358,3 @@ def _with_tail(status: Status, path: Path) -> Status:
     except OSError:
         return status
     return msgspec.structs.replace(status, output_tail=tail[-TAIL_CHARS:])
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Put the content there whole and durably. Raises SiteError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError as error:
-        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show, show_json
-from tidemill.report.tables import count_text, times_text
+from tidemill.model.quantities import count_text, times_text
 
 LIMIT = 10_000
 EXAMPLES = 3

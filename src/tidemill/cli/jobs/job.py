@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError, SiteError
-from tidemill.report.tables import bytes_text, count_text, duration_text, percent_text, ratio
+from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.wire.api import FailureRow, JobDetail, JobRow

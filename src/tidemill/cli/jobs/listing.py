@@ -7,7 +7,7 @@ from argparse import Namespace
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import say, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
-from tidemill.report.tables import count_text, duration_text
+from tidemill.model.quantities import count_text, duration_text
 
 LIMIT = 50
 

@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
-from tidemill.report.tables import bytes_text
+from tidemill.model.quantities import bytes_text
 
 
 def define_ls(parser: Parser) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, client_of, moment
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.report.tables import count_text, duration_text, percent_text, rate_text, ratio
+from tidemill.files import write_whole
+from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.report.query import ReportData
@@ -50,12 +51,7 @@ def write_html(path: Path, data: ReportData) -> None:
     """Write the page; under its name it is only ever seen whole."""
     from tidemill.report.html import page
 
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(page(data), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"failed to write `{path}`: {error.strerror}") from error
+    write_whole(path, page(data).encode(), mode=0o666, failure=ConfigError)
 
 
 def print_tables(data: ReportData) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of, count, duration, memory
 from tidemill.cli.terminal import hint, say, show, show_json
 from tidemill.errors import ConfigError
-from tidemill.report.tables import count_text
+from tidemill.model.quantities import count_text
 
 if TYPE_CHECKING:
     from argparse import _ArgumentGroup

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count
 from tidemill.cli.terminal import show_json, show_table
-from tidemill.report.tables import count_text, duration_text, percent_text, rate_text, ratio
+from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.wire.api import CampaignRow

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, count
-from tidemill.cli.configfile import locate, set_keys, write_again
+from tidemill.cli.configfile import locate, set_keys
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
 from tidemill.cli.site.node import binary_finding
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, TidemillError
+from tidemill.files import write_durable
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
 from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
+
 
 VALUE_CHARS_MAX = 60
 
@@ -80,7 +82,8 @@ def enable(args: Namespace) -> int:
     elif before.mode == "observe" and before.harvest.node_hours_max is None:
         values["harvest.node_hours_max"] = str(NODE_HOURS_FIRST)
     if values:
-        write_again(path, set_keys(path.read_text(encoding="utf-8"), values, source=path))
+        text = set_keys(path.read_text(encoding="utf-8"), values, source=path)
+        write_durable(path, text.encode(), failure=ConfigError)
     after = read_site(directory)
     if args.json:
         show_json(

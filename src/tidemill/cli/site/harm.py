@@ -10,7 +10,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, moment
 from tidemill.cli.site.directory import site_directory
 from tidemill.cli.terminal import say, show, show_json, show_table
-from tidemill.report.tables import count_text, duration_text
+from tidemill.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.report.harm import Act, Delay, Harm

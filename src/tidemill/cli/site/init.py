@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, duration
-from tidemill.cli.configfile import commented, write_again, write_new
+from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
+from tidemill.files import write_durable
 
 if TYPE_CHECKING:
     from tidemill.batch.contract import Facts
@@ -96,13 +97,16 @@ def init(args: Namespace) -> int:
     suggestion = suggest(wishes, login, facts)
     text = draw(suggestion)
     read = _checked(text, path)
-    write_again(path, text) if replaces else write_new(path, text)
+    if replaces:
+        write_durable(path, text.encode(), failure=ConfigError)
+    else:
+        write_new(path, text)
     node, problem = None, None
     if facts is not None:
         node, problem = _probe(args, read, directory, login=login)
     if node is not None:
         suggestion = suggest(wishes, login, facts, node)
-        write_again(path, draw(suggestion))
+        write_durable(path, draw(suggestion).encode(), failure=ConfigError)
     findings = [*suggestion.findings, *([problem] if problem else [])]
     return _tell(args, path, findings, read=_checked(draw(suggestion), path))
 

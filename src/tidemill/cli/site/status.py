@@ -13,7 +13,7 @@ from tidemill.cli.findings import wrapped
 from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import UNDECODABLE, TidemillError
-from tidemill.report.tables import bytes_text, count_text, duration_text
+from tidemill.model.quantities import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig

@@ -14,7 +14,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, SiteError
-from tidemill.report.tables import count_text, duration_text
+from tidemill.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.harvest.machine.windows import Request, Step, Windows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
-from tidemill.report.tables import bytes_text, count_text, percent_text, ratio, times_text
+from tidemill.model.quantities import bytes_text, count_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
     from tidemill.site.applications.catalogue import Approved

@@ -10,7 +10,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.terminal import hint, say, show, show_json, show_table
 from tidemill.errors import ConfigError
-from tidemill.report.tables import bytes_text, count_text
+from tidemill.model.quantities import bytes_text, count_text
 
 if TYPE_CHECKING:
     from tidemill.image.build import Built, Order

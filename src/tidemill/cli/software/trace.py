@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import hint, say, show, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.report.tables import count_text, percent_text, ratio, text_table
+from tidemill.model.quantities import count_text, percent_text, ratio
+from tidemill.report.tables import text_table
 
 if TYPE_CHECKING:
     from tidemill.image.explain import Explanation
@@ -251,8 +252,8 @@ def show_profiles(args: Namespace) -> int:
 
 def merge_profiles(args: Namespace) -> int:
     """Write several profiles as one."""
+    from tidemill.files import write_whole
     from tidemill.image.profile import encode_profile
-    from tidemill.node.files import write_whole
     from tidemill.report.profile import headline, summary
 
     _check_writable(args.output)
@@ -309,8 +310,8 @@ def _merged(paths: list[Path]) -> Profile:
 def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> None:
     """Tables to stderr after a run and to stdout else; numbers to stdout; drawings to their files."""
     from tidemill import clock
+    from tidemill.files import write_whole
     from tidemill.image.explain import explain
-    from tidemill.node.files import write_whole
     from tidemill.report import profile as report
 
     if args.svg is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.terminal import say, show, show_json
 from tidemill.errors import SiteError
-from tidemill.report.tables import bytes_text
+from tidemill.model.quantities import bytes_text
 
 
 def define(parser: Parser) -> None:

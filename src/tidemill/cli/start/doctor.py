@@ -17,11 +17,12 @@ from tidemill.cli.findings import tell_findings
 from tidemill.cli.site.init import PROBE_WAIT_S
 from tidemill.cli.terminal import show, show_json
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.report.tables import bytes_text
+from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.finding import Finding
 
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
+
 
 FREE_BYTES_MIN = 1_000_000_000
 MEMORY_BYTES_MIN = 1_000_000_000

@@ -17,7 +17,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, count
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError
-from tidemill.report.tables import bytes_text, count_text, duration_text
+from tidemill.model.quantities import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client

@@ -14,7 +14,7 @@ from tidemill.cli.arguments import Command, Parser, count, duration, memory
 from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.report.tables import bytes_text, count_text, duration_text, rate_text, ratio
+from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission

@@ -25,6 +25,7 @@ from tidemill import __version__, clock, log
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import hint, say, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.files import replaced
 
 MEMBER_BYTES_MAX = 2_000_000  #: of a log or record: its end
 TOTAL_BYTES_MAX = 20_000_000
@@ -289,19 +290,15 @@ def _status(site: Path) -> str:
 def write(target: Path, members: dict[str, bytes]) -> int:
     """The bundle, whole or not at all; its size. Raises ConfigError or SiteError."""
     top = target.name.partition(".")[0]
-    partial = target.with_name(f".{target.name}.tmp")
     try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        with replaced(target, durable=False) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, content in sorted(members.items()):
                 member = tarfile.TarInfo(f"{top}/{name}")
                 member.size, member.mode, member.mtime = len(content), 0o600, clock.now_s()
                 archive.addfile(member, io.BytesIO(content))
-        partial.replace(target)
     except FileNotFoundError as error:
         raise ConfigError(f"`{target.parent}` does not exist", hint="name another file with -o") from error
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise SiteError(
             f"failed to write `{target}`: {error.strerror}", hint="name another with -o"
         ) from error

@@ -237,6 +237,7 @@ def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, i
     batch system's nodes have)."""
     from tidemill import config
     from tidemill.config.site import SiteConfig
+    from tidemill.files import write_whole
 
     site = home / "site"
     for directory in (home / "server", site, site / "apps"):
@@ -245,9 +246,7 @@ def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, i
     if not path.exists() or path.read_text().startswith(MARK):
         many = nodes or 1
         each = cores or max(1, len(os.sched_getaffinity(0)) // many)
-        partial = path.with_suffix(".tmp")
-        partial.write_text(site_toml(home, nodes=many, cores=each))
-        partial.replace(path)
+        write_whole(path, site_toml(home, nodes=many, cores=each).encode(), mode=0o666)
     elif nodes is not None or cores is not None:
         raise ConfigError(
             f"`{path}` is yours: --nodes and --cores do not change it",
@@ -309,7 +308,7 @@ def _write_up(home: Path, children: list[Child], shape: tuple[int, int]) -> UpFi
     import msgspec
 
     from tidemill.client.home import UpFile
-    from tidemill.node.files import write_whole
+    from tidemill.files import write_whole
 
     up = UpFile(
         version=__version__,

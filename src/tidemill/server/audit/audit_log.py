@@ -25,6 +25,7 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.files import append_durable
 from tidemill.model.identity import Act, Identity
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import LeaseOrder, SyncRequest
@@ -175,7 +176,7 @@ class AuditLog:
             try:
                 for name, texts in lines.items():
                     self._write(name, texts)
-            except OSError as error:
+            except (OSError, SiteError) as error:
                 self._lost = True  # how much of it was written is found out before the next
                 raise SiteError(f"audit log in `{self._place}` cannot be written: {error}") from error
             return self._n
@@ -194,13 +195,8 @@ class AuditLog:
     def _write(self, name: str, texts: list[bytes]) -> None:
         path = self._place / name
         new = not path.exists()
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(b"".join(each + b"\n" for each in texts))
-            file.flush()
-            os.fsync(file.fileno())
+        append_durable(path, b"".join(each + b"\n" for each in texts))
         if new:
-            _sync_directory(self._place)
             _LOG.info("audit.head", lines=self._n, head=self._prev, file=name)
 
     def join(self, write: Callable[[Callable[[UnitOfWork], int]], int]) -> None:
@@ -298,14 +294,6 @@ def _parsed(text: bytes) -> AuditLine | None:
 
 def _files(place: Path) -> list[Path]:
     return sorted(path for path in place.iterdir() if _FILE.match(path.name))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def verify(place: Path, *, at_least: int = 0) -> Verified:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from tidemill import clock
+from tidemill.model.quantities import bytes_text, span_text
 from tidemill.wire.notification import (
     CampaignFigures,
     CampaignNews,
@@ -56,17 +57,6 @@ def printable(text: str) -> str:
 def utc(at_us: int) -> str:
     """`2026-11-20 23:05 UTC`."""
     return clock.utc_text(at_us)[:16].replace("T", " ") + " UTC"
-
-
-def duration(seconds: float) -> str:
-    """`5 h 10 min`, `3 min 12 s`, `4.2 s`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    if seconds < 3600:
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
-    if seconds < 86400:
-        return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60} min"
-    return f"{int(seconds) // 86400} d {int(seconds) % 86400 // 3600} h"
 
 
 def counts(states: dict[str, int]) -> str:
@@ -129,14 +119,12 @@ def _figures(figures: CampaignFigures | None) -> Iterator[str]:
     yield f"    jobs      {figures.jobs:,}: {counts(figures.states)}"
     yield f"    events    {figures.events:,}: {figures.events_done:,} done, {figures.events_failed:,} failed{share}"
     if figures.first_started_us is not None and figures.last_ended_us is not None:
-        took = duration((figures.last_ended_us - figures.first_started_us) / 1e6)
+        took = span_text((figures.last_ended_us - figures.first_started_us) / 1e6)
         yield f"    time      {utc(figures.first_started_us)} to {utc(figures.last_ended_us)}, {took}"
     if figures.payloads:
         cpu_s, many = figures.cpu_us / 1e6, "" if figures.payloads == 1 else "s"
-        cpu = f"{cpu_s / 3600:,.2f} CPU-hours" if cpu_s >= 3600 else f"{duration(cpu_s)} of CPU"
-        memory = (
-            f"{figures.rss_kb / 1e6:,.2f} GB" if figures.rss_kb >= 1e6 else f"{figures.rss_kb / 1e3:,.0f} MB"
-        )
+        cpu = f"{cpu_s / 3600:,.2f} CPU-hours" if cpu_s >= 3600 else f"{span_text(cpu_s)} of CPU"
+        memory = bytes_text(figures.rss_kb * 1024)
         yield f"    used      {cpu} in {figures.payloads:,} payload{many}, the largest {memory}"
     if figures.failures:
         yield ""

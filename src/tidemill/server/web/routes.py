@@ -17,6 +17,7 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
+from tidemill.model.quantities import span_text
 from tidemill.server.api.app import Api, error_reply
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
@@ -27,7 +28,6 @@ from tidemill.server.web.live import Hub
 from tidemill.server.web.query import AddressQuery, own_path, with_values
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.server.web.sessions import Sessions
-from tidemill.server.web.text import span
 from tidemill.wire.api import ErrorReply
 
 FORM_BYTES_MAX = 64 * 1024
@@ -195,7 +195,7 @@ class Website:
         return _html(self._login_page(goal, why), status=status)
 
     def _login_page(self, goal: str, why: str) -> str:
-        return self.pages.bare("login.html", goal=goal, why=why, life=span(self.sessions.life_s))
+        return self.pages.bare("login.html", goal=goal, why=why, life=span_text(self.sessions.life_s))
 
     # ---- live, files, errors ---------------------------------------------------------------------------------
 

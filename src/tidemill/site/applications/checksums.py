@@ -19,8 +19,8 @@ from threading import Event
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError
+from tidemill.files import read_bounded, write_whole
 from tidemill.log import Log
-from tidemill.node.files import read_bounded, write_whole
 
 INLINE_BYTES_MAX = 64 << 20
 """Larger files are read in a thread where nobody may wait: 0.05 s at 1.3 GB/s out of the page cache."""

@@ -18,6 +18,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError, TidemillError, is_transient
+from tidemill.files import read_bounded, write_durable
 from tidemill.image.profile import (
     AreaFinder,
     Profile,
@@ -32,7 +33,6 @@ from tidemill.image.workingset import is_below
 from tidemill.log import Log
 from tidemill.model.application import Application
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
-from tidemill.node.files import read_bounded, write_durable
 from tidemill.node.fleet import work_files
 from tidemill.wire.api import AppOffer, StartCost
 from tidemill.wire.node import IndexEntry, Noted, Program, Record

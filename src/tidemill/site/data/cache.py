@@ -23,8 +23,8 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.files import read_bounded, write_whole
 from tidemill.log import Log
-from tidemill.node.files import read_bounded, write_whole
 
 SOURCES_MAX = 16
 """URLs that are remembered of one content."""

@@ -19,9 +19,9 @@ import msgspec
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError, TidemillError
+from tidemill.files import write_whole
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
-from tidemill.node.files import write_whole
 from tidemill.site.applications.checksums import PendingError
 from tidemill.transfer.allowed import check_endpoint, permit
 from tidemill.transfer.contract import Direction, TransferError, Watch

@@ -21,11 +21,11 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError
+from tidemill.files import read_bounded, sync, sync_directory, write_durable
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
 from tidemill.node.bundle import TarWriter, read_chunks
-from tidemill.node.files import read_bounded, sync_directory, write_durable
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
@@ -257,8 +257,7 @@ class Deliverer:
             for part, ref in refs:
                 for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
                     file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
 
     def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> None:
         archive = TarWriter(path)

@@ -8,7 +8,6 @@ An output that was made again (its job was retried) may replace the one that we 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.node.files import read_bounded, write_durable
+from tidemill.files import read_bounded, sync, write_durable
 from tidemill.site.data.moves import MoveOrder, Moves, order_id
 from tidemill.transfer.checksum import sums
 from tidemill.transfer.contract import Direction
@@ -60,7 +59,7 @@ class Departures:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             build(temporary)
             with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+                sync(file)
             found = sums(temporary, {"sha256", "adler32"})
             size = temporary.stat().st_size
             temporary.rename(path)

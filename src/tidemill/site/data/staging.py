@@ -26,9 +26,9 @@ from typing import NamedTuple
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
+from tidemill.files import sync_directory, write_durable
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.node.bundle import copy_member
-from tidemill.node.files import sync_directory, write_durable
 from tidemill.site.data.cache import CacheLimits, DataCache
 from tidemill.site.data.moves import MoveOrder, Moves, MovesPendingError, order_id
 from tidemill.site.state.site_state import KeptPart

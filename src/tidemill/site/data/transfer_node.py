@@ -21,8 +21,8 @@ import msgspec
 from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError
+from tidemill.files import names_in, read_bounded, write_durable
 from tidemill.log import Log
-from tidemill.node.files import names_in, read_bounded, write_durable
 from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutcome, Moves, UnderWay
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.transfer.contract import Direction

@@ -11,8 +11,8 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.files import read_bounded, write_whole
 from tidemill.log import Log
-from tidemill.node.files import read_bounded, write_whole
 from tidemill.site.state.epoch import serving
 
 BYTES_MAX = 1 << 16

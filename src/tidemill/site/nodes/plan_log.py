@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tidemill import clock
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.files import open_append, write_all
 from tidemill.harvest.account.records import AnyRecord, PlanMade, decode, encode, file_name, plan_name
 from tidemill.log import Log
 from tidemill.site.nodes.selection import Named
@@ -39,7 +40,7 @@ class PlanLog:
             try:
                 if name != self._name:
                     self._open(name)
-                os.write(self._descriptor, encode(record))
+                write_all(self._descriptor, encode(record))  # of a crash only the last lines are missed
             except OSError as error:
                 why = f"failed to write `{self._directory / name}`: {error.strerror}"
                 _log.error("planlog.unwritten", reason=why)
@@ -107,8 +108,7 @@ class PlanLog:
     def _open(self, name: str) -> None:
         self.close()
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._directory / name, flags, 0o600)
+        self._descriptor = open_append(self._directory / name)
         self._name = name
         for old in self._days()[:-DAYS_KEPT]:
             (self._directory / old).unlink(missing_ok=True)

@@ -12,9 +12,9 @@ import msgspec
 
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError
+from tidemill.files import read_bounded, write_durable
 from tidemill.harvest.machine.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
 from tidemill.log import Log
-from tidemill.node.files import read_bounded, write_durable
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.batch.contract import Facts, PartitionFacts
+from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.advice import advise
 from tidemill.site.setup.finding import Finding
 from tidemill.site.setup.probe import NodeFacts
@@ -318,7 +319,7 @@ def _long(partition: PartitionFacts) -> str:
     if partition.cores_per_node:
         words.append(f"of {partition.cores_per_node} cores")
     if partition.memory_mb_per_node:
-        words.append(f"and {partition.memory_mb_per_node / 1000:.0f} GB")
+        words.append(f"and {bytes_text(partition.memory_mb_per_node * 1e6)}")
     text = " ".join(words)
     if partition.walltime_max_s:
         text += f", up to {partition.walltime_max_s / 3600:.3g} h"
@@ -390,7 +391,7 @@ def of_node(node: NodeFacts | None, login: Login) -> list[Finding]:
 
 def _machine_finding(node: NodeFacts, login: Login) -> Finding:
     cores = f", {node.cores} cores" if node.cores else ""
-    memory = f", {node.memory_mb / 1000:.0f} GB" if node.memory_mb else ""
+    memory = f", {bytes_text(node.memory_mb * 1e6)}" if node.memory_mb else ""
     text = f"{node.host}: {node.machine}{cores}{memory}, Linux {node.kernel}"
     return Finding("compute node", "ok", text + (" (this host)" if node.host == login.host else ""))
 
@@ -446,7 +447,7 @@ def _home_finding(node: NodeFacts) -> list[Finding]:
 
 
 def _memory_findings(node: NodeFacts) -> list[Finding]:
-    places = ", ".join(f"{path} ({kind}, {free / 1000:.0f} GB free)" for path, kind, free in node.places)
+    places = ", ".join(f"{path} ({kind}, {bytes_text(free * 1e6)} free)" for path, kind, free in node.places)
     found: list[Finding] = []
     if node.shm_mb is None:
         found.append(
@@ -460,7 +461,9 @@ def _memory_findings(node: NodeFacts) -> list[Finding]:
     else:
         state = "ok" if node.shm_mb >= SHM_MB_MIN else "warn"
         found.append(
-            Finding("node memory", state, f"/dev/shm has {node.shm_mb / 1000:.1f} GB for work directories")
+            Finding(
+                "node memory", state, f"/dev/shm has {bytes_text(node.shm_mb * 1e6)} for work directories"
+            )
         )
     if places:
         found.append(Finding("node disks", "ok", places))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.capabilities import Abilities, NodeDirectory, Way
 from tidemill.site.setup.finding import Finding
 
@@ -137,7 +138,7 @@ def _limits(node: Abilities) -> list[Finding]:
             Finding(
                 "stack",
                 "warn",
-                f"limit {_size(stack)}: programs with deep recursion crash",
+                f"limit {bytes_text(stack)}: programs with deep recursion crash",
                 "ulimit -s in the site's shell start-up files",
             )
         )
@@ -146,8 +147,8 @@ def _limits(node: Abilities) -> list[Finding]:
         for name, value in (
             ("open files", files),
             ("processes", processes),
-            ("locked memory", None if locked is None else _size(locked)),
-            ("stack", None if stack is None else _size(stack)),
+            ("locked memory", None if locked is None else bytes_text(locked)),
+            ("stack", None if stack is None else bytes_text(stack)),
         )
     )
     return found or [Finding("limits", "ok", told)]
@@ -162,7 +163,7 @@ def _memory(node: Abilities) -> list[Finding]:
             Finding(
                 "memory",
                 "ok",
-                f"our control group may use {_size(node.memory.limit)} of {_size(node.memory.total)}; "
+                f"our control group may use {bytes_text(node.memory.limit)} of {bytes_text(node.memory.total)}; "
                 "images, inputs and work directories in memory count",
             )
         )
@@ -178,7 +179,9 @@ def _shm(shm: NodeDirectory | None, room: int) -> Finding:
             lack,
             "without user namespaces, work directories and images go to /tmp instead",
         )
-    about = f"{shm.kind}, {_size(shm.free_bytes)} free of {_size(shm.bytes)}; memory {_size(room)}"
+    about = (
+        f"{shm.kind}, {bytes_text(shm.free_bytes)} free of {bytes_text(shm.bytes)}; memory {bytes_text(room)}"
+    )
     if shm.kind not in ("tmpfs", "ramfs"):
         return Finding("/dev/shm", "warn", f"{about}: it is not memory", "work directories cost disk traffic")
     if shm.no_exec:
@@ -189,10 +192,6 @@ def _shm(shm: NodeDirectory | None, room: int) -> Finding:
     if shm.free_bytes < SHM_BYTES_MIN:
         return Finding("/dev/shm", "warn", about, "what other jobs left there takes memory: tell the staff")
     return Finding("/dev/shm", "ok", about)
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 
 def _network(node: Abilities) -> Finding:

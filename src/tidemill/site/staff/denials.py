@@ -20,7 +20,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import ConfigError, SiteError, did_you_mean
-from tidemill.node.files import read_bounded, write_durable
+from tidemill.files import append_durable, read_bounded, write_durable
 
 NAME = "denied.json"
 LOG = "denied.log"
@@ -93,11 +93,7 @@ def read(site_dir: Path) -> list[Denial]:
 
 def _write(site_dir: Path, denials: list[Denial], told: Denial, act: str) -> None:
     line = msgspec.json.encode({"act": act, "at": clock.utc_text(told.at_us), **msgspec.to_builtins(told)})
-    try:
-        with (site_dir / LOG).open("ab") as file:
-            file.write(line + b"\n")
-    except OSError as error:
-        raise SiteError(f"failed to note it in `{site_dir / LOG}`: {error.strerror}") from error
+    append_durable(site_dir / LOG, line + b"\n")
     write_durable(site_dir / NAME, msgspec.json.encode(denials))
 
 

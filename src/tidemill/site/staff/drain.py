@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.errors import UNDECODABLE, ConfigError, SiteError
-from tidemill.node.files import read_bounded, write_durable
+from tidemill.files import append_durable, read_bounded, write_durable
 from tidemill.site.state.site_state import Stop
 
 TEXT_BYTES_MAX = 4096
@@ -57,8 +57,7 @@ def request_resume(site_dir: Path, reason: str, *, stop_file: Path | None = None
     line = msgspec.json.encode({"at": clock.utc_text(at_us), "was": was or "", "resumed": reason})
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        with (site_dir / "resumed.log").open("ab") as file:
-            file.write(line + b"\n")
+        append_durable(site_dir / "resumed.log", line + b"\n")
     except OSError as error:
         raise SiteError(f"failed to note the resume of `{site_dir}`: {error.strerror}") from error
     write_durable(directory / f"{at_us}.json", msgspec.json.encode(ResumeRequest(reason=reason, at_us=at_us)))

@@ -20,7 +20,7 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
-from tidemill.node.files import names_in, read_bounded, sync_directory, write_durable
+from tidemill.files import create_durable, names_in, read_bounded, write_durable, write_whole
 
 _NAME = re.compile(r"(\d{6,})\.json")
 _OWNER_BYTES_MAX = 65536
@@ -119,20 +119,10 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
 
 def _take(directory: Path, owner: Owner) -> bool:
     """Whether the epoch is ours: the file appears whole, and only if nobody else made it."""
-    temporary = directory / f".{owner.epoch:06}.{owner.host}.{owner.pid}.tmp"
-    write_durable(temporary, msgspec.json.encode(owner))
     try:
-        os.link(temporary, directory / f"{owner.epoch:06}.json")
-        sync_directory(directory)
+        create_durable(directory / f"{owner.epoch:06}.json", msgspec.json.encode(owner))
     except FileExistsError:
         return False
-    except OSError as error:
-        raise SiteError(
-            f"failed to take epoch {owner.epoch} in `{directory}`: {error.strerror}",
-            hint="the site directory must be on a file system with hard links",
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return True
 
 
@@ -190,13 +180,8 @@ def _owner(directory: Path, epoch: int) -> Owner | None:
 
 
 def _write_beat(directory: Path, epoch: int) -> None:
-    path = directory / f"{epoch:06}.beat"
-    temporary = directory / f".{epoch:06}.beat.{os.getpid()}.tmp"
-    try:
-        temporary.write_text(str(clock.now_us()), encoding="ascii")  # a sign of life need not survive a crash
-        temporary.rename(path)
-    except OSError as error:
-        raise SiteError(f"failed to write `{path}`: {error.strerror}") from error
+    now = str(clock.now_us()).encode()
+    write_whole(directory / f"{epoch:06}.beat", now, mode=0o666)  # a sign of life need not survive a crash
 
 
 def _read_beat(directory: Path, epoch: int) -> int | None:

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
+from tidemill.files import append, names_in, open_append, write_durable
 from tidemill.log import Log
-from tidemill.node.files import names_in, sync_directory, write_durable
 from tidemill.node.framed import decode_lines, frame
 from tidemill.site.state import lifelines
 from tidemill.site.state.pool import WorkPool
@@ -104,12 +104,10 @@ class SiteLog:
         """Make everything noted durable; whether there was anything. Raises SiteError: then nothing may follow."""
         if not self._pending:
             return False
-        content = memoryview(b"".join(self._pending))
+        content = b"".join(self._pending)
         self._bytes += len(content)
         try:
-            while content:
-                content = content[os.write(self._descriptor, content) :]
-            os.fdatasync(self._descriptor)
+            append(self._descriptor, content)  # one for all entries of a step
         except OSError as error:
             self.is_broken = True
             raise SiteError(
@@ -135,9 +133,7 @@ class SiteLog:
         path = self._directory / f"{name}.log"
         self.close()
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o600)
-            sync_directory(self._directory)
+            self._descriptor = open_append(path, exclusive=True)
         except OSError as error:
             raise SiteError(f"failed to start `{path}`: {error.strerror}") from error
         self._prune()

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from tidemill import __version__, clock
 from tidemill.batch.contract import Calls
 from tidemill.errors import SiteError
+from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
 from tidemill.log import Log
 from tidemill.model.machine import Snapshot
 from tidemill.model.metrics import Sample, render
 from tidemill.model.state import AllocationState
-from tidemill.node.files import write_whole
 from tidemill.site.data.site_data import SiteData
 from tidemill.site.data.staging import DataFigures
 from tidemill.site.fleet.io_budget import IoShares

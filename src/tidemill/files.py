@@ -1,0 +1,191 @@
+"""Files that survive a crash, whole or not at all: written aside, synced, renamed, and their directory synced.
+
+The only place that calls fsync. A temporary name starts with a dot, ends with `.tmp` and is used once, on any host:
+readers of a directory skip it. Knows nothing of what is in a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from tidemill.errors import SiteError, TidemillError
+
+TEMPORARY = ".tmp"
+PIECE_BYTES = 1 << 20
+"""A file is read in such pieces: `read` makes room for all that it is asked for, were the file empty."""
+_HINT = "check free space, quota and rights of that directory"
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+Failure = Callable[..., TidemillError]
+"""The class of the error to raise; called with a message and a hint."""
+
+
+def write_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
+    """Put `content` at `path` whole or not at all; on return it survives a crash. Raises `failure`."""
+    with _said(path, failure), replaced(path, mode=mode) as file:
+        file.write(content)
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
+    """Put `content` at `path` whole or not at all, without waiting for the disk: it may be gone after a crash.
+
+    Raises `failure`.
+    """
+    with _said(path, failure), replaced(path, mode=mode, durable=False) as file:
+        file.write(content)
+
+
+def create_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Failure = SiteError) -> None:
+    """Put `content` at `path` whole, only if nothing is there; on return it survives a crash.
+
+    Of several at a time one succeeds. Needs a file system with hard links. Raises FileExistsError, `failure`.
+    """
+    draft = temporary(path)
+    try:
+        with _said(path, failure), _written(draft, mode) as file:
+            file.write(content)
+            sync(file)
+        with _said(path, failure, but=FileExistsError, hint=f"{_HINT}; it must allow hard links"):
+            os.link(draft, path)
+            sync_directory(path.parent)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def append_durable(path: Path, content: bytes, *, failure: Failure = SiteError) -> None:
+    """Append `content`, to a new file of mode 0600 if there is none; on return it survives a crash. Raises `failure`.
+
+    A crash or a full disk may leave a part of it: readers must know a torn end.
+    """
+    with _said(path, failure):
+        descriptor = open_append(path)
+        try:
+            append(descriptor, content)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def replaced(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when the block ends; after an error all is as before. Raises OSError.
+
+    `name` of the file is its temporary path.
+    """
+    draft = temporary(path)
+    try:
+        with _written(draft, mode) as file:
+            yield file
+            if durable:
+                sync(file)
+        draft.rename(path)
+    except BaseException:
+        with suppress(OSError):  # a file system that is read-only refuses even this
+            draft.unlink()
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def temporary(path: Path) -> Path:
+    """A name beside `path` that nobody else uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{TEMPORARY}")
+
+
+def open_append(path: Path, *, exclusive: bool = False) -> int:
+    """A descriptor that appends; a new file gets mode 0600, and its name survives a crash. Raises OSError.
+
+    `exclusive`: FileExistsError if there is one.
+    """
+    try:
+        descriptor = os.open(path, _CREATE | os.O_APPEND, 0o600)
+    except FileExistsError:
+        if exclusive:
+            raise
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        sync_directory(path.parent)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def append(descriptor: int, content: bytes) -> None:
+    """Write all of `content` and wait until it survives a crash. Raises OSError."""
+    write_all(descriptor, content)
+    os.fdatasync(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of `content`, in as many calls as it takes; it may be gone after a crash. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync(file: BinaryIO) -> None:
+    """Make what was written to an open file survive a crash, not yet its name. Raises OSError."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and new names in `directory` survive a crash. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def names_in(directory: Path) -> list[str] | None:
+    """The sorted names in a directory, None where there is none. Raises SiteError."""
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 -- names only, without a stat of each
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteError(
+            f"failed to list `{directory}`: {error.strerror}", hint="check that it may be read, and try again"
+        ) from error
+
+
+def read_bounded(path: Path, size_max: int) -> bytes | None:
+    """The content of a file of at most `size_max` bytes, None where there is none. Raises SiteError."""
+    try:
+        with path.open("rb") as file:
+            pieces: list[bytes] = []
+            left = size_max + 1
+            while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+                pieces.append(piece)
+                left -= len(piece)
+            content = b"".join(pieces)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SiteError(f"failed to read `{path}`: {error.strerror}") from error
+    if len(content) > size_max:
+        raise SiteError(f"`{path}` is larger than {size_max} bytes", transient=False)
+    return content
+
+
+def _written(path: Path, mode: int) -> BinaryIO:
+    return open(path, "xb", opener=lambda name, _: os.open(name, _CREATE, mode))
+
+
+@contextmanager
+def _said(
+    path: Path, failure: Failure, *, but: tuple[type[OSError], ...] | type[OSError] = (), hint: str = _HINT
+) -> Iterator[None]:
+    """Raises `failure` that names the path for an OSError, except for those of class `but`."""
+    try:
+        yield
+    except but:
+        raise
+    except OSError as error:
+        raise failure(f"failed to write `{path}`: {error.strerror}", hint=hint) from error
