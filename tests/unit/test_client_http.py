@@ -14,6 +14,7 @@ import pytest
 
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError
 from tidemill.wire.api import SubmitReply
+from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import ConflictError, Connection, NotFoundError
 
 REPLY = {"campaign": "c", "first_job": 1, "count": 2, "repeated": False}
@@ -216,7 +217,7 @@ def test_secret_is_sent_as_bearer(server: _Server, tmp_path: Path) -> None:
     secret.touch(mode=0o600)
     secret.write_text("s3cret\n")
     server.answers = [(200, _json(REPLY))]
-    connection = Connection(f"unix:{tmp_path}/api.sock", secret_file=secret)
+    connection = Connection(f"unix:{tmp_path}/api.sock", credentials=Credentials(secret_file=secret))
     connection.call("GET", "/", SubmitReply)
     connection.close()
     assert server.seen[0][2]["Authorization"] == "Bearer s3cret"
@@ -230,7 +231,7 @@ def test_a_secret_file_that_others_read_or_that_holds_no_word_is_refused(
     secret.write_text(text)
     secret.chmod(mode)
     with pytest.raises(ConfigError, match="secret file"):
-        Connection("http://localhost:1", secret_file=secret)
+        Connection("http://localhost:1", credentials=Credentials(secret_file=secret))
 
 
 @pytest.mark.parametrize("address", ["", "unix:api.sock", "ftp://a", "http://", "http://h:x", "localhost:80"])

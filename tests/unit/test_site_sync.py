@@ -138,7 +138,7 @@ def dripping(answer: bytes, pause_s: float) -> Iterator[int]:
 )
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_for_ever(head: bytes) -> None:
     with dripping(head + b"x" * 10_000, 0.02) as port:
-        transport = HttpTransport(Connection(f"http://127.0.0.1:{port}", timeout_s=5), longest_s=1.5)
+        transport = HttpTransport(Connection(f"http://127.0.0.1:{port}", timeout_s=5, longest_s=1.5))
         began_s = time.monotonic()
         with pytest.raises((SiteError, ProtocolError)):
             transport.sync(request(0, 1))

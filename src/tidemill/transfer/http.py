@@ -1,4 +1,4 @@
-"""http(s):// and dav(s)://: by the standard library's client, with ranges, digests and WebDAV's names.
+"""http(s):// and dav(s)://, with ranges, digests and WebDAV's names.
 
 Resumes by `Range` with `If-Range` (RFC 9110, 13.1.5 and 14), asks for checksums by `Want-Digest` (RFC 3230, which
 XRootD, dCache and StoRM answer), makes directories by MKCOL and gives names by MOVE (RFC 4918). Redirections are
@@ -14,9 +14,10 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO, NamedTuple
 from urllib.parse import quote, urljoin
@@ -24,6 +25,7 @@ from urllib.parse import quote, urljoin
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import whole
+from tidemill.net.http import Answer, ExchangeError, Origin
 from tidemill.transfer import allowed, credentials
 from tidemill.transfer.checksum import Growing, Summer, canonical, summer
 from tidemill.transfer.contract import (
@@ -35,10 +37,8 @@ from tidemill.transfer.contract import (
     Watch,
     of_os_error,
 )
-from tidemill.transfer.guard import guarded
 
 REDIRECTS_MAX = 8
-ANSWER_BYTES_MAX = 4096
 PIECE_BYTES = 1 << 18
 """Progress is told, and a cancel heard, after each."""
 
@@ -48,19 +48,17 @@ PIECES_MAX = 8
 WAIT_S = 30.0
 """A connection or an answer may take so long; the body's stalls are the watch's affair."""
 
+INVITED_BYTES_MIN = 1 << 20
+"""A body of this size waits until the server asks for it (`Expect`): one that refuses or redirects gets none of it."""
+
 _DIGESTS = {"adler32": "adler32", "sha256": "sha-256", "md5": "md5"}  # RFC 3230, RFC 5843
 
 
-class _Answer(NamedTuple):
-    place: Place
-    connection: http.client.HTTPConnection
-    socket: socket.socket | None
-    response: http.client.HTTPResponse
+class _Reply(NamedTuple):
+    """What a server answered, and which place of it: redirections lead from one to another."""
 
-    def close(self) -> None:
-        """Let go of both: of a connection that the server ends, the response has the socket."""
-        self.response.close()
-        self.connection.close()
+    place: Place
+    answer: Answer
 
 
 class HttpAdapter:
@@ -72,26 +70,27 @@ class HttpAdapter:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = endpoints
+        self._servers: dict[tuple[object, ...], Origin] = {}  #: with connections between two steps
+        self._lock = threading.Lock()
 
     def stat(self, place: Place, watch: Watch) -> Stat:
         """See the contract."""
         headers = {"Want-Digest": "adler32, sha-256", "Accept-Encoding": "identity"}
-        answer = self._ask(place, "HEAD", watch, headers)
-        if answer.response.status == 200 and "Content-Length" not in answer.response.headers:
+        answer = self._ask(place, "HEAD", watch, headers).answer
+        if answer.status == 200 and "Content-Length" not in answer.headers:
             answer.close()  # Apache 2.4 tells no length of an empty file there
-            answer = self._ask(place, "GET", watch, headers)
+            answer = self._ask(place, "GET", watch, headers).answer
         with closing(answer):
-            response = answer.response
-            if response.status != 200:
-                raise _refusal(place, response, "look at")
-            length = response.headers.get("Content-Length", "")
+            if answer.status != 200:
+                raise _refusal(place, answer, "look at")
+            length = answer.headers.get("Content-Length", "")
             size_bytes = whole(length)
             if size_bytes is None:
                 raise TransferError(
                     f"`{place.shown}`: the server tells no size (`Content-Length: {length}`)", transient=False
                 )
-            checksums = _digests(response)
-            validator = _validator(response) or " ".join(
+            checksums = _digests(answer)
+            validator = _validator(answer) or " ".join(
                 f"{name}:{each}" for name, each in sorted(checksums.items())
             )
             return Stat(size_bytes=size_bytes, version=f"{length} {validator}", checksums=checksums)
@@ -108,49 +107,50 @@ class HttpAdapter:
         elif have:
             target.unlink()
             have = 0
-        answer = self._ask(place, "GET", watch, headers)
-        with closing(answer):
-            response = answer.response
-            if response.status == 200:
+        reply = self._ask(place, "GET", watch, headers)
+        with closing(reply.answer) as answer:
+            if answer.status == 200:
                 have = 0
                 target.unlink(missing_ok=True)  # sums are made of what the file holds: no earlier bytes
-            elif response.status != 206 or not _continues(response, have):
-                raise _refusal(place, response, "read")
-            size, version = have + _length(response), _validator(response)
+            elif answer.status != 206 or not _continues(answer, have):
+                raise _refusal(place, answer, "read")
+            size, version = have + _length(answer), _validator(answer)
             if size != stat.size_bytes or (version and f"{size} {version}" != stat.version):
                 target.unlink(missing_ok=True)
                 raise TransferError(f"`{place.shown}` has changed while it was read")
             at_hand = {each: summer(each) for each in needed & {"adler32"} if not have}  # costs nothing there
             with Growing(target, needed - at_hand.keys()) as growing:
-                self._take(answer, target, have, watch, at_hand.values())
+                self._take(reply, target, have, watch, at_hand.values())
                 return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
 
     def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
         """See the contract."""
         for attempt in range(2):
-            with source.open("rb") as file:
-                answer = self._ask(place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file)
+            with FileIO(source) as file:
+                answer = self._ask(
+                    place, "PUT", watch, {"Content-Type": "application/octet-stream"}, file
+                ).answer
             with closing(answer):
-                if answer.response.status in (200, 201, 204):
+                if answer.status in (200, 201, 204):
                     return {}
-                if attempt or answer.response.status not in (404, 409) or place.query:
-                    raise _refusal(place, answer.response, "write")
+                if attempt or answer.status not in (404, 409) or place.query:
+                    raise _refusal(place, answer, "write")
             self._make_directories(place, watch)
         raise AssertionError("the second attempt ends above")
 
     def rename(self, place: Place, final: Place, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
-        answer = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"})
+        answer = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"}).answer
         with closing(answer):
-            if answer.response.status in (405, 501):
+            if answer.status in (405, 501):
                 raise TransferError(
                     f"failed to name `{final.shown}`: the server does not know MOVE",
                     hint=f"set `rename = false` for the endpoint `{final.endpoint.url}`: then outputs are written "
                     "under their final names at once",
                     transient=False,
                 )
-            if answer.response.status not in (200, 201, 204):
-                raise _refusal(final, answer.response, "name")
+            if answer.status not in (200, 201, 204):
+                raise _refusal(final, answer, "name")
         if _target(final) != final.path:
             self._look_for(final, watch)
 
@@ -171,74 +171,107 @@ class HttpAdapter:
 
     def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
         """See the contract."""
-        answer = self._ask(place, "HEAD", watch, {"Want-Digest": _DIGESTS[algorithm]})
+        answer = self._ask(place, "HEAD", watch, {"Want-Digest": _DIGESTS[algorithm]}).answer
         with closing(answer):
-            return _digests(answer.response).get(algorithm) if answer.response.status == 200 else None
+            return _digests(answer).get(algorithm) if answer.status == 200 else None
 
     def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
         """See the contract."""
-        answer = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"})
+        answer = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"}).answer
         with closing(answer):
-            if answer.response.status != 200:
-                raise _refusal(place, answer.response, "read back")
+            if answer.status != 200:
+                raise _refusal(place, answer, "read back")
             try:
-                with guarded(answer.socket, watch):
-                    return _sum_up(answer.response, watch)
-            except (OSError, http.client.HTTPException) as error:
-                raise _broken(place, "read back", error) from error
+                return _sum_up(answer, watch)
+            except ExchangeError as error:
+                raise _broken(place, "read back", error.reason) from error
 
     def remove(self, place: Place, watch: Watch) -> None:
         """See the contract."""
-        answer = self._ask(place, "DELETE", watch, {})
+        answer = self._ask(place, "DELETE", watch, {}).answer
         with closing(answer):
-            if answer.response.status not in (200, 202, 204, 404, 410):
-                raise _refusal(place, answer.response, "delete")
+            if answer.status not in (200, 202, 204, 404, 410):
+                raise _refusal(place, answer, "delete")
 
     def rest(self) -> None:
         """See the contract."""
+        with self._lock:
+            servers, self._servers = self._servers, {}
+        for each in servers.values():
+            each.close()
 
     # ---- one request ----
 
     def _ask(
-        self, place: Place, method: str, watch: Watch, headers: dict[str, str], body: IO[bytes] | None = None
-    ) -> _Answer:
-        """The answer of the last server of a chain of redirections. Its connection is the caller's to close."""
+        self, place: Place, method: str, watch: Watch, headers: dict[str, str], body: FileIO | None = None
+    ) -> _Reply:
+        """The answer of the last server of a chain of redirections. It is the caller's to close."""
         direction = Direction.IN if method in ("GET", "HEAD") else Direction.OUT
+        if body is not None:
+            size_bytes = os.fstat(body.fileno()).st_size
+            headers = headers | {"Content-Length": str(size_bytes)}
+            if size_bytes >= INVITED_BYTES_MIN:
+                headers["Expect"] = "100-continue"
         for _ in range(REDIRECTS_MAX):
             watch.check()
-            answer = _exchange(place, method, headers, body, watch)
-            location = answer.response.headers.get("Location")
-            if answer.response.status not in (301, 302, 303, 307, 308) or not location:
-                return answer
-            answer.close()
-            place = allowed.redirected(_joined(place, location), place, self._endpoints, direction)
-            if body is not None:
-                body.seek(0)
+            answer = self._exchange(place, method, headers, body, watch)
+            location = answer.headers.get("Location")
+            if answer.status == 417 and "Expect" in headers:
+                del headers["Expect"]
+                answer.close()
+            elif answer.status in (301, 302, 303, 307, 308) and location:
+                answer.close()
+                place = allowed.redirected(_joined(place, location), place, self._endpoints, direction)
+            else:
+                return _Reply(place, answer)
         raise TransferError(
             f"`{place.shown}`: more than {REDIRECTS_MAX} redirections",
             transient=False,
             failure=direction.failure,
         )
 
+    def _exchange(
+        self, place: Place, method: str, headers: Mapping[str, str], body: FileIO | None, watch: Watch
+    ) -> Answer:
+        bearer = _bearer(place)
+        if bearer is not None:
+            headers = {**headers, "Authorization": f"Bearer {bearer}"}
+        pieces = None if body is None else _pieces(body, watch)
+        try:
+            server = self._server(place, min(WAIT_S, watch.stall_s))
+            return server.ask(method, _target(place), headers=headers, body=pieces, bound=watch)
+        except ExchangeError as error:
+            raise _broken(place, method, error.reason) from error
+
+    def _server(self, place: Place, wait_s: float) -> Origin:
+        tls = credentials.tls(place) if place.scheme in ("https", "davs") else None
+        host, port = place.host.strip("[]"), place.port
+        with self._lock:
+            found = self._servers.get((host, port, wait_s, tls))
+            if found is None:
+                found = Origin(host, port, timeout_s=wait_s, tls=tls)
+                self._servers[host, port, wait_s, tls] = found
+            return found
+
     def _take(
-        self, answer: _Answer, target: Path, have: int, watch: Watch, summers: Collection[Summer]
+        self, reply: _Reply, target: Path, have: int, watch: Watch, summers: Collection[Summer]
     ) -> None:
         """Write the body behind what is there, and sum it up."""
-        size = have + _length(answer.response)
+        size = have + _length(reply.answer)
         try:
             with target.open("r+b" if have else "wb", buffering=0) as file:
                 file.truncate(have)
                 file.seek(have)
-                with guarded(answer.socket, watch):
-                    _copy(answer.response, file, range(have, size), watch, summers)
-        except (TimeoutError, ssl.SSLError, http.client.HTTPException, ConnectionError) as error:
-            raise _broken(answer.place, "read", error) from error
+                _copy(reply.answer, file, range(have, size), watch, summers)
+        except ExchangeError as error:
+            if not isinstance(error.reason, http.client.IncompleteRead):
+                raise _broken(reply.place, "read", error.reason) from error
         except OSError as error:
             raise of_os_error(error, f"write `{target}`") from error
         now = target.stat().st_size
         if now != size:
             raise TransferError(
-                f"failed to read `{answer.place.shown}`: the connection ended after {now} of {size} bytes"
+                f"failed to read `{reply.place.shown}`: the connection ended after {now} of {size} bytes"
             )
 
     def _make_directories(self, place: Place, watch: Watch) -> None:
@@ -246,7 +279,7 @@ class HttpAdapter:
         for depth in range(1, len(names) + 1):
             folder = _with_path(place, "/" + "/".join(names[:depth]) + "/")
             try:
-                answer = self._ask(folder, "MKCOL", watch, {})
+                answer = self._ask(folder, "MKCOL", watch, {}).answer
             except TransferError as error:
                 if error.failure is FailureClass.CREDENTIAL:
                     raise
@@ -258,13 +291,13 @@ class _Follower:
     """Makes SHA-256 in a thread beside the one that reads: both of them leave Python's lock while they work."""
 
     def __init__(self) -> None:
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(PIECES_MAX)
+        self._pieces: queue.Queue[bytes | None] = queue.Queue(PIECES_MAX)
         self._summer = summer("sha256")
         self._thread = threading.Thread(target=self._work, name="checksum", daemon=True)
         self._thread.start()
 
-    def take(self, piece: memoryview) -> None:
-        """A piece that nobody changes until PIECES_MAX further ones were taken."""
+    def take(self, piece: bytes) -> None:
+        """The next piece."""
         self._pieces.put(piece)
 
     def end(self) -> str:
@@ -278,92 +311,45 @@ class _Follower:
             self._summer.update(piece)
 
 
-def _copy(
-    response: http.client.HTTPResponse,
-    file: IO[bytes],
-    span: range,
-    watch: Watch,
-    summers: Collection[Summer],
-) -> None:
+def _copy(answer: Answer, file: IO[bytes], span: range, watch: Watch, summers: Collection[Summer]) -> None:
     """Write these bytes of a file, or as many as come, and sum them up."""
-    buffer = memoryview(bytearray(PIECE_BYTES))
     at = span.start
-    while at < span.stop and (count := _fill(response, buffer[: min(PIECE_BYTES, span.stop - at)])):
-        view = buffer[:count]
+    while at < span.stop and (piece := answer.read(min(PIECE_BYTES, span.stop - at))):
         for each in summers:
-            each.update(view)
+            each.update(piece)
+        view = memoryview(piece)
         while view:
             view = view[file.write(view) :]
-        at += count
+        at += len(piece)
         watch.tell(at)
 
 
-def _sum_up(response: http.client.HTTPResponse, watch: Watch) -> str:
+def _sum_up(answer: Answer, watch: Watch) -> str:
     """SHA-256 of all that comes, which is kept nowhere."""
     follower = _Follower()
-    buffers = [memoryview(bytearray(PIECE_BYTES)) for _ in range(PIECES_MAX + 2)]
-    length, done, number = _length(response), 0, 0
+    length, done = _length(answer), 0
     try:
         while done < length:
-            buffer = buffers[number % len(buffers)]
-            number += 1
-            count = _fill(response, buffer[: min(PIECE_BYTES, length - done)])
-            if not count:
+            piece = answer.read(min(PIECE_BYTES, length - done))
+            if not piece:
                 raise TransferError(f"the connection ended after {done} of {length} bytes")
-            follower.take(buffer[:count])
-            done += count
+            follower.take(piece)
+            done += len(piece)
             watch.tell(done)
     finally:
         digest = follower.end()
     return digest
 
 
-def _fill(response: http.client.HTTPResponse, buffer: memoryview) -> int:
-    """Read until the buffer is full or the body ends. The socket's own time limit tells a server that hangs."""
-    filled = 0
-    while filled < len(buffer):
-        count = response.readinto(buffer[filled:])
-        if not count:
-            break
-        filled += count
-    return filled
-
-
-def _exchange(
-    place: Place, method: str, headers: dict[str, str], body: IO[bytes] | None, watch: Watch
-) -> _Answer:
-    connection = _connect(place, watch)
-    try:
-        sent = {"User-Agent": "tidemill", **headers}
-        bearer = _bearer(place)
-        if bearer is not None:
-            sent["Authorization"] = f"Bearer {bearer}"
-        if body is not None:
-            sent["Content-Length"] = str(os.fstat(body.fileno()).st_size)
-        connection.connect()
-        taken = connection.sock  # who answers and ends takes it away from the connection
-        with guarded(taken, watch):
-            with suppress(BrokenPipeError, ConnectionResetError):
-                # the server may have answered before it had read all: its word is better than the system's
-                _request(connection, method, place, sent)
-                if body is not None:
-                    _send(connection, body, watch)
-            return _Answer(place, connection, taken, connection.getresponse())
-    except (OSError, http.client.HTTPException) as error:
-        connection.close()
-        raise _broken(place, method, error) from error
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _request(
-    connection: http.client.HTTPConnection, method: str, place: Place, headers: Mapping[str, str]
-) -> None:
-    connection.putrequest(method, _target(place), skip_accept_encoding="Accept-Encoding" in headers)
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
+def _pieces(body: FileIO, watch: Watch) -> Iterator[memoryview]:
+    """A file as it is sent, from its beginning; each piece is sent before the next one is asked for."""
+    body.seek(0)
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    moved = 0
+    while count := body.readinto(buffer):
+        yield buffer[:count]
+        moved += count
+        watch.tell(moved)
 
 
 def _bearer(place: Place) -> str | None:
@@ -373,26 +359,6 @@ def _bearer(place: Place) -> str | None:
             place, "a token would travel without encryption", "use `https://`, or no token"
         )
     return bearer
-
-
-def _connect(place: Place, watch: Watch) -> http.client.HTTPConnection:
-    wait_s = min(WAIT_S, watch.stall_s)
-    host = place.host.strip("[]")
-    if place.scheme in ("https", "davs"):
-        return http.client.HTTPSConnection(
-            host, place.port, timeout=wait_s, context=credentials.tls(place), blocksize=PIECE_BYTES
-        )
-    return http.client.HTTPConnection(host, place.port, timeout=wait_s, blocksize=PIECE_BYTES)
-
-
-def _send(connection: http.client.HTTPConnection, body: IO[bytes], watch: Watch) -> None:
-    buffer = memoryview(bytearray(PIECE_BYTES))
-    moved = 0
-    with open(body.fileno(), "rb", buffering=0, closefd=False) as file:
-        while count := file.readinto(buffer):
-            connection.send(buffer[:count])
-            moved += count
-            watch.tell(moved)
 
 
 def _target(place: Place) -> str:
@@ -425,26 +391,26 @@ def _with_path(place: Place, path: str) -> Place:
     )
 
 
-def _length(response: http.client.HTTPResponse) -> int:
-    size_bytes = whole(response.headers.get("Content-Length", ""))
+def _length(answer: Answer) -> int:
+    size_bytes = whole(answer.headers.get("Content-Length", ""))
     if size_bytes is None:
         raise TransferError("the server tells no size of what it sends", transient=False)
     return size_bytes
 
 
-def _validator(response: http.client.HTTPResponse) -> str:
+def _validator(answer: Answer) -> str:
     """A strong entity tag, else the date of the last change."""
-    tag = response.headers.get("ETag", "")
-    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
-def _continues(response: http.client.HTTPResponse, have: int) -> bool:
-    return response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+def _continues(answer: Answer, have: int) -> bool:
+    return answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
-def _digests(response: http.client.HTTPResponse) -> dict[str, str]:
+def _digests(answer: Answer) -> dict[str, str]:
     found: dict[str, str] = {}
-    for each in ",".join(response.headers.get_all("Digest") or []).split(","):
+    for each in ",".join(answer.headers.getlist("Digest")).split(","):
         name, _, text = each.strip().partition("=")
         if name.lower() == "sha-256":
             with suppress(ValueError):
@@ -478,11 +444,11 @@ def _broken(place: Place, verb: str, error: Exception) -> TransferError:
     )
 
 
-def _refusal(place: Place, response: http.client.HTTPResponse, verb: str) -> TransferError:
-    status = response.status
-    what = f"failed to {verb} `{place.shown}`: the server said {status} {response.reason}"
+def _refusal(place: Place, answer: Answer, verb: str) -> TransferError:
+    status = answer.status
+    what = f"failed to {verb} `{place.shown}`: the server said {status} {answer.reason}"
     if status in (401, 403):
-        return credentials.credential_error(place, f"the server said {status} {response.reason}")
+        return credentials.credential_error(place, f"the server said {status} {answer.reason}")
     if status in (404, 410):
         return TransferError(what, transient=False, missing=True)
     if status == 507:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from prometheus_client.parser import text_string_to_metric_families
 
 from tidemill.model.metrics import Sample, family
 
@@ -15,19 +15,15 @@ OF_CLUSTER = {
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
 #: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
 OF_IMAGES = {"tidemill_noted_total"}
-_LINE = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$")
 
 
 def samples(text: str) -> list[Sample]:
-    """All samples; a line that is none fails the test."""
-    found = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            match = _LINE.match(line)
-            assert match, line
-            labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match["labels"] or "")
-            found.append(Sample(match["name"], float(match["value"]), tuple(labels)))
-    return found
+    """All samples, as Prometheus' own library reads them; a line that is none fails the test."""
+    return [
+        Sample(each.name, each.value, tuple(each.labels.items()))
+        for metric in text_string_to_metric_families(text)
+        for each in metric.samples
+    ]
 
 
 def of_site(text: str, site: str) -> list[Sample]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import http.client
-import io
 import json
-import socket
+import ssl
 import threading
-import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
 from tidemill import clock, log
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.wire.http import body_of
+from tidemill.net.http import Deadline, ExchangeError, Origin
 
 ANSWER_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 100
@@ -95,12 +92,12 @@ class IssuerKeys:
         if now_s - self._asked_s < ASK_AGAIN_S:
             return
         self._asked_s = now_s
-        until_s = clock.monotonic_s() + self._ask_s
+        bound = Deadline(self._ask_s)
         try:
             if self._issuer.jwks_file is not None:
                 self._keys = parse(self._issuer.jwks_file.read_bytes())
             else:
-                self._keys = parse(_get(self._where(until_s), until_s))
+                self._keys = parse(_get(self._where(bound), bound))
             self._read_s = now_s
         except (OSError, ValueError, TidemillError) as error:
             if now_s - self._read_s > KEPT_AWAY_S:
@@ -109,10 +106,10 @@ class IssuerKeys:
                 "issuer.away", issuer=self._issuer.name, error=str(error), keys_in_use=len(self._keys)
             )
 
-    def _where(self, until_s: float) -> str:
+    def _where(self, bound: Deadline) -> str:
         if self._issuer.jwks_url:
             return self._issuer.jwks_url
-        page = _get(self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", until_s)
+        page = _get(self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", bound)
         told = _decoded(page)
         if not isinstance(told, dict) or str(told.get("issuer")).rstrip("/") != self._issuer.issuer.rstrip(
             "/"
@@ -147,65 +144,19 @@ def _check_url(url: str) -> None:
         raise ConfigError(f"keys cannot be asked from `{url}`", hint="only https can be believed")
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none: whoever redirects decides whose keys we believe."""
-
-
-class _Until(io.RawIOBase):
-    """What a socket brings until a moment. Its own timeout would begin anew with each byte."""
-
-    def __init__(self, raw: io.RawIOBase, plug: socket.socket, until_s: float) -> None:
-        self._raw, self._plug, self._until_s = raw, plug, until_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int | None:
-        left_s = self._until_s - clock.monotonic_s()
-        if left_s <= 0:
-            raise TimeoutError("it takes too long")
-        self._plug.settimeout(min(left_s, ASK_TIMEOUT_S))
-        return self._raw.readinto(into)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, plug: socket.socket, *more: Any, until_s: float, **words: Any) -> None:
-        super().__init__(plug, *more, **words)
-        self.fp = io.BufferedReader(_Until(self.fp.detach(), plug, until_s))
-
-
-class _Within(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Whose answers, by http and https, are read until a moment."""
-
-    def __init__(self, until_s: float) -> None:
-        super().__init__()
-        self._until_s = until_s
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(self._connection, http.client.HTTPConnection), req)
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(self._connection, http.client.HTTPSConnection), req)
-
-    def _connection(self, kind: Any, host: str, /, **words: Any) -> Any:
-        made = kind(host, **words)
-        made.response_class = functools.partial(_Response, until_s=self._until_s)
-        return made
-
-
-def _get(url: str, until_s: float) -> bytes:
-    """The page there, read until that moment of the monotonic clock. Raises SiteError."""
-    opener = urllib.request.build_opener(_NoRedirect, _Within(until_s))
+def _get(url: str, bound: Deadline) -> bytes:
+    """The page there. Redirections are not followed: who redirects decides whose keys we believe. Raises SiteError."""
+    parts = urlsplit(url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        with opener.open(url, timeout=ASK_TIMEOUT_S) as answer:
-            text = body_of(answer, ANSWER_BYTES_MAX + 1)
-    except (OSError, http.client.HTTPException) as error:  # or an answer that is no HTTP, or is cut short
+        server = Origin(parts.hostname or "", parts.port, timeout_s=ASK_TIMEOUT_S, tls=tls)
+        with closing(server.ask("GET", path, headers={}, bound=bound)) as answer:
+            text = answer.body(ANSWER_BYTES_MAX + 1)
+    except ExchangeError as error:
         raise SiteError(f"{url} does not answer: {error}") from error
+    if answer.status != 200:
+        raise SiteError(f"{url} answers {answer.status} {answer.reason}")
     if len(text) > ANSWER_BYTES_MAX:
         raise SiteError(f"the answer of {url} exceeds {ANSWER_BYTES_MAX} bytes")
     return text

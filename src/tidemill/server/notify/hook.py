@@ -10,12 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import http.client
 import ipaddress
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import NamedTuple
@@ -23,16 +22,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill import __version__, clock
+from tidemill import clock
 from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError
+from tidemill.net.http import Deadline, ExchangeError, Origin
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
 from tidemill.wire.credentials import read_key
-from tidemill.wire.cut import cut
-from tidemill.wire.http import body_of
 
 TIMEOUT_S = 20.0  #: for each step
 POST_S = 60.0  #: for all of a post: a host that answers a byte at a time holds up the others no longer
@@ -101,7 +99,6 @@ class Poster:
         at_s = self._now_s()
         headers = {
             "content-type": "application/json",
-            "user-agent": f"tidemill/{__version__}",
             "webhook-id": parcel.digest.id,
             "webhook-timestamp": str(at_s),
             "webhook-signature": sign(place.secret, parcel.digest.id, at_s, body),
@@ -174,37 +171,21 @@ def post(
 ) -> tuple[int, str | None]:
     """Status of the answer, and where it sends us on to, within `post_s`. Raises LaterError."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection: http.client.HTTPConnection
+    host, tls = parts.hostname or "", place.tls if parts.scheme == "https" else None
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        with socket_to(host, port, private=place.private) as plain:
-            connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-            connection.sock = secured = plain
-            if parts.scheme == "https":
-                secured = place.tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
-                connection.sock = secured
-            late = threading.Timer(post_s, partial(cut, secured))
-            late.daemon = True
-            late.start()
-            try:
-                if isinstance(secured, ssl.SSLSocket):
-                    secured.do_handshake()
-                connection.request("POST", path, body, dict(headers))
-                answer = connection.getresponse()
-                body_of(answer, REPLY_BYTES_MAX)
-                return answer.status, answer.getheader("location")
-            finally:
-                late.cancel()
-                connection.close()
-    except http.client.InvalidURL as error:
-        raise _illegal(url) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise LaterError(f"failed to post to `{parts.scheme}://{host}:{port}`: {error or error!r}") from error
-    except (
-        ValueError
-    ) as error:  # a name with an empty label, a path that is not ASCII, a port that is no number
+        port = parts.port or (443 if tls else 80)
+        reach = partial(socket_to, host, port, private=place.private)
+        server = Origin(host, port, timeout_s=TIMEOUT_S, tls=tls, connect=reach)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        answer = server.ask("POST", path, headers=headers, body=body, bound=Deadline(post_s))
+        with closing(answer):
+            answer.body(REPLY_BYTES_MAX)
+            return answer.status, answer.headers.get("location")
+    except ExchangeError as error:
+        if error.is_illegal:
+            raise _illegal(url) from error
+        raise LaterError(f"failed to post to `{parts.scheme}://{host}:{port}`: {error}") from error
+    except ValueError as error:  # a port that is not a number
         raise _illegal(url) from error
 
 
@@ -212,7 +193,7 @@ def _illegal(url: str) -> LaterError:
     return LaterError(f"`{shown(url)}` has a host, port or path that is no legal one")
 
 
-def socket_to(host: str, port: int, *, private: bool) -> socket.socket:
+def socket_to(host: str, port: int, timeout_s: float, *, private: bool) -> socket.socket:
     """A connection to the first address of a host that answers; all of them must be public unless `private`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_MAX]
     addresses = [str(each[4][0]) for each in found]
@@ -225,7 +206,7 @@ def socket_to(host: str, port: int, *, private: bool) -> socket.socket:
     last = OSError(f"`{host}` has no address")
     for address in addresses:
         try:
-            return socket.create_connection((address, port), timeout=TIMEOUT_S)
+            return socket.create_connection((address, port), timeout_s)
         except OSError as error:
             last = error
     raise last

@@ -25,7 +25,7 @@ from tidemill.wire.http import Connection, TooLongError, error_of
 from tidemill.wire.link import Delivery, Link, Message, Source
 
 CONNECTED_S = 5.0  #: a connection that is not there is waited for so long, by a thread that may have to end
-LONGEST_S = 300.0  #: as long as 32 MB take by 1 Mbit/s
+LONGEST_S = 300.0  #: for a whole exchange, however slowly it comes: as long as 32 MB take by 1 Mbit/s
 _ENCODER = msgspec.json.Encoder()
 _log = Log("sync")
 
@@ -68,29 +68,24 @@ def open_transport(config: SiteConfig) -> Transport:
             config.server,
             credentials=credentials_of(config),
             timeout_s=config.sync_timeout_s,
+            longest_s=LONGEST_S,
             reply_bytes_max=config.limits.reply_bytes_max,
         )
     )
 
 
 class HttpTransport:
-    """`POST /v1/sync`, on a Unix socket or TCP. An answer that comes byte by byte is waited for `longest_s`."""
+    """`POST /v1/sync`, on a Unix socket or TCP."""
 
-    def __init__(self, connection: Connection, *, longest_s: float = LONGEST_S) -> None:
-        self._connection, self._longest_s = connection, longest_s
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def sync(self, request: SyncRequest) -> SyncReply:
         """Post it."""
-        late = threading.Timer(self._longest_s, self._connection.break_off)
-        late.daemon = True
-        late.start()
-        try:
-            return self._connection.call("POST", "/v1/sync", SyncReply, body=request)
-        finally:
-            late.cancel()
+        return self._connection.call("POST", "/v1/sync", SyncReply, body=request)
 
     def close(self) -> None:
-        """Close the connections, this thread's and the one that waits."""
+        """Close the connections, also one that waits."""
         self._connection.break_off()
         self._connection.close()
 

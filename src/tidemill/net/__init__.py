@@ -1,0 +1,1 @@
+"""The one HTTP client. Knows neither what is exchanged nor with whom."""
