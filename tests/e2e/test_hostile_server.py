@@ -210,26 +210,27 @@ def test_an_executable_that_is_altered_under_granted_work_is_not_started_again()
         assert it.sleepers() == 0
 
 
-def test_senseless_orders_are_passed_over(site: Site) -> None:
-    big, lease = 2**62, site.lease(JobSpec(app="good"))
-    lease["job"] = 1 << 40
-    for changes in (
-        {"job": (1 << 60) + 16}, {"job": -1}, {"count": 0}, {"count": -5}, {"first": -1}, {"count": big * 4},
-        {"seed_base": 2**70}, {"lease": -1}, {"n": 2**65},
-    ):  # fmt: skip
-        site.server.say({**lease, **changes})
-    known = site.lease(JobSpec(app="good"))["job"]
-    for done in ("9-0", "x", "5,1", "0-" + "9" * 30, "-1", "²", ",".join(["1"] * 100_000)):
-        site.server.say(DeliverOrder(n=0, job=known, done=done))
-    site.server.say(
-        DiscardOrder(n=0, job=known, first=-(2**61), count=2**61),
-        FetchLogOrder(n=0, request=1, job=known, event=-1),
-        DrainOrder(n=0, drain=False, reason="\x1b[2J" + "x" * 100_000),
-        {"t": "cancel", "job": 2**61, "reason": "x"},
-    )
-    site.serves()
-    assert not site.server.about(1 << 40)
-    assert "orders.senseless" in site.log()
+def test_senseless_orders_are_passed_over() -> None:
+    with prey() as site:  # its own: what is logged in a minute is bounded
+        big, lease = 2**62, site.lease(JobSpec(app="good"))
+        lease["job"] = 1 << 40
+        for changes in (
+            {"job": (1 << 60) + 16}, {"job": -1}, {"count": 0}, {"count": -5}, {"first": -1}, {"count": big * 4},
+            {"seed_base": 2**70}, {"lease": -1}, {"n": 2**65},
+        ):  # fmt: skip
+            site.server.say({**lease, **changes})
+        known = site.lease(JobSpec(app="good"))["job"]
+        for done in ("9-0", "x", "5,1", "0-" + "9" * 30, "-1", "²", ",".join(["1"] * 100_000)):
+            site.server.say(DeliverOrder(n=0, job=known, done=done))
+        site.server.say(
+            DiscardOrder(n=0, job=known, first=-(2**61), count=2**61),
+            FetchLogOrder(n=0, request=1, job=known, event=-1),
+            DrainOrder(n=0, drain=False, reason="\x1b[2J" + "x" * 100_000),
+            {"t": "cancel", "job": 2**61, "reason": "x"},
+        )
+        site.serves()
+        assert not site.server.about(1 << 40)
+        assert "orders.senseless" in site.log()
 
 
 def test_inflated_numbers_do_not_deafen_the_site_to_an_honest_successor() -> None:

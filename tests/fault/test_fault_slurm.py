@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.worlds.batch.slurm_cluster import OTHER_USER, USER, SlurmCluster
-from tests.worlds.batch.slurm_world import REACH, SlurmWorld, slurm_world
+from tests.worlds.batch.slurm_cluster import OTHER_USER, REACH, USER, SlurmCluster
+from tests.worlds.batch.slurm_world import SlurmWorld, slurm_world
 from tests.worlds.home.oracle import output_bytes
 
 pytestmark = [

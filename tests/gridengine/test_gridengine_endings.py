@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worlds.batch.batch_gridengine import SCRIPT, enter, start
+from tests.worlds.batch.batch_gridengine import enter
 from tests.worlds.batch.batch_world import KEY
 
 from tidemill import clock
@@ -22,17 +22,9 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 DEADLINE_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("ge")
-    start(folder, "--notify", "1")
-    yield folder
-    subprocess.run([SCRIPT, "stop", folder], check=True)
-
-
 @pytest.fixture
-def batch(cluster: Path, tmp_path: Path) -> Iterator[GridEngineBatchSystem]:
-    enter(cluster)
+def batch(gridengine_here: Path, tmp_path: Path) -> Iterator[GridEngineBatchSystem]:
+    enter(gridengine_here)
     made = client(tmp_path)
     yield made
     subprocess.run(["qdel", "-u", "*"], capture_output=True, check=False)

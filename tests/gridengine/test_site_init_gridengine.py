@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from tests.worlds.home.homes import NAMESPACE, TIDEMILL
 from tidemill import config
 from tidemill.config.site import SiteConfig
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "gridengine.sh"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Grid Engine")
 FLOW = """set -e
 . "$1"; shift
@@ -32,40 +28,27 @@ exit 1
 """
 
 
-@pytest.fixture
-def cluster() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="tm-ge-", dir="/tmp"))
-    folder.chmod(0o755)
-    done = subprocess.run(
-        [SCRIPT, "start", folder / "c", "--nodes", "2"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"Grid Engine does not start: {done.stderr.strip()}")
-    yield folder
-    subprocess.run([SCRIPT, "stop", folder / "c"], check=True)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.timeout(120)
-def test_from_init_to_a_result_of_a_node_with_a_network_of_its_own(cluster: Path) -> None:
+def test_from_init_to_a_result_of_a_node_with_a_network_of_its_own(gridengine: Path) -> None:
+    place = gridengine.parent
     environment = {key: value for key, value in os.environ.items() if key != "SLURM_CONF"}
     done = subprocess.run(
-        [*NAMESPACE, "/bin/sh", "-c", FLOW, "sh", str(cluster / "c" / "env.sh"), *TIDEMILL],
-        env={**environment, "TIDEMILL_HOME": str(cluster / "h")},
-        cwd=cluster,
+        [*NAMESPACE, "/bin/sh", "-c", FLOW, "sh", str(gridengine / "env.sh"), *TIDEMILL],
+        env={**environment, "TIDEMILL_HOME": str(place / "h")},
+        cwd=place,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
-    logs = "\n".join(path.read_text()[-3000:] for path in (cluster / "h").glob("*.log"))
+    logs = "\n".join(path.read_text()[-3000:] for path in (place / "h").glob("*.log"))
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout}\n{logs}"
-    told = json.loads((cluster / "init.json").read_text())
+    told = json.loads((place / "init.json").read_text())
     findings = {each["check"]: each for each in told["findings"]}
     assert (told["batch"], told["name"], told["lead"]) == ("gridengine", "gridengine", "beside")
     assert findings["compute node"]["found"].startswith(("n1: ", "n2: "))
-    site = config.load(cluster / "h" / "site" / "site.toml", SiteConfig)
+    site = config.load(place / "h" / "site" / "site.toml", SiteConfig)
     assert not site.lead_listen.startswith("127."), "nodes of another network reach no loopback"
     assert site.cluster.parallel_environment == "node"
-    assert (cluster / "out").read_text().strip() in ("n1", "n2")
+    assert (place / "out").read_text().strip() in ("n1", "n2")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.worlds.batch.slurm_cluster import SlurmCluster
-from tests.worlds.batch.slurm_world import REACH, slurm_world
+from tests.worlds.batch.slurm_world import slurm_world
 from tests.worlds.home.pythia import FILE, check, needs_pythia
 
 needs_pythia()
@@ -20,29 +19,25 @@ pytestmark = [
 ]
 
 
-def test_slurm(start_slurm: Callable[..., SlurmCluster], tmp_path: Path) -> None:
-    cluster = start_slurm("--nodes", "2", "--cores", "2", *REACH)
-    with slurm_world(cluster) as it:
+def test_slurm(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    with slurm_world(slurm_cluster) as it:
         it.submit_file(FILE)
         check(it.wait_jobs("c"), tmp_path)
 
 
 @pytest.mark.parametrize("mpiexec", ["mpich", "openmpi"])
-def test_mpiexec_on_two_nodes_of_slurm(
-    start_slurm: Callable[..., SlurmCluster], tmp_path: Path, mpiexec: str
-) -> None:
+def test_mpiexec_on_two_nodes_of_slurm(slurm_cluster: SlurmCluster, tmp_path: Path, mpiexec: str) -> None:
     program = shutil.which(f"mpiexec.{mpiexec}")
     if program is None:
         pytest.fail(f"there is no mpiexec.{mpiexec}; hint: apt-get install mpich openmpi-bin")
-    cluster = start_slurm("--nodes", "2", "--cores", "2", *REACH)
-    chosen = cluster.directory / "mpi"
+    chosen = slurm_cluster.directory / f"mpi-{mpiexec}"
     chosen.mkdir(mode=0o755)
     # a link would hide MPICH's own programs
     (chosen / "mpiexec").write_text(f'#!/bin/sh\nexec {program} "$@"\n')
     (chosen / "mpiexec").chmod(0o755)
     path = {"PATH": f"{chosen}:{os.environ['PATH']}"}
     launcher = 'launcher = "mpiexec"'
-    with slurm_world(cluster, cluster_keys=launcher, harvest="width = 2", environment=path) as it:
+    with slurm_world(slurm_cluster, cluster_keys=launcher, harvest="width = 2", environment=path) as it:
         it.submit_file(FILE)
         check(it.wait_jobs("c"), tmp_path)
         ranks = {path.stem.split(".")[-2] for path in (it.home / "site" / "fleets").glob("*/bundle/*.tar")}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 from tests.worlds.batch.slurm_cluster import SlurmCluster
-from tests.worlds.batch.slurm_world import REACH, slurm_world
+from tests.worlds.batch.slurm_world import slurm_world
 from tests.worlds.home.oracle import output_bytes
 from tests.worlds.home.processes import send
 
@@ -27,9 +26,8 @@ event_s = 0.25
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root")
-def test_a_campaign_runs_through_slurm_without_a_lead(start_slurm: Callable[..., SlurmCluster]) -> None:
-    cluster = start_slurm("--nodes", "4", "--cores", "2", *REACH)
-    with slurm_world(cluster, harvest='lead = "none"', yields=YIELDS) as it:
+def test_a_campaign_runs_through_slurm_without_a_lead(slurm_cluster: SlurmCluster) -> None:
+    with slurm_world(slurm_cluster, harvest='lead = "none"', yields=YIELDS) as it:
         it.submit_file(JOB)
         it.wait_for(lambda: bool(it.processes("pilot")), "pilots run")
         send(it.processes("pilot")[0], signal.SIGKILL)

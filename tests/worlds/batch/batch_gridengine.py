@@ -114,36 +114,47 @@ def start(folder: Path, *options: str) -> None:
         pytest.skip(reason)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """The variables by which its commands find the Grid Engine in this folder."""
+    pairs = (folder / "env.sh").read_text().removeprefix("export ").split()
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
 def enter(folder: Path) -> None:
     """Our process and its children use the Grid Engine in this folder from now on."""
-    for pair in (folder / "env.sh").read_text().removeprefix("export ").split():
-        key, _, value = pair.partition("=")
-        os.environ[key] = value
+    os.environ.update(environment(folder))
 
 
-_started: list[Path] = []
+@contextlib.contextmanager
+def running(*options: str) -> Iterator[Path]:
+    """A Grid Engine in a short folder that all may enter; the tests may use the folder around it, too."""
+    folder = Path(tempfile.mkdtemp(prefix="tm-ge-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        start(folder / "c", "--slots", str(SLOTS), "--notify", "1", *options)
+        yield folder / "c"
+    finally:
+        subprocess.run([SCRIPT, "stop", folder / "c"], check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cluster(request: pytest.FixtureRequest) -> Path:
-    """One for all tests of the session."""
-    if not _started:
-        folder = Path(tempfile.mkdtemp(prefix="tm-ge-", dir="/tmp"))
-        folder.chmod(0o755)
-        _started.append(folder)
+@pytest.fixture(scope="session")
+def gridengine() -> Iterator[Path]:
+    """The group's cluster of two nodes, each with a network of its own."""
+    with running("--nodes", "2") as cluster:
+        yield cluster
 
-        def stop() -> None:
-            _started.clear()
-            subprocess.run([SCRIPT, "stop", folder], check=True)
-            shutil.rmtree(folder, ignore_errors=True)
 
-        request.session.addfinalizer(stop)
-        start(folder, "--nodes", "2", "--slots", str(SLOTS), "--notify", "1")
-    return _started[0]
+@pytest.fixture(scope="session")
+def gridengine_here() -> Iterator[Path]:
+    """The group's cluster whose one node is this host."""
+    with running() as cluster:
+        yield cluster
 
 
 @contextlib.contextmanager
 def world(request: pytest.FixtureRequest, directory: Path) -> Iterator[BatchWorld]:
-    cluster = _cluster(request)
+    cluster: Path = request.getfixturevalue("gridengine")
     enter(cluster)
     made = GridEngineWorld(cluster, directory)
     made.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ CLIENTS = (
 USER, UID, GID = "nobody", 65534, 65534
 OTHER_USER, OTHER_UID = "daemon", 1
 NODES, CORES = 4, 2
+INTERPRETER = str(Path(sys.executable).resolve().parents[1])
+REACH = ("--reach", INTERPRETER)  #: options of a cluster whose jobs run programs in Python
 COMMAND_TIMEOUT_S = 60.0
 
 
@@ -165,7 +168,7 @@ def _run(words: tuple[str, ...], env: dict[str, str], *, cwd: str | None = None)
 @pytest.fixture(scope="session")
 def slurm_session() -> Iterator[SlurmCluster]:
     """The session's cluster: take `slurm_cluster`."""
-    cluster = SlurmCluster("--nodes", str(NODES), "--cores", str(CORES))
+    cluster = SlurmCluster("--nodes", str(NODES), "--cores", str(CORES), *REACH)
     yield cluster
     cluster.stop()
 

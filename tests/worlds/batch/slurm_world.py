@@ -18,10 +18,6 @@ from tests.worlds.home.world import FINAL, Options, World
 
 from tidemill.wire.api import JobDetail
 
-INTERPRETER = str(Path(sys.executable).resolve().parents[1])
-REACH = ("--reach", INTERPRETER)
-"""Options of a cluster whose jobs run programs in Python."""
-
 SITE = """batch = "slurm"
 contact = "operator@example.org"
 node_binary = "{binary}"
