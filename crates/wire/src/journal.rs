@@ -312,7 +312,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("a.log");
             std::fs::write(&path, "torn").unwrap();
-            let calls = Failing::nth(n, None, 28).writes_at_most(20); // ENOSPC
+            let calls = Failing::nth(n, None, 28).writes_at_most(7); // ENOSPC
             let Ok(mut writer) = JournalWriter::open_by(&calls, &path) else {
                 assert!(calls.has_failed());
                 continue;
