@@ -168,8 +168,10 @@ fn open_in_root_by(calls: impl Calls, root: BorrowedFd<'_>, path: &str) -> Resul
     Ok(File::from(opened.named("open", path)?))
 }
 
+/// Old kernels say ENOSYS, and containers whose profile is older than the call say EPERM, which opening to read never
+/// gives otherwise.
 fn lacks_openat2(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOSYS)
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
 }
 
 /// Sets the permission bits of an open file or directory.
@@ -338,10 +340,21 @@ pub fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
 /// As `entries`, by these calls.
 pub fn entries_by(calls: impl Calls, dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
     let found = calls.list(dir).named("list", "directory")?;
-    Ok(found
-        .into_iter()
-        .map(|(name, said)| (name, said == Listed::Directory))
-        .collect())
+    let mut known = Vec::with_capacity(found.len());
+    for (name, said) in found {
+        let is_dir = match said {
+            Listed::Directory => true,
+            Listed::Other => false,
+            // NFS without READDIRPLUS, XFS with ftype=0
+            Listed::Unknown => match calls.status(dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => Status::from(&stat).is_dir(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(SysError::new("stat", name.to_string_lossy(), error)),
+            },
+        };
+        known.push((name, is_dir));
+    }
+    Ok(known)
 }
 
 /// Directories nested deeper are moved up before they are emptied: each level holds a descriptor open.
@@ -531,6 +544,26 @@ mod tests {
     }
 
     #[test]
+    fn where_directories_do_not_say_what_is_in_them_it_is_found_out() {
+        for n in 1.. {
+            let dir = tree();
+            let fd = open_dir(dir.path()).unwrap();
+            let silent = Failing::nth(n, Some(Call::Status), libc::EIO).directories_say_nothing();
+            let mut found = entries_by(&silent, fd.as_fd()).unwrap_or_default();
+            found.sort();
+            if !silent.has_failed() {
+                assert_eq!(found, [(c"a".to_owned(), true), (c"top".to_owned(), false)]);
+                empty_by(&silent, fd.as_fd(), &[]).unwrap_err();
+                let silent = Failing::nth(0, None, 0).directories_say_nothing();
+                empty_by(silent, fd.as_fd(), &[]).unwrap();
+                assert_eq!(entries(fd.as_fd()).unwrap(), vec![]);
+                return;
+            }
+            assert!(found.is_empty(), "a listing with a hole is not given");
+        }
+    }
+
+    #[test]
     fn a_replaced_file_is_whole_whichever_call_fails() {
         let (old, new) = ("what was there before", "what comes in its place");
         for n in 1.. {
@@ -573,6 +606,8 @@ mod tests {
             let error = open_beneath_by(&calls, fd.as_fd(), "a/b/file").unwrap_err();
             assert_eq!(error.os_error(), libc::EMFILE, "step {n}");
         }
+        let container = Failing::always(Call::OpenResolved, libc::EPERM);
+        assert!(open_beneath_by(container, fd.as_fd(), "a/b/file").is_ok());
         let other = Failing::always(Call::OpenResolved, libc::EACCES);
         let error = open_beneath_by(other, fd.as_fd(), "a/b/file").unwrap_err();
         assert_eq!(error.os_error(), libc::EACCES);
