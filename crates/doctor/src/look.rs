@@ -6,8 +6,8 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
 use tidemill_image::PROGRAM_PLACES;
-use tidemill_sys::trial::{self, Resource};
-use tidemill_sys::{process, spawn};
+use tidemill_sys::process::Limit;
+use tidemill_sys::{file, process, spawn};
 
 use crate::facts::{CGroups, Facts, Limits, Memory, Place};
 
@@ -135,14 +135,14 @@ fn is_setuid_root(path: &str) -> bool {
 
 fn limits() -> Limits {
     [
-        ("open_files", Resource::OpenFiles),
-        ("processes", Resource::Processes),
-        ("locked_memory", Resource::LockedMemory),
-        ("stack", Resource::Stack),
-        ("address_space", Resource::AddressSpace),
+        ("open_files", Limit::OpenFiles),
+        ("processes", Limit::Processes),
+        ("locked_memory", Limit::LockedMemory),
+        ("stack", Limit::Stack),
+        ("address_space", Limit::AddressSpace),
     ]
     .into_iter()
-    .filter_map(|(name, resource)| Some((name, trial::limit(resource).ok()?)))
+    .map(|(name, of)| (name, process::limit(of)))
     .collect()
 }
 
@@ -221,7 +221,7 @@ fn cgroups() -> CGroups {
         (false, true) => "v1",
         (false, false) => "none",
     };
-    let ours = |dir: &Path| trial::may_write(dir) && trial::may_write(&dir.join("cgroup.procs"));
+    let ours = |dir: &Path| file::may_write(dir) && file::may_write(&dir.join("cgroup.procs"));
     let useful = |controllers: &str| controllers.is_empty() || controllers.contains("memory");
     let chosen = all
         .iter()
@@ -253,13 +253,13 @@ fn places() -> Vec<Place> {
     }
     let place = |path: String| {
         let at = Path::new(&path);
-        let found = trial::file_system(at).ok().filter(|_| at.is_dir())?;
+        let found = file::file_system(at).ok().filter(|_| at.is_dir())?;
         Some(Place {
             kind: kind(found.magic),
             bytes: found.bytes,
             free_bytes: found.free_bytes,
             free_inodes: found.free_inodes,
-            writable: !found.read_only && trial::may_write(at),
+            writable: !found.read_only && file::may_write(at),
             no_exec: found.no_exec,
             path,
         })

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_sys::overlay::{self, FuseUser};
 use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::trial::{self, Tracing};
-use tidemill_sys::{child, mount, security, signal, time, Result, SysError};
+use tidemill_sys::{child, file, mount, security, signal, time, Result, SysError};
 
 use crate::facts::{
     Tried, FUSE, FUSE_DEVICE, MOUNT, NESTED, OVERLAY, PROC, PTRACE, SECCOMP, TCP, TMPFS, TRACE, USER,
@@ -145,7 +146,8 @@ fn tracing(tell: Tell<'_>) {
 /// The order of a slot: user namespace, mount namespace, tmpfs, overlay, FUSE; then a container's own namespaces.
 fn namespaces(tell: Tell<'_>) {
     let identity = process::user_and_group();
-    let opened = open_fuse().map(drop);
+    // only where it can be opened: a device that belongs to root is of no use to us
+    let opened = overlay::open_fuse().map(drop);
     let has_device = opened.is_ok();
     tell((FUSE_DEVICE, opened));
     let made = own_user(identity);
@@ -167,7 +169,7 @@ fn namespaces(tell: Tell<'_>) {
     if !tmpfs {
         return;
     }
-    tell((OVERLAY, overlay(point)));
+    tell((OVERLAY, overlaid(point)));
     if has_device {
         tell((FUSE, fuse(point, identity)));
     }
@@ -175,7 +177,7 @@ fn namespaces(tell: Tell<'_>) {
 }
 
 fn own_user((uid, gid): (u32, u32)) -> Result<()> {
-    trial::unshare(Namespaces {
+    process::unshare(Namespaces {
         user: true,
         ..Namespaces::NONE
     })?;
@@ -188,7 +190,7 @@ fn own_user((uid, gid): (u32, u32)) -> Result<()> {
 }
 
 fn own_mounts() -> Result<()> {
-    trial::unshare(Namespaces {
+    process::unshare(Namespaces {
         mount: true,
         ..Namespaces::NONE
     })?;
@@ -196,13 +198,14 @@ fn own_mounts() -> Result<()> {
 }
 
 /// A file, a deletion and a rename of a directory must work in it.
-fn overlay(at: &Path) -> Result<()> {
+fn overlaid(at: &Path) -> Result<()> {
     for name in ["l", "u", "w", "m", "l/d"] {
         make_dir(&at.join(name))?;
     }
     write_path(&at.join("l/lower"), "x")?;
-    trial::overlay(at)?;
     let on = at.join("m");
+    let [lower, upper, work] = ["l", "u", "w"].map(|name| file::open_dir(&at.join(name)));
+    overlay::overlay(lower?.as_fd(), upper?.as_fd(), work?.as_fd(), &on)?;
     let said = |operation, result: std::io::Result<()>| {
         result.map_err(|source| SysError::new(operation, "a file of the overlay", source))
     };
@@ -212,21 +215,13 @@ fn overlay(at: &Path) -> Result<()> {
     mount::detach(&on)
 }
 
-/// Only where it can be opened: a device that belongs to root is of no use to us.
-fn open_fuse() -> Result<std::fs::File> {
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .map_err(|source| SysError::new("open", "/dev/fuse", source))
-}
-
 /// The device is opened in the user namespace that mounts it: the kernel refuses others (fs/fuse/inode.c).
-fn fuse(at: &Path, identity: (u32, u32)) -> Result<()> {
-    let device = open_fuse()?;
+fn fuse(at: &Path, (uid, gid): (u32, u32)) -> Result<()> {
+    let device = overlay::open_fuse()?;
     let on = at.join("f");
     make_dir(&on)?;
-    trial::fuse(&on, device.as_fd(), identity)?;
+    let everybody = false;
+    overlay::mount_fuse(device.as_fd(), FuseUser { uid, gid, everybody }, &on)?;
     mount::detach(&on)
 }
 

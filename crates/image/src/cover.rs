@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::file::Status;
-use tidemill_sys::{attribute, file, mount, overlay, SysError};
+use tidemill_sys::{file, mount, overlay, SysError};
 
 use crate::ImageError;
 
@@ -138,7 +138,7 @@ impl Layer {
         make_directories(&work)?;
         let permissions = std::fs::Permissions::from_mode(self.mode);
         std::fs::set_permissions(&upper, permissions).map_err(ImageError::file("set mode of", &upper))?;
-        attribute::set_modified(&upper, self.modified_s)?;
+        file::set_modified(&upper, self.modified_s)?;
         let (dir, work) = (file::open_dir(&upper)?, file::open_dir(&work)?);
         let (lower, target) = (self.lower.as_fd(), &self.target);
         if let Err(error) = overlay::overlay(lower, dir.as_fd(), work.as_fd(), target) {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tidemill_sys::attribute::set_modified;
+use tidemill_sys::file::set_modified;
 
 use crate::inode::{Kind, Node, Survey};
 use crate::squashfs::Squashfs;

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidemill_sys::attribute::set_modified;
+use tidemill_sys::file::set_modified;
 
 use crate::inode::{Content, Part};
 use crate::squashfs::Squashfs;

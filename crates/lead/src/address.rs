@@ -1,15 +1,14 @@
 //! The manifest, and the address that the lead takes and tells.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use tidemill_sys::file;
 use tidemill_wire::{LeadAddress, Manifest, WireError, FORMAT};
 
 use crate::error::LeadError;
-use crate::journal::replay::sync_directory;
 
 /// FLEET/manifest.json, checked.
 pub fn read_manifest(fleet: &Path) -> Result<Manifest, LeadError> {
@@ -87,26 +86,13 @@ pub fn publish(fleet: &Path, told: &LeadAddress) -> Result<bool, LeadError> {
     if published(fleet)? > told.incarnation {
         return Ok(false);
     }
-    let temporary = fleet.join(format!(".lead.json.{}.tmp", told.incarnation));
     let text = serde_json::to_vec(told).map_err(|source| WireError::Json {
         what: "JSON",
         quoted: String::from("the lead's address"),
         source,
     })?;
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()
-    };
-    write().map_err(WireError::file("write", &temporary))?;
-    let path = fleet.join("lead.json");
-    std::fs::rename(&temporary, &path).map_err(WireError::file("put in place", &path))?;
-    sync_directory(fleet)?;
+    let temporary = format!(".lead.json.{}.tmp", told.incarnation);
+    file::replace(fleet, "lead.json", &temporary, &text)?;
     Ok(true)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidemill_sys::sendfile;
+use tidemill_sys::socket;
 use tidemill_wire::handshake;
 use tidemill_wire::log::Log;
 
@@ -104,7 +104,7 @@ fn send(entry: &Entry, first: u64, stream: &mut TcpStream) -> io::Result<()> {
                     checksum,
                 };
                 stream.write_all(&frame.bytes())?;
-                sendfile::send(stream.as_fd(), entry.file().as_fd(), block * BLOCK_BYTES, length)?;
+                socket::send_file(stream.as_fd(), entry.file().as_fd(), block * BLOCK_BYTES, length)?;
                 block += 1;
                 said = Instant::now();
             }

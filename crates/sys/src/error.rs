@@ -24,11 +24,7 @@ fn on(subject: &str) -> String {
 impl SysError {
     /// The error of the system call that just failed.
     pub fn last(operation: &'static str, subject: impl Into<String>) -> Self {
-        SysError {
-            operation,
-            subject: subject.into(),
-            source: io::Error::last_os_error(),
-        }
+        SysError::new(operation, subject, io::Error::last_os_error())
     }
 
     pub fn new(operation: &'static str, subject: impl Into<String>, source: io::Error) -> Self {
@@ -47,6 +43,17 @@ impl SysError {
 
 /// Result of a system call.
 pub type Result<T> = std::result::Result<T, SysError>;
+
+/// Gives a failed call its operation and object; a result that is good costs nothing.
+pub(crate) trait Named<T> {
+    fn named(self, operation: &'static str, subject: impl Into<String>) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Named<T> for std::result::Result<T, E> {
+    fn named(self, operation: &'static str, subject: impl Into<String>) -> Result<T> {
+        self.map_err(|source| SysError::new(operation, subject, source.into()))
+    }
+}
 
 /// -1 means that errno tells what happened.
 pub(crate) fn check(

@@ -3,7 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::error::{check, Result, SysError};
+use rustix::fs::{MemfdFlags, OFlags};
+use rustix::pipe::PipeFlags;
+use rustix::process::Resource;
+
+use crate::error::{check, Named, Result, SysError};
 
 pub const READABLE: i16 = libc::POLLIN;
 pub const WRITABLE: i16 = libc::POLLOUT;
@@ -68,18 +72,13 @@ pub(crate) fn owned(fd: i64) -> OwnedFd {
 
 /// A pipe, both ends close-on-exec and numbered from 10, so that 0 to 4 stay free for payloads.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0 as RawFd; 2];
-    // SAFETY: `ends` has room for two descriptors.
-    let result = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
-    check(result, "make", "pipe")?;
-    Ok((high(owned(ends[0].into()))?, high(owned(ends[1].into()))?))
+    let (from, to) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).named("make", "pipe")?;
+    Ok((high(from)?, high(to)?))
 }
 
 /// An anonymous file in memory, close-on-exec and numbered from 10.
 pub fn memory_file(name: &std::ffi::CStr) -> Result<OwnedFd> {
-    // SAFETY: `name` is a C string, valid for the call.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    high(owned(check(fd, "make", "memory file")?))
+    high(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).named("make", "memory file")?)
 }
 
 /// The same description at a number of at least 10, close-on-exec.
@@ -92,9 +91,7 @@ pub fn high(fd: OwnedFd) -> Result<OwnedFd> {
 
 /// Another descriptor (at least 10, close-on-exec) of the same description.
 pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
-    // SAFETY: plain call on a borrowed, open descriptor.
-    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 10) };
-    Ok(owned(check(copy, "duplicate", "descriptor")?))
+    rustix::io::fcntl_dupfd_cloexec(fd, 10).named("duplicate", "descriptor")
 }
 
 /// Makes descriptor number `target` (0 to 9) the same description as `fd`, inherited by programs; what was there is closed.
@@ -107,44 +104,28 @@ pub fn place(fd: BorrowedFd<'_>, target: RawFd) -> Result<()> {
 
 /// Reads and writes return at once with WouldBlock where they would wait.
 pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<()> {
-    let flags = status_flags(fd)?;
-    let wanted = if on {
-        flags | libc::O_NONBLOCK
-    } else {
-        flags & !libc::O_NONBLOCK
-    };
+    let flags = rustix::fs::fcntl_getfl(fd).named("get flags of", "descriptor")?;
+    let mut wanted = flags;
+    wanted.set(OFlags::NONBLOCK, on);
     if wanted != flags {
-        // SAFETY: plain call on a borrowed, open descriptor.
-        let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) };
-        check(result, "set flags of", "descriptor")?;
+        rustix::fs::fcntl_setfl(fd, wanted).named("set flags of", "descriptor")?;
     }
     Ok(())
 }
 
-fn status_flags(fd: BorrowedFd<'_>) -> Result<i32> {
-    // SAFETY: plain call on a borrowed, open descriptor.
-    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    Ok(check(result, "get flags of", "descriptor")? as i32)
-}
-
 /// Room for so many bytes in a pipe; the kernel may refuse (its limit for users), which is no error.
 pub fn set_pipe_size(fd: BorrowedFd<'_>, bytes: i32) {
-    // SAFETY: plain call on a borrowed, open descriptor.
-    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) };
+    let _ = rustix::pipe::fcntl_setpipe_size(fd, bytes.unsigned_abs() as usize);
 }
 
 /// Reads once. Ok(0) is the end of file.
 pub fn read(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: `into` is valid for writes of its length.
-    let got = unsafe { libc::read(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len()) };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::io::read(fd, into)?)
 }
 
 /// Writes once. A closed pipe is an error (EPIPE): callers have a handler for SIGPIPE or ignore it.
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: `bytes` is valid for reads of its length.
-    let put = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::io::write(fd, bytes)?)
 }
 
 /// Closes every descriptor from `first` on except those in `keep`.
@@ -163,26 +144,18 @@ fn close_between(first: RawFd, last: RawFd) -> Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: closing descriptors touches no memory; that nobody uses them any more is the caller's promise to himself.
+    // SAFETY: closing descriptors touches no memory; the caller guarantees that nobody uses them.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first as u32, last as u32, 0_u32) };
     if result == 0 {
         return Ok(());
     }
     // kernels before 5.9 have no close_range
-    let limit = i32::try_from(open_files_limit()).unwrap_or(65536).min(65536);
+    let limit = rustix::process::getrlimit(Resource::Nofile)
+        .current
+        .map_or(65536, |limit| limit.min(65536) as i32);
     for fd in first..=last.min(limit) {
         // SAFETY: as above; closing a number that is not open fails harmlessly.
         unsafe { libc::close(fd) };
     }
     Ok(())
-}
-
-fn open_files_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is a valid place for the result.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
 }

@@ -1,18 +1,26 @@
 //! Files relative to directory descriptors, without following links out of them.
+//!
+//! What has to cope with failing calls has a `..._by`, which takes the calls: the kernel's, or those of a test.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use crate::error::{check, Result, SysError};
-use crate::fd::{high, owned};
+use rustix::fs::{
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, Timespec,
+    Timestamps, CWD,
+};
+use rustix::path::Arg;
 
-fn c_name(name: &str) -> Result<CString> {
-    CString::new(name).map_err(|source| SysError::new("use as path", name, source.into()))
-}
+use crate::calls::{Calls, Kernel, Listed};
+use crate::error::{check, Named, Result, SysError};
+use crate::fd::high;
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+/// A FIFO does not hold us up, and a terminal does not become ours.
+const READ_ANYTHING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Kind and identity of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +34,7 @@ pub struct Status {
 
 impl Status {
     #[allow(clippy::unnecessary_cast)] // links are 32 bits wide on aarch64
-    fn from(stat: &libc::stat) -> Self {
+    fn from(stat: &Stat) -> Self {
         Status {
             mode: stat.st_mode,
             links: stat.st_nlink as u64,
@@ -36,49 +44,33 @@ impl Status {
     }
 
     pub fn is_dir(&self) -> bool {
-        self.mode & libc::S_IFMT == libc::S_IFDIR
+        FileType::from_raw_mode(self.mode).is_dir()
     }
 
     pub fn is_file(&self) -> bool {
-        self.mode & libc::S_IFMT == libc::S_IFREG
+        FileType::from_raw_mode(self.mode).is_file()
     }
 }
 
 /// Of an open descriptor.
 pub fn status(fd: BorrowedFd<'_>) -> Result<Status> {
-    let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `stat` is a valid place for the result; zeroed, it is a valid value anyway.
-    let stat = unsafe {
-        check(
-            libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()),
-            "stat",
-            "descriptor",
-        )?;
-        stat.assume_init()
-    };
+    let stat = rustix::fs::fstat(fd).named("stat", "descriptor")?;
     Ok(Status::from(&stat))
 }
 
 /// Of `name` below `dir`; a link is not followed at the end. None where there is no such file.
 pub fn status_at(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
-    status_with(dir, name, libc::AT_SYMLINK_NOFOLLOW)
+    status_with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// As `status_at`, of what a link leads to.
 pub fn status_followed(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
-    status_with(dir, name, 0)
+    status_with(dir, name, AtFlags::empty())
 }
 
-fn status_with(dir: BorrowedFd<'_>, name: &str, flags: i32) -> Result<Option<Status>> {
-    let text = c_name(name)?;
-    let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: `text` is NUL-terminated; `stat` as in `status`.
-    let (result, stat) = unsafe {
-        let result = libc::fstatat(dir.as_raw_fd(), text.as_ptr(), stat.as_mut_ptr(), flags);
-        (result, stat.assume_init())
-    };
-    match check(result, "stat", name) {
-        Ok(_) => Ok(Some(Status::from(&stat))),
+fn status_with(dir: BorrowedFd<'_>, name: &str, flags: AtFlags) -> Result<Option<Status>> {
+    match Kernel.status(dir, name, flags).named("stat", name) {
+        Ok(stat) => Ok(Some(Status::from(&stat))),
         Err(error) if matches!(error.os_error(), libc::ENOENT | libc::ENOTDIR) => Ok(None),
         Err(error) => Err(error),
     }
@@ -96,16 +88,7 @@ pub struct Space {
 
 /// The file system that holds an open descriptor.
 pub fn space(fd: BorrowedFd<'_>) -> Result<Space> {
-    let mut info = MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: `info` is a valid place for the result; zeroed, it is a valid value anyway.
-    let info = unsafe {
-        check(
-            libc::fstatfs(fd.as_raw_fd(), info.as_mut_ptr()),
-            "statfs",
-            "descriptor",
-        )?;
-        info.assume_init()
-    };
+    let info = rustix::fs::fstatfs(fd).named("statfs", "descriptor")?;
     Ok(Space {
         block_bytes: info.f_bsize as u64,
         blocks: info.f_blocks,
@@ -115,121 +98,186 @@ pub fn space(fd: BorrowedFd<'_>) -> Result<Space> {
     })
 }
 
+/// A mounted file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSystem {
+    /// as in <linux/magic.h>
+    pub magic: u64,
+    pub bytes: u64,
+    /// that we may use
+    pub free_bytes: u64,
+    pub free_inodes: u64,
+    pub read_only: bool,
+    pub no_exec: bool,
+}
+
+/// The file system at a path.
+pub fn file_system(path: &Path) -> Result<FileSystem> {
+    let plain = rustix::fs::statfs(path).named("statfs", path.to_string_lossy())?;
+    let flags = rustix::fs::statvfs(path)
+        .named("statvfs", path.to_string_lossy())?
+        .f_flag;
+    let block = plain.f_bsize as u64;
+    Ok(FileSystem {
+        magic: plain.f_type as u64 & 0xffff_ffff,
+        bytes: plain.f_blocks * block,
+        free_bytes: plain.f_bavail * block,
+        free_inodes: plain.f_ffree,
+        read_only: flags.contains(StatVfsMountFlags::RDONLY),
+        no_exec: flags.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)),
+    })
+}
+
 /// Opens a directory, close-on-exec, numbered from 10.
 pub fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let text = path.to_string_lossy();
-    let file = open_at_flags(None, &text, libc::O_RDONLY | libc::O_DIRECTORY)?;
-    high(file)
+    let opened = Kernel.open(CWD, path, DIRECTORY, 0);
+    high(opened.named("open", path.to_string_lossy())?)
 }
 
 /// Opens a directory below `dir`; the name itself must be no link.
 pub fn open_dir_at(dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
-    open_at_flags(
-        Some(dir),
-        name,
-        libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW,
-    )
+    open_dir_by(Kernel, dir, name)
+}
+
+fn open_dir_by(calls: impl Calls, dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    calls
+        .open(dir, name, DIRECTORY | OFlags::NOFOLLOW, 0)
+        .named("open", name)
 }
 
 /// Opens an existing file below `dir` for reading, links followed as in any look-up that starts there.
 pub fn open_file_at(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
-    Ok(File::from(open_at_flags(Some(dir), name, libc::O_RDONLY)?))
+    let opened = Kernel.open(dir, name, OFlags::RDONLY, 0);
+    Ok(File::from(opened.named("open", name)?))
 }
 
-/// Opens the file at an absolute `path` for reading as if `root` were `/`, for links too. O_NONBLOCK keeps a FIFO from
-/// holding us up. Kernels before 5.6 look absolute links up from the real root.
+/// Opens the file at an absolute `path` for reading as if `root` were `/`, for links too. Kernels before 5.6 look
+/// absolute links up from the real root.
 pub fn open_in_root(root: BorrowedFd<'_>, path: &str) -> Result<File> {
-    let text = c_name(path)?;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let how = OpenHow {
-        flags: flags as u64,
-        mode: 0,
-        resolve: RESOLVE_IN_ROOT,
-    };
-    // SAFETY: `text` is NUL-terminated, `how` is the structure that openat2 expects, of the size passed.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            root.as_raw_fd(),
-            text.as_ptr(),
-            &how,
-            size_of::<OpenHow>(),
-        )
-    };
-    match check(fd, "open", path) {
-        Err(error) if error.os_error() == libc::ENOSYS => {
-            let relative = path.trim_start_matches('/');
-            Ok(File::from(open_at_flags(Some(root), relative, flags)?))
+    open_in_root_by(Kernel, root, path)
+}
+
+fn open_in_root_by(calls: impl Calls, root: BorrowedFd<'_>, path: &str) -> Result<File> {
+    let opened = calls.open_resolved(root, path, READ_ANYTHING, ResolveFlags::IN_ROOT);
+    let opened = match opened {
+        Err(error) if lacks_openat2(&error) => {
+            calls.open(root, path.trim_start_matches('/'), READ_ANYTHING, 0)
         }
-        result => Ok(File::from(owned(result?))),
-    }
+        opened => opened,
+    };
+    Ok(File::from(opened.named("open", path)?))
+}
+
+/// Old kernels say ENOSYS, and containers whose profile is older than the call say EPERM, which opening to read never
+/// gives otherwise.
+fn lacks_openat2(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
 }
 
 /// Sets the permission bits of an open file or directory.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
-    // SAFETY: plain call on a borrowed, open descriptor.
-    let result = unsafe { libc::fchmod(fd.as_raw_fd(), mode) };
-    check(result, "set mode of", "descriptor")?;
-    Ok(())
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)).named("set mode of", "descriptor")
+}
+
+/// Sets when a file was last modified, of a link its own; the time of last access becomes the same.
+pub fn set_modified(path: &Path, modified_s: i64) -> Result<()> {
+    let time = Timespec {
+        tv_sec: modified_s,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .named("set time of", path.to_string_lossy())
+}
+
+/// Takes the lock of an open file or directory (flock(2)) unless another process holds one that forbids it: alone, or with
+/// others who share. It goes with the last descriptor of this opening.
+pub fn lock(fd: BorrowedFd<'_>, alone: bool) -> Result<bool> {
+    let kind = if alone {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match rustix::fs::flock(fd, kind).named("lock", "descriptor") {
+        Ok(()) => Ok(true),
+        Err(error) if error.os_error() == libc::EWOULDBLOCK => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Creates (or empties) a file below `dir` for writing.
 pub fn create_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<File> {
-    let text = c_name(name)?;
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: `text` is NUL-terminated; O_CREAT comes with its mode.
-    let fd = unsafe { libc::openat(dir.as_raw_fd(), text.as_ptr(), flags, mode) };
-    Ok(File::from(owned(check(fd, "create", name)?)))
+    create_by(Kernel, dir, name, mode)
 }
 
-fn open_at_flags(dir: Option<BorrowedFd<'_>>, name: &str, flags: i32) -> Result<OwnedFd> {
-    open_c(dir, &c_name(name)?, flags)
+fn create_by(calls: impl Calls, dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
+    Ok(File::from(
+        calls.open(dir, name, flags, mode).named("create", name)?,
+    ))
 }
 
-fn open_c(dir: Option<BorrowedFd<'_>>, name: &CStr, flags: i32) -> Result<OwnedFd> {
-    let at = dir.map_or(libc::AT_FDCWD, |dir| dir.as_raw_fd());
-    // SAFETY: `name` is NUL-terminated; without O_CREAT there is no mode.
-    let fd = unsafe { libc::openat(at, name.as_ptr(), flags | libc::O_CLOEXEC) };
-    Ok(owned(check(fd, "open", name.to_string_lossy())?))
+/// Whether a file to append to is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Append {
+    /// it must not be
+    New,
+    /// it may be
+    Any,
 }
 
-#[repr(C)]
-struct OpenHow {
-    flags: u64,
-    mode: u64,
-    resolve: u64,
+/// Opens a file to append to it.
+pub fn open_to_append(calls: impl Calls, path: &Path, which: Append, mode: u32) -> io::Result<File> {
+    let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    flags.set(OFlags::EXCL, which == Append::New);
+    Ok(File::from(calls.open(CWD, path, flags, mode)?))
 }
 
-// linux/openat2.h
-const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
-const RESOLVE_NO_SYMLINKS: u64 = 0x04;
-const RESOLVE_BENEATH: u64 = 0x08;
-const RESOLVE_IN_ROOT: u64 = 0x10;
+/// Puts a file of this content (0600) in the place of `name` below `dir`, through `temporary` there. It survives a crash
+/// once this has returned; after an error, or a crash before, `name` is whole: as it was, or new.
+pub fn replace(dir: &Path, name: &str, temporary: &str, content: &[u8]) -> Result<()> {
+    replace_by(Kernel, dir, name, temporary, content)
+}
+
+/// As `replace`, by these calls.
+pub fn replace_by(calls: impl Calls, dir: &Path, name: &str, temporary: &str, content: &[u8]) -> Result<()> {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let opened = calls.open(CWD, dir, DIRECTORY, 0).named("open", at(""))?;
+    let below = opened.as_fd();
+    let file = create_by(&calls, below, temporary, 0o600)?;
+    calls
+        .write_all(&file, content)
+        .and_then(|()| calls.sync_all(&file))
+        .named("write", at(temporary))?;
+    calls
+        .rename(below, temporary, below, name)
+        .named("put in place", at(name))?;
+    calls.sync_all(below).named("fsync", at(""))
+}
+
+/// Makes new names in a directory survive a crash.
+pub fn sync_directory(dir: &Path) -> Result<()> {
+    let opened = Kernel.open(CWD, dir, DIRECTORY, 0);
+    opened
+        .and_then(|opened| Kernel.sync_all(opened))
+        .named("fsync", dir.to_string_lossy())
+}
 
 /// Opens a regular file that lies below `dir` for reading; a link anywhere in `relative`, or `..`, is an error, and so
-/// is anything that is no regular file. O_NONBLOCK keeps a FIFO from holding us up.
+/// is anything that is not a regular file.
 pub fn open_beneath(dir: BorrowedFd<'_>, relative: &str) -> Result<File> {
-    let text = c_name(relative)?;
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let how = OpenHow {
-        flags: flags as u64,
-        mode: 0,
-        resolve: RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
-    };
-    // SAFETY: `text` is NUL-terminated, `how` is the structure that openat2 expects, of the size passed.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            dir.as_raw_fd(),
-            text.as_ptr(),
-            &how,
-            size_of::<OpenHow>(),
-        )
-    };
-    let file = match check(fd, "open", relative) {
-        Ok(fd) => owned(fd),
-        Err(error) if error.os_error() == libc::ENOSYS => open_step_by_step(dir, relative)?,
-        Err(error) => return Err(error),
+    open_beneath_by(Kernel, dir, relative)
+}
+
+/// As `open_beneath`, by these calls.
+pub fn open_beneath_by(calls: impl Calls, dir: BorrowedFd<'_>, relative: &str) -> Result<File> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = match calls.open_resolved(dir, relative, READ_ANYTHING, how) {
+        Err(error) if lacks_openat2(&error) => open_step_by_step(calls, dir, relative)?,
+        opened => opened.named("open", relative)?,
     };
     if !status(file.as_fd())?.is_file() {
         let source = io::Error::other("not a regular file");
@@ -239,38 +287,31 @@ pub fn open_beneath(dir: BorrowedFd<'_>, relative: &str) -> Result<File> {
 }
 
 /// As `open_beneath`, for kernels before 5.6.
-fn open_step_by_step(dir: BorrowedFd<'_>, relative: &str) -> Result<OwnedFd> {
+fn open_step_by_step(calls: impl Calls, dir: BorrowedFd<'_>, relative: &str) -> Result<OwnedFd> {
     let parts: Vec<&str> = relative
         .split('/')
         .filter(|part| !part.is_empty() && *part != ".")
         .collect();
     if relative.starts_with('/') || parts.is_empty() || parts.contains(&"..") {
-        return Err(SysError::new(
-            "open",
-            relative,
-            io::Error::from_raw_os_error(libc::EXDEV),
-        ));
+        let source = io::Error::from_raw_os_error(libc::EXDEV);
+        return Err(SysError::new("open", relative, source));
     }
     let (last, parents) = (parts[parts.len() - 1], &parts[..parts.len() - 1]);
     let mut at: Option<OwnedFd> = None;
     for part in parents {
         let from = at.as_ref().map_or(dir, |fd| fd.as_fd());
-        at = Some(open_dir_at(from, part)?);
+        at = Some(open_dir_by(&calls, from, part)?);
     }
     let from = at.as_ref().map_or(dir, |fd| fd.as_fd());
-    open_at_flags(
-        Some(from),
-        last,
-        libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY,
-    )
+    calls
+        .open(from, last, READ_ANYTHING | OFlags::NOFOLLOW, 0)
+        .named("open", last)
 }
 
 /// Makes a directory; one that exists is fine.
 pub fn make_dir_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<()> {
-    let text = c_name(name)?;
-    // SAFETY: `text` is NUL-terminated.
-    let result = unsafe { libc::mkdirat(dir.as_raw_fd(), text.as_ptr(), mode) };
-    match check(result, "make directory", name) {
+    let made = rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode));
+    match made.named("make directory", name) {
         Err(error) if error.os_error() != libc::EEXIST => Err(error),
         _ => Ok(()),
     }
@@ -278,68 +319,42 @@ pub fn make_dir_at(dir: BorrowedFd<'_>, name: &str, mode: u32) -> Result<()> {
 
 /// Makes a symbolic link `name` below `dir` that says `target`.
 pub fn link_at(dir: BorrowedFd<'_>, name: &str, target: &str) -> Result<()> {
-    let (name_text, target_text) = (c_name(name)?, c_name(target)?);
-    // SAFETY: both strings are NUL-terminated.
-    let result = unsafe { libc::symlinkat(target_text.as_ptr(), dir.as_raw_fd(), name_text.as_ptr()) };
-    check(result, "link", name)?;
-    Ok(())
+    rustix::fs::symlinkat(target, dir, name).named("link", name)
 }
 
 /// Renames within one file system.
 pub fn rename_at(from: BorrowedFd<'_>, old: &str, to: BorrowedFd<'_>, new: &str) -> Result<()> {
-    let (old_text, new_text) = (c_name(old)?, c_name(new)?);
-    // SAFETY: both strings are NUL-terminated.
-    let result = unsafe {
-        libc::renameat(
-            from.as_raw_fd(),
-            old_text.as_ptr(),
-            to.as_raw_fd(),
-            new_text.as_ptr(),
-        )
-    };
-    check(result, "rename", old)?;
-    Ok(())
+    Kernel.rename(from, old, to, new).named("rename", old)
 }
 
 /// Removes a file, link or (where `is_dir`) empty directory.
 pub fn remove_at(dir: BorrowedFd<'_>, name: &str, is_dir: bool) -> Result<()> {
-    remove_c(dir, &c_name(name)?, is_dir)
-}
-
-fn remove_c(dir: BorrowedFd<'_>, name: &CStr, is_dir: bool) -> Result<()> {
-    let flags = if is_dir { libc::AT_REMOVEDIR } else { 0 };
-    // SAFETY: `name` is NUL-terminated.
-    let result = unsafe { libc::unlinkat(dir.as_raw_fd(), name.as_ptr(), flags) };
-    check(result, "remove", name.to_string_lossy())?;
-    Ok(())
+    Kernel.remove(dir, name, is_dir).named("remove", name)
 }
 
 /// Names in an open directory, without `.` and `..`, and whether each is a directory.
 pub fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
-    // a new description, so that the position of `dir` stays
-    let copy = open_at_flags(Some(dir), ".", libc::O_RDONLY | libc::O_DIRECTORY)?;
-    let mut found = Vec::new();
-    // SAFETY: fdopendir takes the descriptor over (it is forgotten here) and closedir closes it; each entry is read before
-    // the next call of readdir, and its name is NUL-terminated.
-    unsafe {
-        let stream = libc::fdopendir(copy.as_raw_fd());
-        if stream.is_null() {
-            return Err(SysError::last("list", "directory"));
-        }
-        std::mem::forget(copy);
-        loop {
-            let entry = libc::readdir(stream);
-            if entry.is_null() {
-                break;
-            }
-            let name = CStr::from_ptr((*entry).d_name.as_ptr());
-            if name != c"." && name != c".." {
-                found.push((name.to_owned(), (*entry).d_type == libc::DT_DIR));
-            }
-        }
-        libc::closedir(stream);
+    entries_by(Kernel, dir)
+}
+
+/// As `entries`, by these calls.
+pub fn entries_by(calls: impl Calls, dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
+    let found = calls.list(dir).named("list", "directory")?;
+    let mut known = Vec::with_capacity(found.len());
+    for (name, said) in found {
+        let is_dir = match said {
+            Listed::Directory => true,
+            Listed::Other => false,
+            // NFS without READDIRPLUS, XFS with ftype=0
+            Listed::Unknown => match calls.status(dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => Status::from(&stat).is_dir(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(SysError::new("stat", name.to_string_lossy(), error)),
+            },
+        };
+        known.push((name, is_dir));
     }
-    Ok(found)
+    Ok(known)
 }
 
 /// Directories nested deeper are moved up before they are emptied: each level holds a descriptor open.
@@ -348,7 +363,12 @@ const DEPTH_MAX: usize = 100;
 /// Removes everything in an open directory except the names in `keep`; follows no link. Directories whose mode forbids
 /// it are opened up first. Goes on after an error and returns the first one.
 pub fn empty(dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
-    let mut top = entries(dir)?;
+    empty_by(Kernel, dir, keep)
+}
+
+/// As `empty`, by these calls.
+pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
+    let mut top = entries_by(&calls, dir)?;
     top.retain(|(name, _)| !keep.iter().any(|kept| kept.as_bytes() == name.as_bytes()));
     let mut first_error = None;
     let mut moved = 0_u64;
@@ -357,17 +377,15 @@ pub fn empty(dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
             let mut raise = |at: BorrowedFd<'_>, deep: &CStr| {
                 moved += 1;
                 let shallow = CString::new(format!(".deep-{moved}")).unwrap_or_default();
-                // SAFETY: both names are NUL-terminated.
-                let result = unsafe {
-                    libc::renameat(at.as_raw_fd(), deep.as_ptr(), dir.as_raw_fd(), shallow.as_ptr())
-                };
-                check(result, "move up", deep.to_string_lossy())?;
+                calls
+                    .rename(at, deep, dir, &*shallow)
+                    .named("move up", deep.to_string_lossy())?;
                 top.push((shallow, true));
                 Ok(())
             };
-            remove_tree(dir, &name, 0, &mut raise)
+            remove_tree(&calls, (dir, &name), 0, &mut raise)
         } else {
-            remove_c(dir, &name, false)
+            remove_one(&calls, dir, &name, false)
         };
         note(&mut first_error, result);
     }
@@ -376,24 +394,36 @@ pub fn empty(dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
 
 type Raise<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<()>;
 
-fn remove_tree(parent: BorrowedFd<'_>, name: &CStr, depth: usize, raise: Raise<'_>) -> Result<()> {
-    // SAFETY: `name` is NUL-terminated. Opening rights up is for the owner's own files; failure shows at the open.
-    unsafe { libc::fchmodat(parent.as_raw_fd(), name.as_ptr(), 0o700, 0) };
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let dir = open_c(Some(parent), name, flags)?;
+fn remove_tree(
+    calls: &impl Calls,
+    (parent, name): (BorrowedFd<'_>, &CStr),
+    depth: usize,
+    raise: Raise<'_>,
+) -> Result<()> {
+    // opening rights up is for the owner's own files; failure shows at the open
+    let _ = rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty());
+    let dir = calls
+        .open(parent, name, DIRECTORY | OFlags::NOFOLLOW, 0)
+        .named("open", name.to_string_lossy())?;
     let mut first_error = None;
-    for (below, is_dir) in entries(dir.as_fd())? {
+    for (below, is_dir) in entries_by(calls, dir.as_fd())? {
         let result = if !is_dir {
-            remove_c(dir.as_fd(), &below, false)
+            remove_one(calls, dir.as_fd(), &below, false)
         } else if depth >= DEPTH_MAX {
             raise(dir.as_fd(), &below)
         } else {
-            remove_tree(dir.as_fd(), &below, depth + 1, raise)
+            remove_tree(calls, (dir.as_fd(), &below), depth + 1, raise)
         };
         note(&mut first_error, result);
     }
-    note(&mut first_error, remove_c(parent, name, true));
+    note(&mut first_error, remove_one(calls, parent, name, true));
     first_error.map_or(Ok(()), Err)
+}
+
+fn remove_one(calls: &impl Calls, dir: BorrowedFd<'_>, name: &CStr, is_dir: bool) -> Result<()> {
+    calls
+        .remove(dir, name, is_dir)
+        .named("remove", name.to_string_lossy())
 }
 
 fn note(first: &mut Option<SysError>, result: Result<()>) {
@@ -404,23 +434,34 @@ fn note(first: &mut Option<SysError>, result: Result<()>) {
 
 /// Current directory of this process and of what it starts.
 pub fn change_dir(dir: BorrowedFd<'_>) -> Result<()> {
-    // SAFETY: plain call on a borrowed, open descriptor.
-    check(unsafe { libc::fchdir(dir.as_raw_fd()) }, "change to", "directory")?;
-    Ok(())
+    rustix::process::fchdir(dir).named("change to", "directory")
 }
 
-/// May we execute it? Ok, or the errno of access(2).
-pub fn executable(path: &CStr) -> std::result::Result<(), i32> {
-    // SAFETY: `path` is NUL-terminated.
-    if unsafe { libc::access(path.as_ptr(), libc::X_OK) } == 0 {
-        return Ok(());
-    }
-    Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+/// May this process execute it (access(2), X_OK)?
+pub fn may_execute(path: impl Arg) -> bool {
+    rustix::fs::access(path, Access::EXEC_OK).is_ok()
+}
+
+/// May this process write there (access(2), W_OK)?
+pub fn may_write(path: &Path) -> bool {
+    rustix::fs::access(path, Access::WRITE_OK).is_ok()
+}
+
+/// Asks the kernel to start writing these bytes to storage, so that a later fsync finds little left, and does not wait for
+/// it; no promise of durability (sync_file_range(2), "Warning").
+pub fn start_writing_out(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<()> {
+    let (offset, length) = (offset as i64, length as i64);
+    // SAFETY: plain call on a borrowed, open descriptor.
+    let result =
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, length, libc::SYNC_FILE_RANGE_WRITE) };
+    check(result, "start writing out", "")?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::{Call, Failing};
 
     #[test]
     fn empty_removes_all_but_the_kept_and_follows_no_link() {
@@ -467,9 +508,140 @@ mod tests {
         for bad in ["link/file", "../etc/passwd", "/etc/passwd", "real"] {
             assert!(open_beneath(fd.as_fd(), bad).is_err(), "{bad}");
         }
-        assert!(open_step_by_step(fd.as_fd(), "real/file").is_ok());
+        assert!(open_step_by_step(Kernel, fd.as_fd(), "real/file").is_ok());
         for bad in ["link/file", "../etc/passwd", "/etc/passwd"] {
-            assert!(open_step_by_step(fd.as_fd(), bad).is_err(), "{bad}");
+            assert!(open_step_by_step(Kernel, fd.as_fd(), bad).is_err(), "{bad}");
         }
+    }
+
+    /// A tree with a file, a directory and a link; the numbers of calls that emptying it makes are few.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::write(dir.path().join("a/b/file"), "x").unwrap();
+        std::fs::write(dir.path().join("top"), "x").unwrap();
+        std::os::unix::fs::symlink("/etc", dir.path().join("a/link")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn emptying_names_the_call_that_failed_whichever_it_is_and_is_done_by_the_next_time() {
+        for n in 1.. {
+            let dir = tree();
+            let fd = open_dir(dir.path()).unwrap();
+            let calls = Failing::nth(n, None, libc::EIO);
+            let result = empty_by(&calls, fd.as_fd(), &[]);
+            assert_eq!(result.is_err(), calls.has_failed(), "call {n}");
+            empty(fd.as_fd(), &[]).unwrap();
+            assert_eq!(entries(fd.as_fd()).unwrap(), vec![]);
+            if let Err(error) = result {
+                assert_eq!(error.os_error(), libc::EIO);
+            } else {
+                assert!(n > 8, "only {n} calls were made");
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn where_directories_do_not_say_what_is_in_them_it_is_found_out() {
+        for n in 1.. {
+            let dir = tree();
+            let fd = open_dir(dir.path()).unwrap();
+            let silent = Failing::nth(n, Some(Call::Status), libc::EIO).directories_say_nothing();
+            let mut found = entries_by(&silent, fd.as_fd()).unwrap_or_default();
+            found.sort();
+            if !silent.has_failed() {
+                assert_eq!(found, [(c"a".to_owned(), true), (c"top".to_owned(), false)]);
+                empty_by(&silent, fd.as_fd(), &[]).unwrap_err();
+                let silent = Failing::nth(0, None, 0).directories_say_nothing();
+                empty_by(silent, fd.as_fd(), &[]).unwrap();
+                assert_eq!(entries(fd.as_fd()).unwrap(), vec![]);
+                return;
+            }
+            assert!(found.is_empty(), "a listing with a hole is not given");
+        }
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_whichever_call_fails() {
+        let (old, new) = ("what was there before", "what comes in its place");
+        for n in 1.. {
+            let dir = tempfile::tempdir().unwrap();
+            let read = || std::fs::read_to_string(dir.path().join("file")).unwrap();
+            replace(dir.path(), "file", ".file.tmp", old.as_bytes()).unwrap();
+            let calls = Failing::nth(n, None, libc::ENOSPC).writes_at_most(5);
+            let result = replace_by(&calls, dir.path(), "file", ".file.tmp", new.as_bytes());
+            match result {
+                Ok(()) => {
+                    assert!(!calls.has_failed() && n > 9, "only {n} calls were made");
+                    assert_eq!(read(), new);
+                    return;
+                }
+                Err(error) => {
+                    assert_eq!(error.os_error(), libc::ENOSPC);
+                    assert!([old, new].contains(&read().as_str()), "call {n}: {}", read());
+                }
+            }
+            replace(dir.path(), "file", ".file.tmp", new.as_bytes()).unwrap();
+            assert_eq!(read(), new);
+        }
+    }
+
+    #[test]
+    fn without_openat2_a_path_is_opened_step_by_step_and_any_step_may_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::write(dir.path().join("a/b/file"), "x").unwrap();
+        std::os::unix::fs::symlink("b", dir.path().join("a/link")).unwrap();
+        let fd = open_dir(dir.path()).unwrap();
+        let old_kernel = || Failing::always(Call::OpenResolved, libc::ENOSYS);
+        assert!(open_beneath_by(old_kernel(), fd.as_fd(), "a/b/file").is_ok());
+        for bad in ["a/link/file", "a/../a/b/file", "/etc/passwd", "a/b"] {
+            assert!(open_beneath_by(old_kernel(), fd.as_fd(), bad).is_err(), "{bad}");
+        }
+        assert!(open_in_root_by(old_kernel(), fd.as_fd(), "/a/b/file").is_ok());
+        for n in 1..=3 {
+            let calls = BothFail(old_kernel(), Failing::nth(n, Some(Call::Open), libc::EMFILE));
+            let error = open_beneath_by(&calls, fd.as_fd(), "a/b/file").unwrap_err();
+            assert_eq!(error.os_error(), libc::EMFILE, "step {n}");
+        }
+        let container = Failing::always(Call::OpenResolved, libc::EPERM);
+        assert!(open_beneath_by(container, fd.as_fd(), "a/b/file").is_ok());
+        let other = Failing::always(Call::OpenResolved, libc::EACCES);
+        let error = open_beneath_by(other, fd.as_fd(), "a/b/file").unwrap_err();
+        assert_eq!(error.os_error(), libc::EACCES);
+    }
+
+    struct BothFail(Failing, Failing);
+
+    impl Calls for BothFail {
+        fn admit(&self, call: Call) -> io::Result<()> {
+            self.0.admit(call).and_then(|()| self.1.admit(call))
+        }
+    }
+
+    #[test]
+    fn limits_of_a_file_system_are_found_and_a_missing_place_is_an_error() {
+        assert_eq!(file_system(Path::new("/proc")).unwrap().magic, 0x9fa0);
+        assert!(file_system(Path::new("/no/such/place")).is_err());
+        assert!(!may_write(Path::new("/no/such/place")));
+        let (soft, _) = crate::process::limit(crate::process::Limit::OpenFiles);
+        assert!(soft.is_none_or(|files| files > 0));
+    }
+
+    #[test]
+    fn what_is_pushed_to_storage_stays_as_it_was_written() {
+        use std::io::{Read, Seek, Write};
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 10_000]).unwrap();
+        start_writing_out(file.as_fd(), 0, 10_000).unwrap();
+        let mut read = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut read).unwrap();
+        assert_eq!(read, [7; 10_000]);
+        let (pipe, _other) = crate::fd::pipe().unwrap();
+        let error = start_writing_out(pipe.as_fd(), 0, 1).unwrap_err();
+        assert_eq!(error.os_error(), libc::ESPIPE);
     }
 }

@@ -1,8 +1,10 @@
 //! System calls, thin and typed; the only `unsafe` of the node part. Knows nothing of slots, pilots and leads.
 //!
-//! Every error names the operation and its object. Nothing here panics, and nothing starts a thread.
+//! Most are rustix's. By hand is what rustix lacks (fork, vfork, ptrace, seccomp filters, signals) and what it does through
+//! the auxiliary vector (clocks, page size), which a process that is not dumpable cannot read. Every error names the
+//! operation and its object. Nothing here panics, and nothing starts a thread.
 
-pub mod attribute;
+pub mod calls;
 pub mod child;
 mod error;
 pub mod fd;
@@ -13,14 +15,11 @@ pub mod overlay;
 pub mod own;
 pub mod process;
 pub mod ptrace;
-pub mod seccomp;
 pub mod security;
-pub mod sendfile;
 pub mod signal;
 pub mod socket;
 pub mod spawn;
 pub mod time;
 pub mod trial;
-pub mod writeback;
 
 pub use error::{Result, SysError};

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::{attribute, child, file, process, time, Result, SysError};
+use crate::{child, file, process, time, Result, SysError};
 
 /// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
 const NO_LOCKS: [i32; 3] = [38, 95, 37];
@@ -126,7 +126,7 @@ fn host() -> String {
 /// The lock of a directory; None where somebody else has it, or the directory is gone by now.
 fn lock(path: &Path) -> Result<Option<File>> {
     let dir = File::from(file::open_dir(path)?);
-    if !attribute::lock(dir.as_fd(), true)? {
+    if !file::lock(dir.as_fd(), true)? {
         return Ok(None);
     }
     let same = dir.metadata().is_ok_and(|held| {

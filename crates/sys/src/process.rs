@@ -3,7 +3,10 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use crate::error::{check, Result, SysError};
+use rustix::process::{Pid, Resource, Rlimit};
+use rustix::thread::{CpuSet, UnshareFlags};
+
+use crate::error::{check, Named, Result, SysError};
 use crate::security;
 
 /// Which namespaces a new process gets.
@@ -73,7 +76,7 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
         threads_left = threads();
     }
     if threads_left > 1 {
-        let source = io::Error::other(format!("{threads_left} threads run"));
+        let source = io::Error::other(format!("{threads_left} threads are running"));
         return Err(SysError::new("fork", "", source));
     }
     let flags = namespaces.flags() | libc::SIGCHLD;
@@ -98,11 +101,10 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
 /// Moves this process, which has one thread, into new namespaces. It has all capabilities in a new user namespace; that
 /// also clears the parent-death signal. A new PID namespace is for its children only.
 pub fn unshare(namespaces: Namespaces) -> Result<()> {
-    let flags = namespaces.flags();
-    // SAFETY: plain call; no memory is shared with another thread that would notice.
-    let result = unsafe { libc::unshare(flags) };
-    check(result, "enter", "namespaces")?;
-    Ok(())
+    let flags = UnshareFlags::from_bits_retain(namespaces.flags() as u32);
+    // SAFETY: of what may be unshared, only the table of descriptors can make others' descriptors invalid; it is not
+    // among the namespaces.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.named("enter", "namespaces")
 }
 
 /// In a user namespace that this process has just got: user and group `outside` are `inside` in it, and no others are
@@ -110,7 +112,7 @@ pub fn unshare(namespaces: Namespaces) -> Result<()> {
 pub fn map_user(outside: (u32, u32), inside: (u32, u32)) -> Result<()> {
     let write = |name: &str, text: String| {
         let path = format!("/proc/self/{name}");
-        std::fs::write(&path, text).map_err(|source| SysError::new("write", path, source))
+        std::fs::write(&path, text).named("write", path)
     };
     let dumpable = security::is_dumpable()?;
     security::set_dumpable(true)?;
@@ -206,27 +208,25 @@ pub fn exit_now(status: i32) -> ! {
 }
 
 pub fn id() -> i32 {
-    // SAFETY: cannot fail, touches no memory.
-    unsafe { libc::getpid() }
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// The process that made this one, or that took it over.
+/// The process that made this one, or that took it over; 0 where that is outside of our PID namespace.
 pub fn parent_id() -> i32 {
-    // SAFETY: cannot fail, touches no memory.
-    unsafe { libc::getppid() }
+    Pid::as_raw(rustix::process::getppid())
 }
 
 /// Real user and group.
 pub fn user_and_group() -> (u32, u32) {
-    // SAFETY: cannot fail, touches no memory.
-    unsafe { (libc::getuid(), libc::getgid()) }
+    (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    )
 }
 
 /// New session: no controlling terminal, own process group.
 pub fn new_session() -> Result<()> {
-    // SAFETY: plain call.
-    check(unsafe { libc::setsid() }, "start", "session")?;
-    Ok(())
+    rustix::process::setsid().named("start", "session").map(drop)
 }
 
 /// CPUs this process may run on.
@@ -236,21 +236,8 @@ pub fn affinity() -> Result<Vec<usize>> {
 
 /// CPUs a thread may run on (0: this one).
 pub fn affinity_of(pid: i32) -> Result<Vec<usize>> {
-    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: a zeroed cpu_set_t is a valid empty set, and the size passed is its own.
-    let set = unsafe {
-        check(
-            libc::sched_getaffinity(pid, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()),
-            "get",
-            "CPU affinity",
-        )?;
-        set.assume_init()
-    };
-    let limit = libc::CPU_SETSIZE as usize;
-    // SAFETY: indices stay below CPU_SETSIZE.
-    Ok((0..limit)
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect())
+    let set = rustix::thread::sched_getaffinity(Pid::from_raw(pid)).named("get", "CPU affinity")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// Runs on these CPUs only, and so do its children.
@@ -260,16 +247,12 @@ pub fn set_affinity(cpus: &[usize]) -> Result<()> {
 
 /// A thread (0: this one) runs on these CPUs only, and so do those that it makes.
 pub fn set_affinity_of(pid: i32, cpus: &[usize]) -> Result<()> {
-    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-    // SAFETY: a zeroed cpu_set_t is a valid empty set; indices are checked against CPU_SETSIZE.
-    let result = unsafe {
-        for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(cpu, &mut *set.as_mut_ptr());
-        }
-        libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), set.as_ptr())
-    };
-    check(result, "set CPU affinity to", format!("{cpus:?}"))?;
-    Ok(())
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    rustix::thread::sched_setaffinity(Pid::from_raw(pid), &set)
+        .map_err(|source| SysError::new("set CPU affinity to", format!("{cpus:?}"), source.into()))
 }
 
 /// The CPU this thread runs on just now.
@@ -280,49 +263,58 @@ pub fn current_cpu() -> usize {
 
 /// No core dumps, for this process and its children.
 pub fn forbid_core_dumps() -> Result<()> {
-    let limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
     };
-    // SAFETY: `limit` is initialised.
-    let result = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
-    check(result, "limit", "core dumps")?;
-    Ok(())
+    rustix::process::setrlimit(Resource::Core, none).named("limit", "core dumps")
 }
 
 /// Raises the soft limit of open files to the hard one.
 pub fn raise_open_files() -> Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
     };
-    // SAFETY: `limit` is a valid place for the result, then initialised input.
-    unsafe {
-        check(
-            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit),
-            "get limit of",
-            "open files",
-        )?;
-        limit.rlim_cur = limit.rlim_max;
-        check(
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit),
-            "set limit of",
-            "open files",
-        )?;
-    }
-    Ok(limit.rlim_cur)
+    rustix::process::setrlimit(Resource::Nofile, raised).named("set limit of", "open files")?;
+    Ok(maximum.unwrap_or(u64::MAX))
+}
+
+/// Limits of a process, getrlimit(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    OpenFiles,
+    Processes,
+    LockedMemory,
+    Stack,
+    AddressSpace,
+}
+
+/// Soft and hard limit of this process; None = unlimited.
+pub fn limit(of: Limit) -> (Option<u64>, Option<u64>) {
+    let limit = rustix::process::getrlimit(match of {
+        Limit::OpenFiles => Resource::Nofile,
+        Limit::Processes => Resource::Nproc,
+        Limit::LockedMemory => Resource::Memlock,
+        Limit::Stack => Resource::Stack,
+        Limit::AddressSpace => Resource::As,
+    });
+    (limit.current, limit.maximum)
 }
 
 /// Kernel ticks per second, the unit of CPU times in /proc/PID/stat.
 pub fn ticks_per_s() -> u64 {
-    // SAFETY: plain call.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    u64::try_from(ticks).unwrap_or(100).max(1)
+    configured(libc::_SC_CLK_TCK).unwrap_or(100).max(1)
 }
 
 /// Bytes per page.
 pub fn page_bytes() -> u64 {
+    configured(libc::_SC_PAGESIZE).unwrap_or(4096)
+}
+
+// rustix reads the auxiliary vector for these, from /proc/self/auxv, which a process that is not dumpable may not open
+fn configured(name: libc::c_int) -> Option<u64> {
     // SAFETY: plain call.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(bytes).unwrap_or(4096)
+    u64::try_from(unsafe { libc::sysconf(name) }).ok()
 }

@@ -1,110 +1,105 @@
-//! What a process may do: prctl and capabilities.
+//! What a process may do: prctl, capabilities, and a seccomp filter for it and all that it will start.
 
-use crate::error::{check, Result};
+use rustix::process::DumpableBehavior;
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet};
 
-fn prctl(option: libc::c_int, arguments: [libc::c_ulong; 4], subject: &'static str) -> Result<()> {
-    let [a, b, c, d] = arguments;
-    // SAFETY: all options used here take numbers, no pointers.
-    check(unsafe { libc::prctl(option, a, b, c, d) }, "prctl", subject)?;
-    Ok(())
-}
+use crate::error::{check, Named, Result};
 
 /// Not dumpable: processes of the same user can neither trace this one nor read its /proc entries.
 pub fn set_dumpable(dumpable: bool) -> Result<()> {
-    prctl(
-        libc::PR_SET_DUMPABLE,
-        [libc::c_ulong::from(dumpable), 0, 0, 0],
-        "PR_SET_DUMPABLE",
-    )
+    let wanted = if dumpable {
+        DumpableBehavior::Dumpable
+    } else {
+        DumpableBehavior::NotDumpable
+    };
+    rustix::process::set_dumpable_behavior(wanted).named("prctl", "PR_SET_DUMPABLE")
 }
 
 pub fn is_dumpable() -> Result<bool> {
-    // SAFETY: takes numbers, no pointers.
-    let answer = unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
-    Ok(check(answer, "prctl", "PR_GET_DUMPABLE")? == 1)
+    let found = rustix::process::dumpable_behavior().named("prctl", "PR_GET_DUMPABLE")?;
+    Ok(found == DumpableBehavior::Dumpable)
 }
 
 /// This process gets the signal when its parent ends. The caller then checks that the parent still lives.
 pub fn set_parent_death_signal(signal: i32) -> Result<()> {
-    prctl(
-        libc::PR_SET_PDEATHSIG,
-        [signal as libc::c_ulong, 0, 0, 0],
-        "PR_SET_PDEATHSIG",
-    )
+    let signal = rustix::process::Signal::from_named_raw(signal);
+    rustix::process::set_parent_process_death_signal(signal).named("prctl", "PR_SET_PDEATHSIG")
 }
 
 /// Orphaned descendants become children of this process.
 pub fn become_subreaper() -> Result<()> {
-    prctl(
-        libc::PR_SET_CHILD_SUBREAPER,
-        [1, 0, 0, 0],
-        "PR_SET_CHILD_SUBREAPER",
-    )
+    let us = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(us)).named("prctl", "PR_SET_CHILD_SUBREAPER")
 }
 
 /// Programs started from here on gain nothing by set-user-id bits or file capabilities.
 pub fn forbid_new_privileges() -> Result<()> {
-    prctl(libc::PR_SET_NO_NEW_PRIVS, [1, 0, 0, 0], "PR_SET_NO_NEW_PRIVS")
+    rustix::thread::set_no_new_privs(true).named("prctl", "PR_SET_NO_NEW_PRIVS")
 }
-
-// linux/securebits.h: NOROOT, NO_SETUID_FIXUP left alone, NO_CAP_AMBIENT_RAISE, each with its lock bit
-const NOROOT_LOCKED: libc::c_ulong = 0b11;
-const NO_AMBIENT_LOCKED: libc::c_ulong = 0b1100_0000;
 
 /// Programs started from here on have no capabilities, not even as user 0; this process keeps those it has.
 /// Needs CAP_SETPCAP (in its user namespace).
 pub fn start_programs_without_capabilities() -> Result<()> {
-    for capability in 0..64 {
-        // SAFETY: takes numbers, no pointers.
-        if unsafe { libc::prctl(libc::PR_CAPBSET_READ, capability as libc::c_ulong, 0, 0, 0) } < 0 {
-            break;
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if rustix::thread::capability_is_in_bounding_set(capability).is_err() {
+            break; // the kernel has no more
         }
-        prctl(libc::PR_CAPBSET_DROP, [capability, 0, 0, 0], "PR_CAPBSET_DROP")?;
+        rustix::thread::remove_capability_from_bounding_set(capability).named("prctl", "PR_CAPBSET_DROP")?;
     }
-    prctl(
-        libc::PR_CAP_AMBIENT,
-        [libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0, 0, 0],
-        "PR_CAP_AMBIENT_CLEAR_ALL",
-    )?;
-    clear_inheritable()?;
-    prctl(
-        libc::PR_SET_SECUREBITS,
-        [NOROOT_LOCKED | NO_AMBIENT_LOCKED, 0, 0, 0],
-        "PR_SET_SECUREBITS",
-    )
+    rustix::thread::clear_ambient_capability_set().named("prctl", "PR_CAP_AMBIENT_CLEAR_ALL")?;
+    let mut sets = rustix::thread::capabilities(None).named("get", "capabilities")?;
+    sets.inheritable = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, sets).named("set", "capabilities")?;
+    let bits = CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    rustix::thread::set_capabilities_secure_bits(bits).named("prctl", "PR_SET_SECUREBITS")
+}
+
+/// One instruction of classic BPF (linux/filter.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    /// how many instructions to skip where the comparison holds
+    pub yes: u8,
+    pub no: u8,
+    pub k: u32,
 }
 
 #[repr(C)]
-struct CapHeader {
-    version: u32,
-    pid: i32,
+struct FilterProgram {
+    length: u16,
+    instructions: *const Instruction,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct CapData {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-/// _LINUX_CAPABILITY_VERSION_3, capget(2)
-const CAP_VERSION: u32 = 0x2008_0522;
-
-fn clear_inheritable() -> Result<()> {
-    let mut header = CapHeader {
-        version: CAP_VERSION,
-        pid: 0,
+/// Filters every system call of this thread from now on, and of its children and of programs that they execute. A user
+/// without CAP_SYS_ADMIN gives up new privileges for it: set-user-id bits of programs have no effect any more.
+pub fn install_filter(instructions: &[Instruction]) -> Result<()> {
+    let program = FilterProgram {
+        length: u16::try_from(instructions.len()).unwrap_or(u16::MAX),
+        instructions: instructions.as_ptr(),
     };
-    let mut data = [CapData::default(); 2];
-    // SAFETY: version 3 uses two data structures; both are valid for reads and writes.
-    let result = unsafe { libc::syscall(libc::SYS_capget, &mut header, data.as_mut_ptr()) };
-    check(result, "get", "capabilities")?;
-    for each in &mut data {
-        each.inheritable = 0;
+    let set = || {
+        // SAFETY: `program` is laid out as struct sock_fprog, its pointer is valid for its length, and the kernel copies
+        // it; the kernel checks the program itself.
+        let result = unsafe {
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            )
+        };
+        check(result, "install", "seccomp filter")
+    };
+    match set() {
+        Err(error) if error.os_error() == libc::EACCES => {
+            forbid_new_privileges()?;
+            set()?;
+        }
+        result => drop(result?),
     }
-    // SAFETY: as above.
-    let result = unsafe { libc::syscall(libc::SYS_capset, &mut header, data.as_ptr()) };
-    check(result, "set", "capabilities")?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Signals as descriptors, and kill.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::error::{check, Result, SysError};
 use crate::fd::{high, owned};
@@ -45,27 +45,19 @@ pub fn descriptor(signals: &[i32]) -> Result<OwnedFd> {
 
 /// Takes one pending signal: its number, or None when there is none.
 pub fn take(fd: BorrowedFd<'_>) -> Option<i32> {
-    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: `info` is valid for writes of its size; it is read only when the kernel has filled it whole.
-    unsafe {
-        let got = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
-        (got == size as isize).then(|| info.assume_init().ssi_signo as i32)
-    }
+    take_with_origin(fd).map(|(signal, _)| signal)
 }
 
 /// As `take`, and whether a process sent it; signals of the terminal come from the kernel, to a whole process group.
 pub fn take_with_origin(fd: BorrowedFd<'_>) -> Option<(i32, bool)> {
-    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-    let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: as in `take`.
-    unsafe {
-        let got = libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
-        (got == size as isize).then(|| {
-            let info = info.assume_init();
-            (info.ssi_signo as i32, info.ssi_code <= 0) // SI_USER and below: sigaction(2)
-        })
+    // signalfd(2): a structure of this size, which begins with ssi_signo, ssi_errno and ssi_code of 32 bits each
+    let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+    if !matches!(rustix::io::read(fd, &mut info), Ok(got) if got == info.len()) {
+        return None;
     }
+    let number = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let (signal, code) = (number(0), number(8));
+    Some((signal, code <= 0)) // SI_USER and below: sigaction(2)
 }
 
 extern "C" fn nothing(_signal: i32) {}

@@ -1,111 +1,86 @@
-//! Unix socket pairs, and descriptors sent through them.
+//! Unix socket pairs, and descriptors and files sent through sockets.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::error::{check, Result};
-use crate::fd::{high, owned};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+use crate::error::{Named, Result};
+use crate::fd::high;
 
 /// A pair of connected stream sockets, close-on-exec, numbered from 10.
 pub fn stream_pair() -> Result<(OwnedFd, OwnedFd)> {
-    pair(libc::SOCK_STREAM)
+    pair(SocketType::STREAM)
 }
 
 /// A pair of connected sockets that keep messages whole.
 pub fn message_pair() -> Result<(OwnedFd, OwnedFd)> {
-    pair(libc::SOCK_SEQPACKET)
+    pair(SocketType::SEQPACKET)
 }
 
-fn pair(kind: libc::c_int) -> Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0 as RawFd; 2];
-    // SAFETY: `ends` has room for two descriptors.
-    let result = unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) };
-    check(result, "make", "socket pair")?;
-    Ok((high(owned(ends[0].into()))?, high(owned(ends[1].into()))?))
+fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd)> {
+    let made = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let (left, right) = made.named("make", "socket pair")?;
+    Ok((high(left)?, high(right)?))
 }
 
 /// Sends what fits without waiting; never raises SIGPIPE.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: `bytes` is valid for reads of its length.
-    let put = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(put).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::net::send(
+        fd,
+        bytes,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?)
 }
 
 /// Receives what is there without waiting. Ok(0) is the end.
 pub fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: `into` is valid for writes of its length.
-    let got = unsafe {
-        libc::recv(
-            fd.as_raw_fd(),
-            into.as_mut_ptr().cast(),
-            into.len(),
-            libc::MSG_DONTWAIT,
-        )
-    };
-    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    Ok(rustix::net::recv(fd, into, RecvFlags::DONTWAIT)?.0)
 }
-
-/// Room for one descriptor's control message, aligned as the kernel wants it.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
 
 /// Sends one byte and a descriptor with it.
 pub fn send_descriptor(fd: BorrowedFd<'_>, passed: BorrowedFd<'_>) -> Result<()> {
-    let byte = [0_u8];
-    let mut part = libc::iovec {
-        iov_base: byte.as_ptr().cast_mut().cast(),
-        iov_len: 1,
-    };
-    let mut control = Control([0; 64]);
-    // SAFETY: a zeroed msghdr is valid; its pointers are set to locals that outlive the call; CMSG_SPACE of one
-    // descriptor (24 bytes) fits the control buffer, so CMSG_FIRSTHDR is not null.
-    let sent = unsafe {
-        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(header)
-            .cast::<RawFd>()
-            .write_unaligned(passed.as_raw_fd());
-        libc::sendmsg(fd.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
-    };
-    check(sent as i64, "send", "descriptor")?;
-    Ok(())
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [passed];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(fd, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
+        .named("send", "descriptor")
+        .map(drop)
 }
 
 /// Waits for one byte and the descriptor that came with it. None: a byte without a descriptor, or the end.
 pub fn receive_descriptor(fd: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let mut byte = [0_u8];
-    let mut part = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
-    let mut control = Control([0; 64]);
-    // SAFETY: as in `send_descriptor`; the header is read only where the kernel says that there is one, and the
-    // descriptor in it is new and ours.
-    let found = unsafe {
-        let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len() as _;
-        let got = libc::recvmsg(fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC);
-        check(got as i64, "receive", "descriptor")?;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
-            None
-        } else {
-            Some(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned())
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(fd, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        .named("receive", "descriptor")?;
+    let found = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    found.map(high).transpose()
+}
+
+/// Sends `length` bytes of `file` from `offset` on without passing them through this process (sendfile(2)), and waits as
+/// the socket's own time limit says. The file's position stays. An error where the file ends before.
+pub fn send_file(socket: BorrowedFd<'_>, file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<()> {
+    let (mut at, end) = (offset, offset + length);
+    while at < end {
+        let left = (end - at) as usize;
+        match rustix::fs::sendfile(socket, file, Some(&mut at), left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-    };
-    found.map(|fd| high(owned(fd.into()))).transpose()
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -124,5 +99,18 @@ mod tests {
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn a_part_of_a_file_goes_out_and_a_missing_part_is_an_error() {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let (left, mut right) = std::os::unix::net::UnixStream::pair().unwrap();
+        send_file(left.as_fd(), file.as_fd(), 3, 4).unwrap();
+        let mut got = [0; 4];
+        right.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"3456");
+        assert!(send_file(left.as_fd(), file.as_fd(), 8, 4).is_err());
     }
 }

@@ -3,7 +3,6 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
@@ -20,10 +19,13 @@ pub fn path_places() -> Vec<PathBuf> {
 
 /// The first file of this name in these directories that we may execute.
 pub fn find_program(name: &OsStr, places: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
-    places.into_iter().map(|place| place.join(name)).find(|path| {
-        let text = CString::new(path.as_os_str().as_bytes());
-        path.is_file() && text.is_ok_and(|text| file::executable(&text).is_ok())
-    })
+    first_program(places.into_iter().map(|place| place.join(name)))
+}
+
+/// The first of these files that we may execute.
+pub fn first_program(paths: impl IntoIterator<Item = PathBuf>) -> Option<PathBuf> {
+    let mut paths = paths.into_iter();
+    paths.find(|path| path.is_file() && file::may_execute(path.as_path()))
 }
 
 /// Strings as execve wants them: pointers, with a null at the end.
@@ -43,8 +45,10 @@ impl Strings {
 
     /// A text with a NUL inside is an error.
     pub fn push(&mut self, text: impl Into<Vec<u8>>) -> Result<()> {
-        let text = CString::new(text)
-            .map_err(|source| SysError::new("pass on", "text with a NUL", source.into()))?;
+        let text = CString::new(text).map_err(|_| {
+            let source = io::Error::other("argument or variable contains a NUL byte");
+            SysError::new("pass on arguments", "", source)
+        })?;
         self.pointers.pop();
         // the heap block of a CString stays where it is when the CString moves
         self.pointers.push(text.as_ptr());

@@ -1,6 +1,6 @@
 //! The seccomp filter: stops at the calls of the table, lets everything else pass. Pure.
 
-use tidemill_sys::seccomp::Instruction;
+use tidemill_sys::security::Instruction;
 
 use crate::calls::{When, CALLS, SILENT};
 

@@ -1,6 +1,6 @@
 //! Starting a command under trace, and ending as it ended.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tidemill_sys::process::{self, Exit, Fork, Namespaces};
-use tidemill_sys::seccomp::{self, Instruction};
-use tidemill_sys::{fd, file, ptrace, signal, SysError};
+use tidemill_sys::security::{self, Instruction};
+use tidemill_sys::{fd, ptrace, signal, spawn, SysError};
 
 use crate::error::TraceError;
 
@@ -39,19 +39,14 @@ pub fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Trace
             })
             .collect()
     };
-    let mut status = 127;
-    for candidate in &candidates {
-        let Ok(text) = CString::new(candidate.as_os_str().as_bytes()) else {
-            continue;
-        };
-        match file::executable(&text) {
-            Ok(()) if !candidate.is_dir() => return Ok(candidate.clone()),
-            // a directory that may not be entered says the same
-            Err(libc::EACCES) if candidate.exists() => status = 126,
-            Ok(()) => status = 126,
-            Err(_) => {}
-        }
+    if let Some(found) = spawn::first_program(candidates.iter().cloned()) {
+        return Ok(found);
     }
+    let status = if candidates.iter().any(|candidate| candidate.exists()) {
+        126
+    } else {
+        127
+    };
     let what = if status == 126 {
         "may not be executed"
     } else {
@@ -113,7 +108,7 @@ fn begin(
     if !matches!(std::fs::File::from(go).read(&mut byte), Ok(1)) {
         process::exit_now(1);
     }
-    if let Err(error) = seccomp::install(filter) {
+    if let Err(error) = security::install_filter(filter) {
         let _ = report.write_all(&error.os_error().to_le_bytes());
         process::exit_now(1);
     }

@@ -4,12 +4,13 @@
 //! which the kernel may have dropped the pages: fsync(2), "Errors"): it cuts the file back and writes again. The reader
 //! opens the file anew each time, because network file systems cache.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tidemill_sys::calls::{Calls, Kernel};
+use tidemill_sys::file::{self, Append};
 
 use crate::error::WireError;
 use crate::frame::{self, Frames};
@@ -19,7 +20,8 @@ const READ_BYTES: usize = 4 << 20;
 
 /// Appends framed lines to one file that nobody else writes.
 #[derive(Debug)]
-pub struct JournalWriter {
+pub struct JournalWriter<C = Kernel> {
+    calls: C,
     path: PathBuf,
     file: File,
     /// What is not known to be fsynced; its first `written` bytes are in the file.
@@ -33,31 +35,41 @@ pub struct JournalWriter {
 impl JournalWriter {
     /// Create a file that must not exist.
     pub fn create(path: &Path) -> Result<Self, WireError> {
-        let file = options()
-            .create_new(true)
-            .open(path)
-            .map_err(WireError::file("create", path))?;
-        Ok(Self::new(path, file, 0))
+        JournalWriter::create_by(Kernel, path)
     }
 
     /// Open or create a file; a torn tail is cut off.
     pub fn open(path: &Path) -> Result<Self, WireError> {
-        let file = options()
-            .create(true)
-            .open(path)
-            .map_err(WireError::file("open", path))?;
+        JournalWriter::open_by(Kernel, path)
+    }
+}
+
+impl<C: Calls> JournalWriter<C> {
+    /// As `create`, by these calls.
+    pub fn create_by(calls: C, path: &Path) -> Result<Self, WireError> {
+        let file = file::open_to_append(&calls, path, Append::New, MODE);
+        let file = file.map_err(WireError::file("create", path))?;
+        Ok(Self::new(calls, path, file, 0))
+    }
+
+    /// As `open`, by these calls.
+    pub fn open_by(calls: C, path: &Path) -> Result<Self, WireError> {
+        let file = file::open_to_append(&calls, path, Append::Any, MODE);
+        let file = file.map_err(WireError::file("open", path))?;
         let mut reader = JournalReader::new(path);
         while reader.read(|_| ())? > 0 {}
         let length = file.metadata().map_err(WireError::file("stat", path))?.len();
         if length > reader.offset() {
-            file.set_len(reader.offset())
+            calls
+                .cut(&file, reader.offset())
                 .map_err(WireError::file("cut the torn tail of", path))?;
         }
-        Ok(Self::new(path, file, reader.offset()))
+        Ok(Self::new(calls, path, file, reader.offset()))
     }
 
-    fn new(path: &Path, file: File, synced_length: u64) -> Self {
+    fn new(calls: C, path: &Path, file: File, synced_length: u64) -> Self {
         JournalWriter {
+            calls,
             path: path.to_owned(),
             file,
             unsynced: Vec::new(),
@@ -91,7 +103,7 @@ impl JournalWriter {
     pub fn write(&mut self) -> Result<(), WireError> {
         self.repair()?;
         while self.written < self.unsynced.len() {
-            match self.file.write(&self.unsynced[self.written..]) {
+            match self.calls.write(&self.file, &self.unsynced[self.written..]) {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -109,7 +121,7 @@ impl JournalWriter {
         if self.written == 0 {
             return Ok(());
         }
-        let result = self.file.sync_data();
+        let result = self.calls.sync_data(&self.file);
         self.finish_sync(self.written, result)
     }
 
@@ -145,8 +157,8 @@ impl JournalWriter {
 
     fn repair(&mut self) -> Result<(), WireError> {
         if self.broken {
-            self.file
-                .set_len(self.synced_length)
+            self.calls
+                .cut(&self.file, self.synced_length)
                 .map_err(WireError::file("cut back", &self.path))?;
             self.written = 0;
             self.broken = false;
@@ -210,17 +222,12 @@ impl JournalReader {
     }
 }
 
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(MODE);
-    options
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
+    use tidemill_sys::calls::Failing;
 
     fn all(path: &Path) -> Vec<String> {
         let mut reader = JournalReader::new(path);
@@ -297,6 +304,38 @@ mod tests {
         writer.append(&2).unwrap();
         writer.sync().unwrap();
         assert_eq!(all(&path), ["0", "1", "2"]);
+    }
+
+    #[test]
+    fn whichever_call_fails_every_record_is_in_the_file_once_in_the_end() {
+        for n in 1.. {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("a.log");
+            std::fs::write(&path, "torn").unwrap();
+            let calls = Failing::nth(n, None, 28).writes_at_most(7); // ENOSPC
+            let Ok(mut writer) = JournalWriter::open_by(&calls, &path) else {
+                assert!(calls.has_failed());
+                continue;
+            };
+            for k in 0..3 {
+                writer.append(&format!("record {k}")).unwrap();
+                let failed = calls.has_failed();
+                if writer.sync().is_err() {
+                    assert!(!failed && calls.has_failed());
+                    assert!(writer.unsynced_bytes() > 0);
+                }
+            }
+            writer.sync().unwrap();
+            assert_eq!(
+                all(&path),
+                ["\"record 0\"", "\"record 1\"", "\"record 2\""],
+                "call {n}"
+            );
+            if !calls.has_failed() {
+                assert!(n > 10, "only {n} calls were made");
+                return;
+            }
+        }
     }
 
     proptest! {

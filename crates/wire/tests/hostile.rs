@@ -43,7 +43,10 @@ fn a_number_of_a_manifest_stays_the_same_number() {
     assert_ne!(told, zero);
     again::<Manifest>(told.as_bytes());
     let read: Manifest = serde_json::from_str(&told).unwrap();
-    assert_eq!(read.settings.drain_s.to_bits(), 11_844_674_407_370_955_616_f64.to_bits());
+    assert_eq!(
+        read.settings.drain_s.to_bits(),
+        11_844_674_407_370_955_616_f64.to_bits()
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-use tidemill_sys::{attribute, file};
+use tidemill_sys::file;
 
 use crate::ImageError;
 
@@ -47,7 +47,7 @@ impl Alias {
             let Ok(directory) = file::open_dir(base) else {
                 continue;
             };
-            let held = attribute::lock(directory.as_fd(), false)?;
+            let held = file::lock(directory.as_fd(), false)?;
             let same = |seen: std::fs::Metadata| seen.ino() == status.ino() && seen.dev() == status.dev();
             // the lock counts only if what we locked is still the directory of that name
             if held && base.symlink_metadata().is_ok_and(same) {
@@ -59,7 +59,7 @@ impl Alias {
 
     /// Removes the directory if nobody else needs it, and it is ours. To be called where nothing is mounted on it.
     pub fn give_back(&self) {
-        if attribute::lock(self.directory.as_fd(), true).unwrap_or(false) {
+        if file::lock(self.directory.as_fd(), true).unwrap_or(false) {
             let _ = std::fs::remove_dir(BASE); // another user's, or not empty: it stays
         }
     }

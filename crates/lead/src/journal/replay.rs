@@ -93,7 +93,8 @@ fn create(directory: &Path, from: u64) -> Result<(u64, JournalWriter), WireError
         let path = directory.join(format!("lead-{number}.log"));
         match JournalWriter::create(&path) {
             Ok(writer) => {
-                sync_directory(directory)?;
+                tidemill_sys::file::sync_directory(directory)
+                    .map_err(|error| WireError::file("fsync", directory)(error.source))?;
                 return Ok((number, writer));
             }
             Err(error) if error.os_error() == Some(EEXIST) => number += 1,
@@ -103,13 +104,6 @@ fn create(directory: &Path, from: u64) -> Result<(u64, JournalWriter), WireError
 }
 
 const EEXIST: i32 = 17; // errno(3), the same number on every Linux architecture
-
-/// Make new names in a directory survive a crash.
-pub fn sync_directory(directory: &Path) -> Result<(), WireError> {
-    File::open(directory)
-        .and_then(|file| file.sync_all())
-        .map_err(WireError::file("fsync", directory))
-}
 
 fn read(
     path: &Path,

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tidemill_sys::writeback;
+use tidemill_sys::file;
 use tidemill_wire::{IndexEntry, JournalWriter, OutputRef};
 
 use crate::error::PilotError;
@@ -204,7 +204,7 @@ impl Bundle {
         self.end += bytes.len() as u64;
         if self.end - self.pushed >= PUSH_BYTES {
             // advice only: an error shows up again at fdatasync
-            let _ = writeback::start(self.file.as_fd(), self.pushed, self.end - self.pushed);
+            let _ = file::start_writing_out(self.file.as_fd(), self.pushed, self.end - self.pushed);
             self.pushed = self.end;
         }
         if self.end - self.data_synced >= DIRTY_BYTES_MAX {

@@ -83,7 +83,7 @@ impl Sampler {
     /// failure says why.
     pub fn instead(&mut self, program: &Program, path: &CStr, argv: &Strings) -> Option<Instead> {
         let wanted = (program.trace_first, program.trace_every);
-        if !self.due(program.program, wanted) || file::executable(path).is_err() {
+        if !self.due(program.program, wanted) || !file::may_execute(path) {
             return None;
         }
         let ourselves = self.ourselves.as_ref()?.as_raw_fd();
