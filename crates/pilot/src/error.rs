@@ -42,7 +42,7 @@ pub enum PilotError {
     Usage { message: String },
     #[error(transparent)]
     Wire(#[from] tidemill_wire::WireError),
-    #[error("the lead was not understood: {message}")]
+    #[error("lost the lead: {message}")]
     Lead { message: String },
     #[error("failed to start a slot: {message}")]
     Slot { message: String },

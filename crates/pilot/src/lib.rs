@@ -4,26 +4,23 @@
 //! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
 //! the fleet directory and the lead are all it sees.
 
+mod context;
 mod error;
 mod images;
 mod keep;
 mod lead;
-mod leaving;
+mod life;
 mod node;
-mod notes;
 mod options;
-mod orders;
 mod permits;
 mod pilot;
-mod records;
-mod results;
+mod report;
 pub mod setup;
 mod slots;
 mod stage;
 mod start;
+mod supply;
 mod time;
-mod traces;
-mod watch;
 mod work;
 
 use std::ffi::OsString;

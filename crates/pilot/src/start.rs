@@ -8,29 +8,26 @@ use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
 use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
 
+use crate::context::Context;
 use crate::error::{PilotError, LOG};
-use crate::images::Node;
-use crate::keep::bundle::Bundle;
-use crate::keep::Keeper;
+use crate::keep::{Bundle, Keep};
 use crate::lead::board::Board;
 use crate::lead::link::{Identity, Link};
 use crate::lead::mailbox::{Address, Mailbox};
 use crate::lead::process::LeadProcess;
 use crate::lead::Source;
-use crate::leaving::Reason;
-use crate::node;
-use crate::node::facts;
+use crate::life::{Life, Reason};
 use crate::node::place::{Affinity, Room};
 use crate::node::signals::Signals;
-use crate::node::spill;
+use crate::node::{self, facts, spill};
 use crate::options::Options;
 use crate::permits::usage::UsageMeter;
 use crate::permits::Permits;
-use crate::pilot::{Parts, Pilot, Post};
-use crate::records::Records;
-use crate::results;
+use crate::pilot::Pilot;
+use crate::report::{Records, Report};
+use crate::slots::{self, Slots};
+use crate::supply::Supply;
 use crate::time::seconds_us;
-use crate::watch::deadline_us;
 use crate::work::Binding;
 
 const INCARNATIONS_MAX: u64 = 10_000;
@@ -50,20 +47,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         return Ok(None);
     }
     let manifest = read_manifest(&options.fleet)?;
-    let settings = manifest.settings.clone();
     let (isolation, affinity) = modes(&options.fleet, &manifest)?;
+    let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
     let room = node::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
     let now_us = monotonic_us();
-    let post = post(options, manifest, (isolation, facts.ends_at_s), now_us);
+    let ends_us = end_us(options, facts.ends_at_s, now_us, realtime_us());
     let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
-        (post.manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
+        (manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
     let node = facts.node.unwrap_or_else(node::host);
-    let files = post.manifest.lead == "none";
+    let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
-    let probed = results::probe(isolation, settings.scratch.as_ref().map(Into::into));
+    let probed = slots::probe(isolation, settings.scratch.as_ref().map(Into::into));
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
     started.note = joined(std::mem::take(&mut started.note), facts.notes);
@@ -79,43 +76,48 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         give_up(&mut records, (Reason::Idle, message.to_owned()))?;
         return Ok(None);
     }
-    let source = if files {
-        by_files(options, &settings, (&pilot, &secret), (incarnation, now_us))?
+    let identity = Identity {
+        pilot,
+        allocation: options.allocation.clone(),
+        rank,
+        node,
+        secret,
+    };
+    let lead = if files {
+        by_files(options, &settings, &identity, (incarnation, now_us))?
     } else {
-        let identity = Identity {
-            pilot,
-            allocation: options.allocation.clone(),
-            rank,
-            node,
-            secret,
-        };
         Source::Lead(Link::new(&options.fleet, identity, now_us))
     };
-    let node = Node::new(&settings, isolated);
-    Ok(Some(Pilot::new(Parts {
-        post,
-        binding: binding(room, &settings),
-        node,
-        records,
-        source,
-        keeper: Keeper::new(bundle, settings.output_flush_s),
-        permits: permits(&settings, files, now_us),
-        lead_process,
+    let supply = Supply::new(&settings, lead.tells_sources(), isolated);
+    let keep = Keep::new(bundle, settings.output_flush_s);
+    let permits = permits(&settings, files, now_us);
+    let cx = Context {
+        now_us,
+        life: Life::new(&options.fleet, &settings, ends_us, now_us),
+        report: Report::new(records, &settings, files, now_us),
+        lead,
+        work: binding(room, &settings),
+        slots: Slots::default(),
         signals,
-    })))
+        isolation,
+        settings,
+    };
+    Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
 }
 
 /// Work comes with files only, and so does what is known of other nodes.
 fn by_files(
     options: &Options,
     settings: &Settings,
-    (pilot, secret): (&str, &str),
+    who: &Identity,
     (incarnation, now_us): (u64, u64),
 ) -> Result<Source, PilotError> {
     // a start that follows another of the same allocation: what that one was given is not ours
     let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
     let mailbox = Mailbox::open(address(options, settings), first, now_us)?;
-    let board = settings.peers.then(|| Board::new(&options.fleet, pilot, secret));
+    let board = settings
+        .peers
+        .then(|| Board::new(&options.fleet, &who.pilot, &who.secret));
     Ok(Source::Files(mailbox, board))
 }
 
@@ -189,23 +191,6 @@ fn address(options: &Options, settings: &Settings) -> Address {
         stop_files: settings.stop_files.clone(),
         top_up_s: settings.top_up_s,
         dead_after_s: settings.dead_after_s,
-    }
-}
-
-fn post(
-    options: &Options,
-    manifest: Manifest,
-    (isolation, ends_at_s): (Isolation, Option<u64>),
-    now_us: u64,
-) -> Post {
-    let ends_us = end_us(options, ends_at_s, now_us, realtime_us());
-    Post {
-        fleet: options.fleet.clone(),
-        isolation,
-        granted_us: ends_us,
-        ends_us,
-        deadline_us: ends_us.map(|ends_us| deadline_us(ends_us, now_us)),
-        manifest,
     }
 }
 

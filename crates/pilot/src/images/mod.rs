@@ -8,12 +8,10 @@
 //! and the pilot's loop hears of it.
 
 mod child;
-mod hear;
 mod home;
 mod image;
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use tidemill_image::{choose, Way};
@@ -56,7 +54,7 @@ pub struct Shown {
 }
 
 /// The place, and the images in it.
-pub struct Node {
+pub struct Images {
     want: String,
     /// slots have mount namespaces: images can be laid over the original paths
     isolated: bool,
@@ -66,10 +64,10 @@ pub struct Node {
     removals: Vec<i32>,
 }
 
-impl Node {
+impl Images {
     /// `isolated`: slots get namespaces.
     pub fn new(settings: &Settings, isolated: bool) -> Self {
-        Node {
+        Images {
             want: settings.images.clone(),
             isolated,
             home: None,
@@ -119,9 +117,10 @@ impl Node {
         }
     }
 
-    /// Descriptors that are readable when `poll` has something to tell.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.images.values().filter_map(Image::fd)
+    /// What to wait for before `poll` has something to tell.
+    pub fn polls(&self) -> impl Iterator<Item = Poll> + '_ {
+        let fds = self.images.values().filter_map(Image::fd);
+        fds.map(|fd| Poll::new(fd, READABLE))
     }
 
     /// What happened since the last call. Never waits.
@@ -156,7 +155,7 @@ impl Node {
 
     /// Wait a moment for news; whether there are some.
     pub fn settle(&self, wait_us: u64) -> bool {
-        let mut polls: Vec<Poll> = self.fds().map(|fd| Poll::new(fd, READABLE)).collect();
+        let mut polls: Vec<Poll> = self.polls().collect();
         fd::poll(&mut polls, Some(wait_us)).is_ok_and(|ready| ready > 0)
     }
 

@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use tidemill_sys::file;
 use tidemill_wire::{IndexEntry, JournalWriter, OutputRef};
 
+use super::tar;
 use crate::error::PilotError;
-use crate::keep::tar;
 
 const COPY_BYTES: usize = 1 << 20;
 /// Written bytes are pushed to the storage in steps of this size, so that the fsync at a yield finds little left.

@@ -1,348 +1,247 @@
-//! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
+//! What payloads leave: outputs and logs go into the node's bundle, and a record follows when they are safe there.
+//!
+//! Knows no lead: a record is done with when it is in the report.
 
-pub mod bundle;
+mod bundle;
+mod keeper;
 mod tar;
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
-use tidemill_slot::{Done as SlotDone, Slot};
-use tidemill_wire::{log, Done, Grant, OutputRef};
+use tidemill_slot::{Done, Failed, PayloadLog};
+use tidemill_sys::time::monotonic_us;
+use tidemill_wire::{Grant, Record};
 
-use crate::error::PilotError;
-use crate::keep::bundle::{Bundle, Member, Stoppable};
-use crate::time::seconds_us;
-use crate::work::piece::Piece;
+use crate::context::Context;
+use crate::error::{PilotError, LOG};
+use crate::report::Note;
+pub use bundle::Bundle;
+use bundle::Member;
+use keeper::{Keeper, Kept};
 
-/// Unsafe bytes at which the bundle is fsynced whatever the time.
-const DIRTY_BYTES_MAX: u64 = 64 << 20;
-/// A full disk is tried again for so long, then the events fail.
-const FULL_US_MAX: u64 = 5_000_000;
-const RETRY_US: u64 = 500_000;
-/// After such a failure work with outputs stays queued for so long.
-const HOLD_US: u64 = 30_000_000;
+const STDERR_TAIL_BYTES: usize = 4096;
 
-/// A record that nobody may see yet.
-struct Pending {
-    done: Done,
-    chunk_max: Option<u64>,
+/// The bundle, and how many events of jobs have come.
+pub struct Keep {
+    keeper: Keeper,
+    /// Events kept per job that is not over here, to know when its definition can go.
+    settled: HashMap<u64, u64>,
 }
 
-/// Outputs that found no room in the bundle.
-struct Waiting {
-    slot: u32,
-    done: SlotDone,
-    piece: Piece,
-    since_us: u64,
-}
-
-/// What became of outputs.
-#[derive(Debug)]
-pub enum Kept {
-    /// They are safe: this record may be told.
-    Safe(Done),
-    /// They are gone: these events failed with this class and message.
-    Lost {
-        piece: Piece,
-        slot: u32,
-        failure: &'static str,
-        message: String,
-    },
-    /// Their slot died before they were copied.
-    Orphaned { piece: Piece },
-}
-
-/// Says whether a copy should end now.
-pub type Stop<'a> = &'a dyn Fn() -> bool;
-
-pub struct Keeper {
-    bundle: Bundle,
-    flush_us: u64,
-    pending: Vec<Pending>,
-    waiting: VecDeque<Waiting>,
-    retry_at_us: u64,
-    hold_until_us: u64,
-    dirty_since_us: Option<u64>,
-    logs_lost: u64,
-}
-
-impl Keeper {
+impl Keep {
     pub fn new(bundle: Bundle, flush_s: f64) -> Self {
-        Keeper {
-            bundle,
-            flush_us: seconds_us(flush_s),
-            pending: Vec::new(),
-            waiting: VecDeque::new(),
-            retry_at_us: 0,
-            hold_until_us: 0,
-            dirty_since_us: None,
-            logs_lost: 0,
+        Keep {
+            keeper: Keeper::new(bundle, flush_s),
+            settled: HashMap::new(),
         }
     }
 
-    /// Take the outputs of a Done over from its slot.
-    ///
-    /// A copy ends when `stop` says so; it is tried again by `retry`.
-    pub fn take(
-        &mut self,
-        slot: &Slot,
-        (done, piece): (SlotDone, Piece),
-        stop: Stop<'_>,
-        now_us: u64,
-    ) -> Option<Kept> {
-        let waiting = Waiting {
-            slot: slot.index(),
-            done,
-            piece,
-            since_us: now_us,
+    /// A slot has done events: count them, and keep what they left.
+    pub fn done(&mut self, cx: &mut Context, slot: u32, mut done: Done) -> Result<(), PilotError> {
+        let Some(piece) = cx.settle(slot, done.ticket, done.first, done.count) else {
+            return Ok(());
         };
-        if !self.waiting.is_empty() {
-            self.waiting.push_back(waiting);
-            return None;
+        cx.slots.works();
+        let occupancy = &mut cx.slots.occupancy;
+        occupancy.count(done.started_us, done.ended_us, done.wall_us);
+        let wall_s = done.wall_us.saturating_sub(done.setup_us) as f64 / 1e6;
+        cx.work.measure(done.job, done.count, wall_s);
+        self.forget_settled(cx, done.job, done.count);
+        let (stdout, stderr) = (std::mem::take(&mut done.stdout), std::mem::take(&mut done.stderr));
+        let events = (done.job, done.first, done.count, done.truncated);
+        self.logs(events, &stdout, &stderr);
+        if cx.report.canceled.contains(&piece.job) {
+            return Ok(());
         }
-        self.copy(slot, waiting, stop, now_us)
+        if done.outputs.is_empty() {
+            let record = keeper::record(&done, &piece, slot, Vec::new());
+            cx.report.add_open(record, cx.now_us);
+            return Ok(());
+        }
+        let kept = match cx.slots.get(slot) {
+            Some(source) => self.keeper.take(source, (done, piece), &stop(cx), cx.now_us),
+            None => Some(Kept::Orphaned { piece }),
+        };
+        tell(cx, kept.into_iter().collect())
     }
 
-    fn copy(&mut self, slot: &Slot, waiting: Waiting, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
-        match self.append_all(slot, &waiting, stop) {
-            Ok(outputs) => {
-                remove_outputs(slot, &waiting.done);
-                self.dirty_since_us.get_or_insert(now_us);
-                let chunk_max = waiting.piece.chunk_max;
-                let done = record(&waiting.done, &waiting.piece, waiting.slot, outputs);
-                self.pending.push(Pending { done, chunk_max });
-                None
-            }
-            Err(error) if error.is_interrupted() => {
-                self.waiting.push_front(waiting);
-                None
-            }
-            Err(error) if error.is_full() && now_us < waiting.since_us + FULL_US_MAX => {
-                self.retry_at_us = now_us + RETRY_US;
-                self.waiting.push_front(waiting);
-                None
-            }
-            Err(error) => {
-                remove_outputs(slot, &waiting.done);
-                let full = error.is_full();
-                if full {
-                    self.hold_until_us = now_us + HOLD_US;
-                }
-                let failure = if full { "disk" } else { "payload" };
-                Some(Kept::Lost {
-                    piece: waiting.piece,
-                    slot: waiting.slot,
-                    failure,
-                    message: log::cause(&error),
-                })
-            }
+    /// Drop a job's definition once all its events are done: nobody grants them again but by way of a new connection.
+    fn forget_settled(&mut self, cx: &mut Context, job: u64, count: u64) {
+        let done = self.settled.entry(job).or_insert(0);
+        *done += count;
+        let events = cx.work.job(job).map_or(0, |def| def.events);
+        if *done >= events {
+            self.settled.remove(&job);
+            cx.work.drop_job(job);
         }
     }
 
-    fn append_all(
-        &mut self,
-        slot: &Slot,
-        waiting: &Waiting,
-        stop: Stop<'_>,
-    ) -> Result<Vec<OutputRef>, PilotError> {
-        if self.bundle.is_large() && self.bundle.dirty_bytes() == 0 {
-            self.bundle.start_next()?;
+    /// A payload has failed.
+    pub fn failed(&mut self, cx: &mut Context, slot: u32, failed: Failed) -> Result<(), PilotError> {
+        let Some(piece) = cx.settle(slot, failed.ticket, failed.first, failed.count) else {
+            return Ok(());
+        };
+        let occupancy = &mut cx.slots.occupancy;
+        occupancy.count(
+            failed.at_us.saturating_sub(failed.wall_us),
+            failed.at_us,
+            failed.wall_us,
+        );
+        let tail = failed.stderr.len().saturating_sub(STDERR_TAIL_BYTES);
+        let stderr_tail = String::from_utf8_lossy(&failed.stderr[tail..]).into_owned();
+        let events = (failed.job, failed.first, failed.count, false);
+        self.logs(events, &failed.stdout, &failed.stderr);
+        if cx.report.canceled.contains(&piece.job) {
+            return Ok(());
         }
-        let mark = self.bundle.mark();
-        let done = &waiting.done;
-        let mut refs = Vec::with_capacity(done.outputs.len());
-        for output in &done.outputs {
+        let record = tidemill_wire::Failed {
+            p: String::new(),
+            s: 0,
+            grant: piece.grant,
+            job: piece.job,
+            first: piece.first,
+            count: piece.count,
+            event: failed.event,
+            failure: failed.failure,
+            message: failed.message,
+            exit_status: failed.exit_status,
+            signal: failed.signal,
+            stderr_tail,
+            slot: slot.into(),
+            at_us: failed.at_us,
+            wall_us: failed.wall_us,
+            user_us: failed.user_us,
+            system_us: failed.system_us,
+        };
+        cx.report.add(Record::Failed(record), cx.now_us)
+    }
+
+    /// Keep what a payload printed.
+    pub fn log(&mut self, log: &PayloadLog) {
+        let events = (log.job, log.first, log.count, log.truncated);
+        self.logs(events, &log.stdout, &log.stderr);
+    }
+
+    fn logs(&mut self, (job, first, count, truncated): (u64, u64, u64, bool), stdout: &[u8], stderr: &[u8]) {
+        let now_us = monotonic_us();
+        for (name, text) in [("stdout", stdout), ("stderr", stderr)] {
             let member = Member {
-                kind: "output",
-                name: &output.name,
-                job: done.job,
-                first: done.first,
-                count: done.count,
-                truncated: false,
+                kind: "log",
+                name,
+                job,
+                first,
+                count,
+                truncated,
             };
-            let result = match &output.inline {
-                Some(bytes) => self.bundle.append(&member, &mut &bytes[..]),
-                None => slot
-                    .open_output(&output.path)
-                    .map_err(|error| PilotError::Output {
-                        name: output.name.clone(),
-                        message: log::cause(&error),
-                    })
-                    .and_then(|file| {
-                        let mut source = Stoppable {
-                            file,
-                            stop,
-                            since_asked: 0,
-                        };
-                        self.bundle.append(&member, &mut source)
-                    }),
-            };
-            match result {
-                Ok(done) => refs.push(done),
-                Err(error) => {
-                    self.bundle.roll_back(mark);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(refs)
-    }
-
-    /// Put a log into the bundle; never holds anything up, and a full disk only costs the log.
-    pub fn take_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
-        if text.is_empty() {
-            return;
-        }
-        match self.bundle.append(member, &mut &text[..]) {
-            Ok(_) => {
-                self.dirty_since_us.get_or_insert(now_us);
-            }
-            Err(_) => self.logs_lost += 1,
+            self.keeper.take_log(&member, text, now_us);
         }
     }
 
-    /// Try again what found no room.
-    pub fn retry<'a>(
+    /// Keep the profile of a traced payload as logs are kept, and note what it counted.
+    pub fn traced(
         &mut self,
-        slot_of: impl Fn(u32) -> Option<&'a Slot>,
-        stop: Stop<'_>,
-        now_us: u64,
-    ) -> Vec<Kept> {
-        let mut kept = Vec::new();
-        while now_us >= self.retry_at_us && !stop() {
-            let Some(waiting) = self.waiting.pop_front() else {
-                break;
-            };
-            match slot_of(waiting.slot) {
-                Some(slot) => kept.extend(self.copy(slot, waiting, stop, now_us)),
-                None => kept.push(Kept::Orphaned { piece: waiting.piece }),
-            }
-        }
-        kept
-    }
-
-    /// Give up what found no room: the pilot leaves.
-    pub fn abandon(&mut self) -> Vec<Kept> {
-        let orphaned = |waiting: Waiting| Kept::Orphaned { piece: waiting.piece };
-        self.waiting.drain(..).map(orphaned).collect()
-    }
-
-    /// Fsync if it is time; `idle` = there is nothing else to do. The records that may be told now.
-    pub fn sync_if_due(&mut self, now_us: u64, idle: bool) -> Vec<Kept> {
-        let Some(since_us) = self.dirty_since_us else {
-            return Vec::new();
+        cx: &mut Context,
+        program: u64,
+        (ops, failed): (u64, u64),
+        log: &PayloadLog,
+    ) -> Result<(), PilotError> {
+        let member = Member {
+            kind: "profile",
+            name: "profile",
+            job: log.job,
+            first: log.first,
+            count: log.count,
+            truncated: false,
         };
-        let due = idle && !self.pending.is_empty()
-            || now_us >= since_us + self.flush_us
-            || self.bundle.dirty_bytes() >= DIRTY_BYTES_MAX
-            || self.bundle.is_large();
-        if due {
-            self.sync(now_us)
-        } else {
-            Vec::new()
+        self.keeper.take_log(&member, &log.stdout, cx.now_us);
+        let traced = !log.stdout.is_empty();
+        if traced {
+            cx.slots.first_traces.traced(program);
         }
+        let mode = if traced { "ptrace" } else { "none" };
+        let note = Note::new("trace", mode, String::from_utf8_lossy(&log.stderr))
+            .of(Some(program), Some(log.job))
+            .number("ops", ops)
+            .number("failed", failed)
+            .number("profile_bytes", log.stdout.len());
+        cx.note(note)
     }
 
-    /// Fsync. After a failure nothing that was not safe before is ever trusted: the kernel may have dropped it
-    /// (fsync(2), "Errors"), so these events failed and a new file is started.
-    pub fn sync(&mut self, now_us: u64) -> Vec<Kept> {
-        self.dirty_since_us = None;
-        let result = self.bundle.sync();
-        let pending = std::mem::take(&mut self.pending);
-        let Err(error) = result else {
-            return pending.into_iter().map(|each| Kept::Safe(each.done)).collect();
-        };
-        self.hold_until_us = now_us + HOLD_US;
-        let mut message = log::cause(&error);
-        if let Err(next) = self.bundle.start_next() {
-            message = format!("{message}; {}", log::cause(&next));
-        }
-        pending
-            .into_iter()
-            .map(|each| Kept::Lost {
-                piece: piece_of(&each),
-                slot: each.done.slot as u32,
-                failure: "disk",
-                message: message.clone(),
-            })
-            .collect()
+    /// Try again what found no room or was interrupted; fsync what is due.
+    pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        self.retry(cx)?;
+        let idle = cx.work.is_waiting();
+        let kept = self.keeper.sync_if_due(cx.now_us, idle);
+        tell(cx, kept)
     }
 
-    /// End the archive; logs that were not written are told.
-    pub fn finish(&mut self) -> u64 {
-        self.bundle.finish();
-        self.logs_lost
+    fn retry(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let kept = self.keeper.retry(|slot| cx.slots.get(slot), &stop(cx), cx.now_us);
+        tell(cx, kept)
+    }
+
+    /// The pilot leaves: copy what can be copied, give up the rest.
+    pub fn abandon(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        self.retry(cx)?;
+        let kept = self.keeper.abandon();
+        tell(cx, kept)
+    }
+
+    /// Make everything safe and end the archive.
+    pub fn finish(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let kept = self.keeper.sync(cx.now_us);
+        tell(cx, kept)?;
+        let logs_lost = self.keeper.finish();
+        if logs_lost > 0 {
+            LOG.warning("logs.lost", &[("count", &logs_lost)]);
+        }
+        Ok(())
+    }
+
+    pub fn due_us(&self) -> Option<u64> {
+        self.keeper.due_us()
     }
 
     /// Whether work with outputs should stay queued.
     pub fn holds(&self, now_us: u64) -> bool {
-        !self.waiting.is_empty() || now_us < self.hold_until_us
+        self.keeper.holds(now_us)
     }
 
     /// Events that ran and have no record yet.
     pub fn held(&self) -> Vec<Grant> {
-        let pending = self.pending.iter().map(|each| piece_of(each).grant());
-        pending
-            .chain(self.waiting.iter().map(|waiting| waiting.piece.grant()))
-            .collect()
-    }
-
-    /// When `retry` or `sync_if_due` should be called at the latest.
-    pub fn due_us(&self) -> Option<u64> {
-        let sync = self.dirty_since_us.map(|since_us| since_us + self.flush_us);
-        let retry = (!self.waiting.is_empty()).then_some(self.retry_at_us);
-        [sync, retry].into_iter().flatten().min()
+        self.keeper.held()
     }
 
     /// Whether records wait for an fsync or for room.
-    pub fn has_unkept(&self) -> bool {
-        !self.pending.is_empty() || !self.waiting.is_empty()
+    pub fn is_busy(&self) -> bool {
+        self.keeper.has_unkept()
     }
 }
 
-fn piece_of(pending: &Pending) -> Piece {
-    let Done {
-        grant,
-        job,
-        first,
-        count,
-        ..
-    } = pending.done;
-    Piece {
-        grant,
-        job,
-        first,
-        count,
-        chunk_max: pending.chunk_max,
-    }
+/// Whether a copy should end now.
+fn stop(cx: &Context) -> impl Fn() -> bool + '_ {
+    || cx.life.stops_copies(monotonic_us()) || cx.signals.is_pending()
 }
 
-fn remove_outputs(slot: &Slot, done: &SlotDone) {
-    for output in done.outputs.iter().filter(|output| output.inline.is_none()) {
-        // what stays fills the slot's own scratch, which its init empties
-        let _ = slot.remove_output(&output.path);
+/// Record what became of outputs.
+fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
+    for each in kept {
+        match each {
+            Kept::Safe(done) => cx.report.add(Record::Done(done), cx.now_us)?,
+            Kept::Lost {
+                piece,
+                slot,
+                failure,
+                message,
+            } => {
+                LOG.warning(
+                    "outputs.lost",
+                    &[("job", &piece.job), ("first", &piece.first), ("cause", &message)],
+                );
+                cx.fail(&piece, slot, (failure, &message))?;
+            }
+            Kept::Orphaned { piece } => cx.run_again(piece)?,
+        }
     }
-}
-
-/// The record of a Done; `p` and `s` are filled in when it is numbered.
-pub fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<OutputRef>) -> Done {
-    Done {
-        p: String::new(),
-        s: 0,
-        grant: piece.grant,
-        job: done.job,
-        first: done.first,
-        count: done.count,
-        payloads: done.payloads,
-        slot: slot.into(),
-        started_us: done.started_us,
-        ended_us: done.ended_us,
-        wall_us: done.wall_us,
-        setup_us: done.setup_us,
-        user_us: done.user_us,
-        system_us: done.system_us,
-        rss_kb: done.rss_kb,
-        read_bytes: done.read_bytes,
-        write_bytes: done.write_bytes,
-        outputs,
-    }
+    Ok(())
 }

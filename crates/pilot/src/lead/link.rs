@@ -3,10 +3,11 @@
 //! Knows messages, not what they mean for the work.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_wire::{
     handshake, log, Challenge, Fill, Grant, Hello, LeadAddress, LeadMessage, LineBuffer, OutBuffer,
 };
@@ -120,16 +121,15 @@ impl Link {
         (&self.identity, address)
     }
 
-    /// To be polled for reading, and for writing while `wants_write`.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// What to wait for.
+    pub fn poll(&self) -> Option<Poll> {
+        let writes = if self.out.pending() > 0 { WRITABLE } else { 0 };
         match &self.state {
             State::Away => None,
-            State::Greeting { stream, .. } | State::Up { stream } => Some(stream.as_fd()),
+            State::Greeting { stream, .. } | State::Up { stream } => {
+                Some(Poll::new(stream.as_fd(), READABLE | writes))
+            }
         }
-    }
-
-    pub fn wants_write(&self) -> bool {
-        self.out.pending() > 0
     }
 
     /// When `advance` should be called at the latest.
@@ -251,7 +251,7 @@ impl Link {
             .to_socket_addrs()
             .ok()
             .and_then(|mut list| list.next())
-            .ok_or_else(|| wrong(format!("its host is `{}`, no address", address.host)))
+            .ok_or_else(|| wrong(format!("its host is `{}`, which is not an address", address.host)))
     }
 
     fn read(

@@ -17,8 +17,8 @@ use tidemill_wire::{
     log, AliveFile, Cancel, Deadline, Drain, Grant, JobDef, LeadMessage, Program, Work, WorkReader, WorkText,
 };
 
-use crate::error::PilotError;
-use crate::lead::link::LinkEvent;
+use super::link::LinkEvent;
+use crate::error::{PilotError, LOG};
 use crate::time::seconds_us;
 
 /// Work files of one look; more come with the next turn.
@@ -144,7 +144,7 @@ impl Mailbox {
 
     fn tell_problem(&mut self, problem: &str) {
         if self.problem != problem {
-            crate::error::LOG.error("work.unreadable", &[("error", &problem)]);
+            LOG.error("work.unreadable", &[("error", &problem)]);
             problem.clone_into(&mut self.problem);
         }
     }
@@ -171,7 +171,7 @@ impl Mailbox {
             Ok(Some(share)) => events.push(LinkEvent::Message(LeadMessage::Work(share))),
             Err(error) => {
                 let error = log::cause(&error);
-                crate::error::LOG.error("work.unusable", &[("number", &number), ("error", &error)]);
+                LOG.error("work.unusable", &[("number", &number), ("error", &error)]);
             }
         }
         if leaves {
@@ -234,7 +234,7 @@ fn drain(reason: &str) -> LinkEvent {
 
 fn log_stop(path: &Path) {
     let path = path.display().to_string();
-    crate::error::LOG.warning("pilot.stop_file", &[("file", &path)]);
+    LOG.warning("pilot.stop_file", &[("file", &path)]);
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Where work comes from and records go: a lead over TCP, or files alone.
+//! The lead, as this pilot sees it: work comes from there and records go there, over TCP, or through files alone.
+//!
+//! Knows messages, not what they mean for work and slots.
 
 pub mod board;
 pub mod link;
@@ -6,14 +8,15 @@ pub mod mailbox;
 pub mod process;
 
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 
-use tidemill_wire::{Grant, LeadMessage, PilotMessage};
+use tidemill_sys::fd::Poll;
+use tidemill_wire::{Grant, LeadMessage, PilotMessage, Settings};
 
 use crate::error::PilotError;
-use crate::lead::link::{Link, LinkEvent};
-use crate::lead::mailbox::Mailbox;
+use crate::time::seconds_us;
 use board::Board;
+use link::{Link, LinkEvent};
+use mailbox::Mailbox;
 
 pub enum Source {
     Lead(Link),
@@ -54,15 +57,12 @@ impl Source {
         matches!(self, Source::Files(mailbox, _) if mailbox.is_behind(now_us))
     }
 
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// What to wait for.
+    pub fn poll(&self) -> Option<Poll> {
         match self {
-            Source::Lead(link) => link.fd(),
+            Source::Lead(link) => link.poll(),
             Source::Files(..) => None,
         }
-    }
-
-    pub fn wants_write(&self) -> bool {
-        matches!(self, Source::Lead(link) if link.wants_write())
     }
 
     /// When `advance` should be called at the latest.
@@ -76,20 +76,36 @@ impl Source {
         }
     }
 
-    /// When a connected lead has to be sent a sign of life.
-    pub fn beat_due_us(&self, beat_us: u64) -> Option<u64> {
+    /// When a connected lead was sent something last.
+    pub fn sent_us(&self) -> Option<u64> {
         match self {
-            Source::Lead(link) if link.is_up() => Some(link.last_sent_us + beat_us),
+            Source::Lead(link) if link.is_up() => Some(link.last_sent_us),
             _ => None,
         }
     }
 
-    /// When the lead counts as dead.
-    pub fn dead_us(&self, dead_after_us: u64) -> Option<u64> {
+    /// When the lead counts as dead, if it stays silent.
+    pub fn dies_us(&self, dead_after_s: f64) -> Option<u64> {
         match self {
-            Source::Lead(link) => Some(link.last_heard_us + dead_after_us),
+            Source::Lead(link) => Some(link.last_heard_us + seconds_us(dead_after_s)),
             Source::Files(..) => None,
         }
+    }
+
+    /// There is no lead, and the agent gives no sign of life.
+    pub fn agent_is_dead(&self) -> bool {
+        matches!(self, Source::Files(mailbox, _) if !mailbox.agent_lives())
+    }
+
+    /// How long a pilot without work waits while some could come: with files alone, for two looks at least. None: none
+    /// can come at present.
+    pub fn patience_us(&self, settings: &Settings) -> Option<u64> {
+        let patience_s = match self {
+            Source::Files(mailbox, _) if mailbox.closed => 0.0,
+            Source::Files(..) => settings.idle_s.max(2.0 * settings.top_up_s),
+            Source::Lead(_) => settings.idle_s,
+        };
+        self.is_open().then(|| seconds_us(patience_s))
     }
 
     /// Read what there is; `held` is asked for when a Hello is due.

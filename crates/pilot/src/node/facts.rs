@@ -79,7 +79,7 @@ fn devices(environ: &Environ, notes: &mut Vec<String>) -> Result<BTreeMap<String
             }
             None => {
                 notes.push(format!(
-                    "{name}={value} names no indices: these devices are not used"
+                    "{name}={value} lists UUIDs, which are unsupported: GPUs are ignored; set indices"
                 ));
                 return Ok(found);
             }

@@ -125,15 +125,6 @@ fn system(operation: &'static str) -> impl FnOnce(tidemill_sys::SysError) -> Pil
     }
 }
 
-/// Counts of each kind, as told to the lead.
-pub fn device_counts(room: &Room) -> BTreeMap<String, i64> {
-    room.whole()
-        .2
-        .iter()
-        .map(|(kind, &count)| (kind.clone(), count as i64))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

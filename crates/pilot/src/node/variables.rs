@@ -30,7 +30,9 @@ fn expanded(text: &str, value: &dyn Fn(&str) -> Option<String>) -> Result<String
     if whole.starts_with('/') {
         Ok(whole)
     } else {
-        Err(format!("`{text}` is no absolute path on this node: `{whole}`"))
+        Err(format!(
+            "`{text}` is not an absolute path on this node: `{whole}`"
+        ))
     }
 }
 

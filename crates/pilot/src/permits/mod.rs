@@ -10,13 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidemill_budget::{Budget, Costs, Over};
 use tidemill_slot::ToSlot;
-use tidemill_stage::Order;
-use tidemill_wire::{Permit, PilotMessage, Usage, Want};
+use tidemill_wire::{Permit, PilotMessage, StagedFile, Usage, Want};
 
+use crate::context::Context;
 use crate::error::PilotError;
-use crate::leaving::Phase;
-use crate::permits::usage::{bytes_in, UsageMeter};
-use crate::pilot::Pilot;
+use crate::report::Note;
+use usage::{bytes_in, UsageMeter};
 
 /// A permit that no slot waits for is kept for so long.
 const SPARE_US: u64 = 500_000;
@@ -25,7 +24,7 @@ const NOTE_US: u64 = 60_000_000;
 
 /// Which slots wait for a permit, and what the lead was told of it. Pure.
 #[derive(Debug, Default)]
-pub struct Waiting {
+struct Waiting {
     slots: VecDeque<(u32, u64)>,
     /// per program, what the lead knows to be wanted
     told: BTreeMap<u64, u64>,
@@ -34,7 +33,7 @@ pub struct Waiting {
 
 impl Waiting {
     /// A slot would start a payload of this program: whether it may, with a permit that is over.
-    pub fn want(&mut self, slot: u32, program: u64, now_us: u64) -> bool {
+    fn want(&mut self, slot: u32, program: u64, now_us: u64) -> bool {
         self.gone(slot);
         if let Some((starts, until_us)) = self.spare.get_mut(&program) {
             if *starts > 0 && now_us <= *until_us {
@@ -46,13 +45,18 @@ impl Waiting {
         false
     }
 
-    /// The slot waits no more: it has no work, or has ended.
-    pub fn gone(&mut self, slot: u32) {
+    /// Only these slots are there.
+    fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.slots.retain(|(waiting, _)| is_there(*waiting));
+    }
+
+    /// The slot waits no more: it has no work.
+    fn gone(&mut self, slot: u32) {
         self.slots.retain(|(waiting, _)| *waiting != slot);
     }
 
     /// So many starts may begin: the slots that may, in the order in which they asked.
-    pub fn permit(&mut self, program: u64, starts: u64, now_us: u64) -> Vec<u32> {
+    fn permit(&mut self, program: u64, starts: u64, now_us: u64) -> Vec<u32> {
         let told = self.told.entry(program).or_default();
         *told = told.saturating_sub(starts);
         let mut chosen = Vec::new();
@@ -70,12 +74,12 @@ impl Waiting {
     }
 
     /// A new connection: its lead knows nothing of us.
-    pub fn reconnected(&mut self) {
+    fn reconnected(&mut self) {
         self.told.clear();
     }
 
     /// What the lead has to be told.
-    pub fn tell(&mut self) -> Vec<Want> {
+    fn tell(&mut self) -> Vec<Want> {
         let mut wanted: BTreeMap<u64, u64> = self.told.keys().map(|&program| (program, 0)).collect();
         for (_, program) in &self.slots {
             *wanted.entry(*program).or_default() += 1;
@@ -99,7 +103,7 @@ impl Waiting {
 
 /// A pilot's part in the I/O budget.
 pub struct Permits {
-    pub waiting: Waiting,
+    waiting: Waiting,
     /// without a lead
     own: Option<Budget>,
     own_due_us: Option<u64>,
@@ -128,154 +132,156 @@ impl Permits {
         self.own_due_us.into_iter().chain(self.meter.due_us()).min()
     }
 
-    fn add(&mut self, usage: &Usage) {
-        let counted = &mut self.counted;
-        counted.over_us += usage.over_us;
-        for (sums, more) in [
-            (&mut counted.ops, &usage.ops),
-            (&mut counted.bytes, &usage.bytes),
-            (&mut counted.starts, &usage.starts),
-        ] {
-            for (name, value) in more {
-                let sum = sums.entry(name.clone()).or_default();
-                *sum = sum.saturating_add(*value);
-            }
+    /// A slot is ready to start a payload whose start costs something.
+    pub fn want(&mut self, cx: &mut Context, slot: u32, program: u64) {
+        if self.waiting.want(slot, program, cx.now_us) {
+            self.let_start(cx, slot, program, &Over::default());
         }
     }
-}
 
-impl Pilot {
-    /// A slot is ready to start a payload whose start costs something.
-    pub(crate) fn hear_want(&mut self, slot: u32, program: u64, now_us: u64) -> Result<(), PilotError> {
-        if self.permits.waiting.want(slot, program, now_us) {
-            self.let_start(slot, program, &Over::default(), now_us)?;
-        }
-        Ok(())
+    /// The slot waits no more: it has no work.
+    pub fn idle(&mut self, slot: u32) {
+        self.waiting.gone(slot);
+    }
+
+    /// A new connection: its lead knows nothing of us.
+    pub fn connected(&mut self) {
+        self.waiting.reconnected();
     }
 
     /// The lead permits starts.
-    pub(crate) fn hear_permit(&mut self, permit: &Permit, now_us: u64) -> Result<(), PilotError> {
+    pub fn permit(&mut self, cx: &mut Context, permit: Permit) -> Result<(), PilotError> {
         let over = Over {
-            ops: permit.over.clone(),
-            bytes: permit.over_bytes.clone(),
+            ops: permit.over,
+            bytes: permit.over_bytes,
         };
-        for slot in self.permits.waiting.permit(permit.program, permit.starts, now_us) {
-            self.let_start(slot, permit.program, &over, now_us)?;
+        self.permitted(cx, (permit.program, permit.starts), &over);
+        if over.is_empty() {
+            return Ok(());
         }
-        if !over.is_empty() {
-            self.note_over(&over, now_us)?;
-        }
-        Ok(())
+        self.note_over(cx, &over)
     }
 
-    /// Without a lead: what we read for no start counts as well.
-    pub(crate) fn charge_own(&mut self, order: &Order, now_us: u64) {
-        if let (Order::Fetch { file, peers, .. }, Some(budget)) = (order, &mut self.permits.own) {
-            if peers.is_empty() {
-                budget.charge(&bytes_in(file, &self.post.settings().io), now_us);
-            }
+    fn permitted(&mut self, cx: &mut Context, (program, starts): (u64, u64), over: &Over) {
+        self.waiting.keep(|slot| cx.slots.get(slot).is_some());
+        for slot in self.waiting.permit(program, starts, cx.now_us) {
+            self.let_start(cx, slot, program, over);
         }
     }
 
-    fn let_start(&mut self, slot: u32, program: u64, over: &Over, now_us: u64) -> Result<(), PilotError> {
-        self.permits.meter.started(program);
+    fn let_start(&mut self, cx: &mut Context, slot: u32, program: u64, over: &Over) {
+        self.meter.started(program);
         let note = over_text(over);
-        self.tell(slot, &ToSlot::Permit { program, note }, now_us)
+        cx.slots.tell(slot, &ToSlot::Permit { program, note });
     }
 
-    /// Tell what is wanted, permit what our own share allows, look at the node's counters.
-    pub(crate) fn pace_starts(&mut self, now_us: u64) -> Result<(), PilotError> {
-        if let Some(usage) = self.permits.meter.step(now_us) {
-            self.permits.add(&usage);
-            let binding = &self.binding;
-            let costs = |program| binding.program(program).map(Costs::of);
-            if let Some(budget) = &mut self.permits.own {
-                budget.observe(&usage, costs, (0, now_us));
-                let over = budget.over(now_us);
-                if !over.is_empty() {
-                    self.note_over(&over, now_us)?;
-                }
-            } else {
-                self.source.send(&PilotMessage::Usage(usage), now_us)?;
-            }
-            if now_us >= self.permits.counted_us + NOTE_US {
-                self.note_usage(now_us)?;
+    /// Without a lead: what the stage reads for no start counts as well.
+    pub fn charge(&mut self, cx: &Context, reads: Vec<StagedFile>) {
+        if let Some(budget) = &mut self.own {
+            for file in reads {
+                budget.charge(&bytes_in(&file, &cx.settings.io), cx.now_us);
             }
         }
-        if !matches!(self.phase, Phase::Working) {
-            self.permits.own_due_us = None;
+    }
+
+    /// Say what is wanted, permit what our own share allows, read the node's counters.
+    pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        if let Some(usage) = self.meter.step(cx.now_us) {
+            self.counted(cx, usage)?;
+        }
+        if !cx.life.is_working() {
+            self.own_due_us = None;
             return Ok(()); // nobody starts anything while we leave
         }
-        if self.source.is_files() {
-            return self.permit_own(now_us);
-        }
-        if self.source.has_lead() {
-            for want in self.permits.waiting.tell() {
-                self.source.send(&PilotMessage::Want(want), now_us)?;
+        self.waiting.keep(|slot| cx.slots.get(slot).is_some());
+        if cx.lead.is_files() {
+            self.permit_own(cx);
+        } else if cx.lead.has_lead() {
+            for want in self.waiting.tell() {
+                cx.send(&PilotMessage::Want(want))?;
             }
         }
         Ok(())
     }
 
-    fn permit_own(&mut self, now_us: u64) -> Result<(), PilotError> {
-        let Some(budget) = &mut self.permits.own else {
-            return Ok(());
-        };
-        let wants = self.permits.waiting.tell();
-        for want in wants {
-            let waiting: BTreeSet<u32> = self.permits.waiting.of(want.program).collect();
-            budget.want(0, want.program, waiting.len() as u64);
-        }
-        let binding = &self.binding;
-        let costs = |program| binding.program(program).map(Costs::of);
-        let (granted, due_us) = budget.grant(costs, now_us);
-        self.permits.own_due_us = due_us;
-        for each in granted {
-            for slot in self.permits.waiting.permit(each.program, each.starts, now_us) {
-                self.let_start(slot, each.program, &Over::default(), now_us)?;
+    fn counted(&mut self, cx: &mut Context, usage: Usage) -> Result<(), PilotError> {
+        add(&mut self.counted, &usage);
+        if let Some(budget) = &mut self.own {
+            let costs = |program| cx.work.program(program).map(Costs::of);
+            budget.observe(&usage, costs, (0, cx.now_us));
+            let over = budget.over(cx.now_us);
+            if !over.is_empty() {
+                self.note_over(cx, &over)?;
             }
+        } else {
+            cx.send(&PilotMessage::Usage(usage))?;
+        }
+        if cx.now_us >= self.counted_us + NOTE_US {
+            self.note_usage(cx)?;
         }
         Ok(())
+    }
+
+    fn permit_own(&mut self, cx: &mut Context) {
+        let Some(budget) = &mut self.own else {
+            return;
+        };
+        for want in self.waiting.tell() {
+            let waiting: BTreeSet<u32> = self.waiting.of(want.program).collect();
+            budget.want(0, want.program, waiting.len() as u64);
+        }
+        let costs = |program| cx.work.program(program).map(Costs::of);
+        let (granted, due_us) = budget.grant(costs, cx.now_us);
+        self.own_due_us = due_us;
+        for each in granted {
+            self.permitted(cx, (each.program, each.starts), &Over::default());
+        }
     }
 
     /// Starts are slowed because areas are over their budget: a record now and then.
-    fn note_over(&mut self, over: &Over, now_us: u64) -> Result<(), PilotError> {
-        if self
-            .permits
-            .over_noted_us
-            .is_some_and(|at_us| now_us < at_us + NOTE_US)
-        {
+    fn note_over(&mut self, cx: &mut Context, over: &Over) -> Result<(), PilotError> {
+        let noted_us = self.over_noted_us;
+        if noted_us.is_some_and(|at_us| cx.now_us < at_us + NOTE_US) {
             return Ok(());
         }
-        self.permits.over_noted_us = Some(now_us);
-        let message = over_text(over);
-        let of = |shares: &BTreeMap<String, i64>, kind: &'static str| {
-            let each = |(area, share): (&String, &i64)| (format!("{area}.{kind}"), *share);
-            shares.iter().map(each).collect::<Vec<_>>()
-        };
-        let numbers = [of(&over.ops, "ops"), of(&over.bytes, "bytes")].concat();
-        let numbers = numbers.into_iter().collect();
-        self.note(("io", "over", message), None, numbers, now_us)
+        self.over_noted_us = Some(cx.now_us);
+        let mut note = Note::new("io", "over", over_text(over));
+        for (kind, shares) in [("ops", &over.ops), ("bytes", &over.bytes)] {
+            for (area, &share) in shares {
+                note = note.number(format!("{area}.{kind}"), share);
+            }
+        }
+        cx.note(note)
     }
 
     /// What the node's counters saw since the last record of it.
-    pub(crate) fn note_usage(&mut self, now_us: u64) -> Result<(), PilotError> {
-        let counted = std::mem::take(&mut self.permits.counted);
-        self.permits.counted_us = now_us;
+    pub fn note_usage(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let counted = std::mem::take(&mut self.counted);
+        self.counted_us = cx.now_us;
         if counted.over_us == 0 {
             return Ok(());
         }
-        let mut numbers: BTreeMap<String, i64> = BTreeMap::new();
-        numbers.insert(
-            "over_us".to_owned(),
-            i64::try_from(counted.over_us).unwrap_or(i64::MAX),
-        );
-        for (name, values) in [("ops", &counted.ops), ("bytes", &counted.bytes)] {
+        let mut note = Note::new("io", "usage", "").number("over_us", counted.over_us);
+        for (kind, values) in [("ops", &counted.ops), ("bytes", &counted.bytes)] {
             for (area, &value) in values {
-                numbers.insert(format!("{area}.{name}"), value);
+                note = note.number(format!("{area}.{kind}"), value);
             }
         }
-        self.note(("io", "usage", String::new()), None, numbers, now_us)
+        cx.note(note)
+    }
+}
+
+fn add(counted: &mut Usage, usage: &Usage) {
+    counted.over_us += usage.over_us;
+    for (sums, more) in [
+        (&mut counted.ops, &usage.ops),
+        (&mut counted.bytes, &usage.bytes),
+        (&mut counted.starts, &usage.starts),
+    ] {
+        for (name, value) in more {
+            let sum = sums.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(*value);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The stage of this node: `tidemill-node stage`, a child that ends when its socket does.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use tidemill_stage::{Order, Report};
+use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_sys::process::Waited;
 use tidemill_sys::{child, socket};
 use tidemill_wire::log::cause;
@@ -44,12 +45,9 @@ impl StageProcess {
         Ok(stage)
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    pub fn wants_write(&self) -> bool {
-        self.out.pending() > 0
+    pub fn poll(&self) -> Poll {
+        let writes = if self.out.pending() > 0 { WRITABLE } else { 0 };
+        Poll::new(self.socket.as_fd(), READABLE | writes)
     }
 
     /// Queue an order and send what the socket takes.
@@ -73,7 +71,7 @@ impl StageProcess {
             let fill = self.lines.fill(&mut self.socket).map_err(|error| cause(&error))?;
             while let Some(line) = self.lines.next_line() {
                 let report = serde_json::from_slice(line)
-                    .map_err(|error| format!("it was not understood: {error}"))?;
+                    .map_err(|error| format!("it sent an invalid report: {error}"))?;
                 reports.push(report);
             }
             match fill {

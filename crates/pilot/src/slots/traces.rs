@@ -1,15 +1,10 @@
-//! Profiles of traced payloads: into the bundle, and a word about each into the journal.
+//! Which slot traces the first payload of a program: one of the node's, not each. Pure.
 
 use std::collections::BTreeMap;
 
-use tidemill_slot::PayloadLog;
 use tidemill_wire::Program;
 
-use crate::error::PilotError;
-use crate::keep::bundle::Member;
-use crate::pilot::Pilot;
-
-/// Which slot traces the first payload of a program: one of the node's, not each. Pure.
+/// The slots that were chosen.
 #[derive(Debug, Default)]
 pub struct FirstTraces {
     /// per program that asked for it; None = there is a profile
@@ -36,42 +31,6 @@ impl FirstTraces {
     /// The slot has ended: what it has not traced the next one does.
     pub fn gone(&mut self, slot: u32) {
         self.slots.retain(|_, chosen| *chosen != Some(slot));
-    }
-}
-
-impl Pilot {
-    /// Keep the profile of a traced payload as logs are kept, and note what it counted.
-    pub(crate) fn take_trace(
-        &mut self,
-        program: u64,
-        (ops, failed): (u64, u64),
-        log: &PayloadLog,
-        now_us: u64,
-    ) -> Result<(), PilotError> {
-        let member = Member {
-            kind: "profile",
-            name: "profile",
-            job: log.job,
-            first: log.first,
-            count: log.count,
-            truncated: false,
-        };
-        self.keeper.take_log(&member, &log.stdout, now_us);
-        let traced = !log.stdout.is_empty();
-        if traced {
-            self.first_traces.traced(program);
-        }
-        let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let numbers = [
-            ("ops", count(ops)),
-            ("failed", count(failed)),
-            ("profile_bytes", log.stdout.len() as i64),
-        ];
-        let mode = if traced { "ptrace" } else { "none" };
-        let message = String::from_utf8_lossy(&log.stderr).into_owned();
-        let numbers = BTreeMap::from(numbers.map(|(name, value)| (name.to_owned(), value)));
-        let whose = (Some(program), Some(log.job));
-        self.note_work(("trace", mode, message), whose, numbers, now_us)
     }
 }
 

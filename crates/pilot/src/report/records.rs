@@ -7,8 +7,6 @@ use tidemill_wire::{frame, Done, Ended, Failed, JournalWriter, Noted, Record, Re
 
 use crate::error::PilotError;
 
-/// Above so many bytes of unsafe records, slots get no new work.
-pub const UNSAFE_BYTES_MAX: usize = 64 << 20;
 /// Records that are safe in the own journal are still told to a lead that comes back, up to so many bytes.
 const RESEND_BYTES_MAX: usize = 16 << 20;
 

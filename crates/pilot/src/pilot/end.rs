@@ -1,0 +1,170 @@
+//! How a pilot leaves: makes everything safe, says why, and outlives its lead where others need that.
+
+use tidemill_sys::child;
+use tidemill_sys::fd::{self, Poll};
+use tidemill_sys::time::{monotonic_us, realtime_us};
+use tidemill_wire::{Ended, LeadMessage, Record};
+
+use super::Pilot;
+use crate::error::{PilotError, LOG};
+use crate::lead::link::LinkEvent;
+use crate::life::{Phase, Reason};
+use crate::time::seconds_us;
+
+/// A pilot that stops waits for the lead's acknowledgement until so long after it was told.
+const STOP_ACK_US: u64 = 1_300_000;
+/// One that leaves in peace waits so long.
+const PEACE_ACK_US: u64 = 10_000_000;
+/// A journal that cannot be written at the end is tried again for so long, in peace.
+const SAVE_US: u64 = 20_000_000;
+const PAUSE_US: u64 = 100_000;
+/// What takes long to remove gets so long at the end, when all is safe.
+const STOP_REMOVAL_US: u64 = 300_000;
+const PEACE_REMOVAL_US: u64 = 10_000_000;
+
+impl Pilot {
+    /// Make everything safe and leave; the exit code.
+    pub(super) fn end(mut self) -> Result<i32, PilotError> {
+        self.cx.now_us = monotonic_us();
+        let cx = &mut self.cx;
+        self.keep.abandon(cx)?;
+        let ended_us = realtime_us();
+        let reason = cx.life.returned().unwrap_or("slot");
+        for slot in cx.work.slot_ids() {
+            for piece in cx.work.lose_slot(slot) {
+                cx.give_back(&piece, reason)?;
+            }
+        }
+        self.keep.finish(cx)?;
+        self.permits.note_usage(cx)?;
+        let (reason, message) = cx.life.why();
+        let slot_us = cx.slots.occupancy.slot_us(ended_us);
+        let busy_us = cx.slots.occupancy.busy_us;
+        cx.report.seal()?;
+        let ended = Ended {
+            p: String::new(),
+            s: 0,
+            reason: reason.word().to_owned(),
+            message,
+            busy_us,
+            slot_us,
+            at_us: ended_us,
+        };
+        cx.report.add(Record::Ended(ended), cx.now_us)?;
+        self.make_safe()?;
+        self.cx.slots.end_all();
+        self.cx.slots.lingering.extend(self.supply.leave());
+        self.wait_for_lingering();
+        LOG.info(
+            "pilot.left",
+            &[
+                ("reason", &reason.word()),
+                ("busy_us", &busy_us),
+                ("slot_us", &slot_us),
+                ("acked", &self.cx.report.all_acked()),
+            ],
+        );
+        self.outlive_lead(reason)?;
+        let failed = reason == Reason::Error || !self.cx.report.all_safe();
+        Ok(if failed { 3 } else { 0 })
+    }
+
+    /// Give removals some time; they end with us, and what they have not got to is removed by the next pilot.
+    fn wait_for_lingering(&self) {
+        let limit_us = match self.cx.life.phase() {
+            Phase::Stopping { .. } => STOP_REMOVAL_US,
+            _ => PEACE_REMOVAL_US,
+        };
+        let until_us = monotonic_us() + limit_us;
+        for &pid in &self.cx.slots.lingering {
+            let _ = child::wait_at_most(pid, until_us.saturating_sub(monotonic_us()));
+        }
+    }
+
+    /// Hand everything to the lead; what it does not acknowledge in time goes to the own journal.
+    fn make_safe(&mut self) -> Result<(), PilotError> {
+        let now_us = self.cx.now_us;
+        let (until_us, save_until_us) = match self.cx.life.phase() {
+            Phase::Stopping { since_us, .. } => (since_us + STOP_ACK_US, since_us + STOP_ACK_US),
+            _ => (now_us + PEACE_ACK_US, now_us + SAVE_US),
+        };
+        let until_us = self.cx.life.ends_us().map_or(until_us, |ends_us| {
+            until_us.min(ends_us.saturating_sub(STOP_ACK_US))
+        });
+        while self.cx.lead.has_lead() && !self.cx.report.all_acked() {
+            let now_us = monotonic_us();
+            if now_us >= until_us {
+                break;
+            }
+            self.exchange(now_us, until_us)?;
+        }
+        if self.cx.report.all_acked() {
+            return Ok(());
+        }
+        while !self.cx.report.save(monotonic_us())? && monotonic_us() < save_until_us {
+            fd::poll(&mut [], Some(PAUSE_US)).map_err(|error| PilotError::system("poll")(error.source))?;
+        }
+        Ok(())
+    }
+
+    /// One round of nothing but records and acknowledgements.
+    fn exchange(&mut self, now_us: u64, until_us: u64) -> Result<(), PilotError> {
+        let (lead, report) = (&mut self.cx.lead, &mut self.cx.report);
+        report.carry(lead, now_us);
+        lead.flush(now_us);
+        let Some(poll) = lead.poll() else {
+            return Ok(());
+        };
+        let mut polls = [poll];
+        fd::poll(&mut polls, Some(until_us - now_us))
+            .map_err(|error| PilotError::system("poll")(error.source))?;
+        if !polls[0].readable() {
+            return Ok(());
+        }
+        for event in lead.advance(monotonic_us(), &Vec::new) {
+            match event {
+                LinkEvent::Message(LeadMessage::Ack(ack)) => report.acknowledge(ack.acked, now_us),
+                LinkEvent::Message(LeadMessage::Work(work)) => {
+                    // it crossed our leaving: nobody started it
+                    for grant in work.grants {
+                        LOG.info(
+                            "work.ignored",
+                            &[("grant", &grant.grant), ("first", &grant.first)],
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Rank 0 stays while its lead serves the others, unless it has to go.
+    fn outlive_lead(&mut self, reason: Reason) -> Result<(), PilotError> {
+        let Some(mut lead) = self.lead_process.take() else {
+            return Ok(());
+        };
+        // it waits for all pilots to have left, us included
+        self.cx.lead.reset(monotonic_us(), "we leave");
+        if matches!(
+            reason,
+            Reason::Idle | Reason::Drain | Reason::Stop | Reason::DeadAgent
+        ) {
+            // the others drain too, for as long at most; who is idle waits for those who are not
+            let limit_us = monotonic_us() + seconds_us(self.cx.settings.drain_s) + PEACE_ACK_US;
+            while lead.watch(monotonic_us()) {
+                let now_us = monotonic_us();
+                let over = self.cx.life.deadline_us().is_some_and(|at_us| now_us >= at_us)
+                    || (reason != Reason::Idle && now_us >= limit_us);
+                if over || self.cx.signals.take().is_some() {
+                    break;
+                }
+                let mut polls = [Poll::new(self.cx.signals.fd(), fd::READABLE)];
+                fd::poll(&mut polls, Some(PAUSE_US))
+                    .map_err(|error| PilotError::system("poll")(error.source))?;
+            }
+        }
+        lead.stop();
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! The pilot of one node: one thread, one poll loop over signals, the lead, the stage, images and slots.
+//!
+//! Holds the parts, sleeps until the first of them has something to do, and steps them in order; what slots answer, what
+//! the lead orders, and how it ends are in files of their own. No part knows another one: they meet here.
+
+mod answers;
+mod asking;
+mod end;
+mod orders;
+
+use tidemill_slot::ToSlot;
+use tidemill_sys::fd::{self, Poll};
+use tidemill_sys::time::monotonic_us;
+use tidemill_wire::log::cause;
+
+use crate::context::Context;
+use crate::error::{PilotError, LOG};
+use crate::keep::Keep;
+use crate::lead::process::{LeadProcess, WATCH_US};
+use crate::life::{Change, Outlook, Reason};
+use crate::node::signals::Notice;
+use crate::permits::Permits;
+use crate::setup::Setups;
+use crate::supply::Supply;
+use crate::work::piece::Piece;
+use asking::Asking;
+
+pub struct Pilot {
+    cx: Context,
+    supply: Supply,
+    keep: Keep,
+    permits: Permits,
+    setups: Setups,
+    asking: Asking,
+    lead_process: Option<LeadProcess>,
+}
+
+impl Pilot {
+    pub fn new(
+        cx: Context,
+        supply: Supply,
+        keep: Keep,
+        permits: Permits,
+        lead_process: Option<LeadProcess>,
+    ) -> Self {
+        Pilot {
+            asking: Asking::new(&cx.settings),
+            cx,
+            supply,
+            keep,
+            permits,
+            setups: Setups::default(),
+            lead_process,
+        }
+    }
+
+    /// Run until it is time to leave; the exit code.
+    pub fn run(mut self) -> Result<i32, PilotError> {
+        while !self.cx.life.is_over(!self.cx.work.at_slots(), monotonic_us()) {
+            if let Err(error) = self.turn() {
+                // what ran must not be lost with what broke
+                let cause = cause(&error);
+                LOG.error("pilot.broke", &[("cause", &cause)]);
+                self.cx.life.break_off(cause, monotonic_us());
+                break;
+            }
+        }
+        self.end()
+    }
+
+    fn turn(&mut self) -> Result<(), PilotError> {
+        self.wait()?;
+        self.cx.now_us = monotonic_us();
+        self.cx.slots.reap();
+        if let Some(notice) = self.cx.signals.take() {
+            self.obey(notice)?;
+        }
+        self.supply.step(&mut self.cx)?;
+        self.hear_slots()?;
+        self.hear_lead()?;
+        let admitted = self.setups.look(self.cx.now_us);
+        self.admit(admitted)?;
+        self.live()?;
+        self.keep.step(&mut self.cx)?;
+        self.bind()?;
+        self.permits.charge(&self.cx, self.supply.take_reads());
+        self.permits.step(&mut self.cx)?;
+        self.take_back_lost()?;
+        let idle = self.cx.work.is_waiting();
+        self.cx.report.step(&mut self.cx.lead, idle, self.cx.now_us)?;
+        self.asking.step(&mut self.cx, self.setups.is_pending())
+    }
+
+    /// Sleep until something happens or is due.
+    fn wait(&mut self) -> Result<(), PilotError> {
+        let mut polls = vec![Poll::new(self.cx.signals.fd(), fd::READABLE)];
+        polls.extend(self.cx.lead.poll());
+        polls.extend(self.cx.slots.polls());
+        polls.extend(self.supply.polls());
+        let now_us = monotonic_us();
+        let wait_us = self.due_us(now_us).unwrap_or(now_us).saturating_sub(now_us);
+        fd::poll(&mut polls, Some(wait_us)).map_err(|error| PilotError::system("poll")(error.source))?;
+        Ok(())
+    }
+
+    /// When the first part has something to do.
+    fn due_us(&self, now_us: u64) -> Option<u64> {
+        let parts = [
+            self.cx.life.due_us(&self.outlook()),
+            self.cx.lead.due_us(),
+            self.cx.report.due_us(&self.cx.lead),
+            self.supply.due_us(&self.cx),
+            self.keep.due_us(),
+            self.permits.due_us(),
+            self.setups.due_us(now_us),
+            self.asking.due_us(&self.cx),
+            self.lead_process.as_ref().map(|_| now_us + WATCH_US),
+        ];
+        parts.into_iter().flatten().min()
+    }
+
+    fn obey(&mut self, notice: Notice) -> Result<(), PilotError> {
+        LOG.info("pilot.signalled", &[("notice", &format!("{notice:?}"))]);
+        self.change(match notice {
+            Notice::Yield => Change::Stop(Reason::Yield),
+            Notice::Finish => Change::drain(Reason::Walltime, "walltime is near"),
+        })
+    }
+
+    /// Enter the phase that follows: what has not started goes back, and slots hear what to do with the rest.
+    fn change(&mut self, change: Change) -> Result<(), PilotError> {
+        let message = match change {
+            Change::Drain(..) => ToSlot::Finish,
+            Change::Stop(_) => ToSlot::Stop,
+        };
+        if self.cx.life.enter(change, self.cx.now_us) {
+            self.return_queue()?;
+            self.cx.tell_all(&message);
+        }
+        Ok(())
+    }
+
+    fn return_queue(&mut self) -> Result<(), PilotError> {
+        let reason = self.cx.life.returned().unwrap_or("drain");
+        let waiting = self.setups.drop_waiting().into_iter().map(Piece::from);
+        for piece in self.cx.work.drain_queue().into_iter().chain(waiting) {
+            self.cx.give_back(&piece, reason)?;
+        }
+        Ok(())
+    }
+
+    /// Make the changes of phase that are due.
+    fn live(&mut self) -> Result<(), PilotError> {
+        if let Some(lead) = &mut self.lead_process {
+            lead.watch(self.cx.now_us);
+        }
+        let outlook = self.outlook();
+        if self.cx.life.see(&outlook, self.cx.now_us) {
+            let actions = self.cx.work.forget(true);
+            self.supply.act(&mut self.cx, actions)?;
+        }
+        while let Some(change) = self.cx.life.next(&outlook, self.cx.now_us) {
+            self.change(change)?;
+        }
+        Ok(())
+    }
+
+    fn outlook(&self) -> Outlook {
+        let (lead, settings) = (&self.cx.lead, &self.cx.settings);
+        Outlook {
+            busy: self.cx.work.work_left() || self.keep.is_busy() || self.setups.is_pending(),
+            waiting: self.cx.work.is_waiting(),
+            alone: !lead.has_lead() && !lead.is_files(),
+            agent_is_dead: lead.agent_is_dead(),
+            lead_dies_us: lead.dies_us(settings.dead_after_s),
+            patience_us: lead.patience_us(settings),
+        }
+    }
+
+    /// Bring work to slots.
+    fn bind(&mut self) -> Result<(), PilotError> {
+        let cx = &mut self.cx;
+        if !cx.life.is_working() || cx.report.is_full() || cx.lead.is_behind(cx.now_us) {
+            return Ok(());
+        }
+        cx.work.hold_outputs = self.keep.holds(cx.now_us);
+        cx.work.short = self.asking.is_unanswered(cx.now_us) || !cx.lead.has_lead();
+        let actions = cx.work.decide(cx.now_us);
+        if !actions.is_empty() {
+            self.supply.act(cx, actions)?;
+            let actions = cx.work.forget(false);
+            self.supply.act(cx, actions)?;
+        }
+        Ok(())
+    }
+
+    /// Work of slots that were lost; a node that is not fit for work is left.
+    fn take_back_lost(&mut self) -> Result<(), PilotError> {
+        match self.cx.take_back_lost()? {
+            Some(unfit) => self.change(Change::Drain(Reason::Error, unfit)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! What the pilot reports: records, numbered and kept until they are safe at the lead or in the pilot's own journal.
+//!
+//! Knows the lead as a buffer for records only, and nothing of the parts that have something to report.
+
+mod records;
+
+use std::collections::{BTreeMap, HashSet};
+
+use tidemill_sys::time::realtime_us;
+use tidemill_wire::log::cause;
+use tidemill_wire::{Done, Failed, Noted, Record, Returned, Settings};
+
+use crate::error::{PilotError, LOG};
+use crate::lead::link::OUT_BYTES_MAX;
+use crate::lead::Source;
+use crate::time::seconds_us;
+use crate::work::piece::Piece;
+pub use records::Records;
+
+/// Above so many bytes of unsafe records, slots get no new work.
+const UNSAFE_BYTES_MAX: usize = 64 << 20;
+/// Records that no lead has acknowledged for so long go to the own journal.
+const AWAY_US: u64 = 10_000_000;
+const SAVE_AGAIN_US: u64 = 1_000_000;
+/// Records for the own journal are written at the latest when there are so many bytes of them.
+const JOURNAL_BYTES: usize = 4 << 20;
+/// Different notes of those that are made once each.
+const NOTED_MAX: usize = 100;
+
+/// A record by which people learn how something is done on this node.
+#[derive(Debug, Default)]
+pub struct Note {
+    topic: &'static str,
+    mode: String,
+    message: String,
+    program: Option<u64>,
+    job: Option<u64>,
+    numbers: BTreeMap<String, i64>,
+}
+
+impl Note {
+    pub fn new(topic: &'static str, mode: &str, message: impl Into<String>) -> Self {
+        Note {
+            topic,
+            mode: mode.to_owned(),
+            message: message.into(),
+            ..Note::default()
+        }
+    }
+
+    pub fn of(self, program: Option<u64>, job: Option<u64>) -> Self {
+        Note { program, job, ..self }
+    }
+
+    /// With a number; the largest one where it does not fit.
+    pub fn number(mut self, name: impl Into<String>, value: impl TryInto<i64>) -> Self {
+        self.numbers
+            .insert(name.into(), value.try_into().unwrap_or(i64::MAX));
+        self
+    }
+}
+
+/// The records of a pilot, and when they have to go.
+pub struct Report {
+    records: Records,
+    noted: HashSet<String>,
+    /// Jobs whose events need no record any more.
+    pub canceled: HashSet<u64>,
+    /// Records wait so long for others.
+    flush_us: u64,
+    /// When the oldest record that waits to be sent came.
+    since_us: Option<u64>,
+    /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
+    /// we neither hold nor have recorded by then for lost.
+    catching_up: bool,
+    safe_us: u64,
+    saved_us: u64,
+}
+
+impl Report {
+    /// `files`: there is no lead, so the own journal is all there is.
+    pub fn new(records: Records, settings: &Settings, files: bool, now_us: u64) -> Self {
+        Report {
+            records,
+            noted: HashSet::new(),
+            canceled: HashSet::new(),
+            flush_us: if files {
+                seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
+            } else {
+                settings.record_flush_ms * 1000
+            },
+            since_us: Some(now_us),
+            catching_up: true,
+            safe_us: now_us,
+            saved_us: 0,
+        }
+    }
+
+    pub fn add(&mut self, record: Record, now_us: u64) -> Result<(), PilotError> {
+        self.since_us.get_or_insert(now_us);
+        self.records.add(record)
+    }
+
+    /// Add a Done without outputs, which may be joined with its neighbours.
+    pub fn add_open(&mut self, done: Done, now_us: u64) {
+        self.since_us.get_or_insert(now_us);
+        self.records.add_open(done);
+    }
+
+    pub fn note(&mut self, note: Note, now_us: u64) -> Result<(), PilotError> {
+        LOG.info(
+            "node.noted",
+            &[
+                ("topic", &note.topic),
+                ("mode", &note.mode),
+                ("message", &note.message),
+            ],
+        );
+        let noted = Noted {
+            p: String::new(),
+            s: 0,
+            topic: note.topic.to_owned(),
+            program: note.program,
+            job: note.job,
+            mode: note.mode,
+            message: note.message,
+            numbers: note.numbers,
+            at_us: realtime_us(),
+        };
+        self.add(Record::Noted(noted), now_us)
+    }
+
+    /// Note it unless the same message was noted before.
+    pub fn note_once(&mut self, note: Note, now_us: u64) -> Result<(), PilotError> {
+        if self.noted.len() < NOTED_MAX && self.noted.insert(note.message.clone()) {
+            self.note(note, now_us)?;
+        }
+        Ok(())
+    }
+
+    /// Record that events go back to the lead.
+    pub fn give_back(&mut self, piece: &Piece, reason: &str, now_us: u64) -> Result<(), PilotError> {
+        if self.canceled.contains(&piece.job) {
+            return Ok(());
+        }
+        let returned = Returned {
+            p: String::new(),
+            s: 0,
+            grant: piece.grant,
+            job: piece.job,
+            first: piece.first,
+            count: piece.count,
+            reason: reason.to_owned(),
+        };
+        self.add(Record::Returned(returned), now_us)
+    }
+
+    /// Record a failure that no payload reported.
+    pub fn fail(
+        &mut self,
+        piece: &Piece,
+        slot: u32,
+        (failure, message): (&str, &str),
+        now_us: u64,
+    ) -> Result<(), PilotError> {
+        let failed = Failed {
+            p: String::new(),
+            s: 0,
+            grant: piece.grant,
+            job: piece.job,
+            first: piece.first,
+            count: piece.count,
+            event: None,
+            failure: failure.to_owned(),
+            message: message.to_owned(),
+            exit_status: None,
+            signal: None,
+            stderr_tail: String::new(),
+            slot: slot.into(),
+            at_us: realtime_us(),
+            wall_us: 0,
+            user_us: 0,
+            system_us: 0,
+        };
+        self.add(Record::Failed(failed), now_us)
+    }
+
+    /// Number everything: nothing grows any more.
+    pub fn seal(&mut self) -> Result<(), PilotError> {
+        self.records.seal()
+    }
+
+    /// A new connection to a lead that has what it acknowledges, and nothing else.
+    pub fn connected(&mut self, acked: u64, now_us: u64) {
+        self.catching_up = true;
+        self.safe_us = now_us;
+        self.records.reconnected(acked);
+    }
+
+    pub fn acknowledge(&mut self, acked: u64, now_us: u64) {
+        self.records.acknowledge(acked);
+        self.safe_us = now_us;
+    }
+
+    /// So much is unsafe that nothing may be started.
+    pub fn is_full(&self) -> bool {
+        self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX
+    }
+
+    pub fn is_catching_up(&self) -> bool {
+        self.catching_up
+    }
+
+    pub fn all_safe(&self) -> bool {
+        self.records.all_safe()
+    }
+
+    pub fn all_acked(&self) -> bool {
+        self.records.all_acked()
+    }
+
+    /// When `step` has something to do at the latest.
+    pub fn due_us(&self, lead: &Source) -> Option<u64> {
+        let flush = self.since_us.map(|since_us| since_us + self.flush_us);
+        let unsafe_us = (self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US);
+        let save = (!self.records.all_safe() && !lead.is_files()).then_some(unsafe_us);
+        flush.into_iter().chain(save).min()
+    }
+
+    /// Records to the lead, or to the own journal where there is none or it is silent; `idle`: nothing else is to do.
+    pub fn step(&mut self, lead: &mut Source, idle: bool, now_us: u64) -> Result<(), PilotError> {
+        let due = self
+            .since_us
+            .is_some_and(|since_us| now_us >= since_us + self.flush_us);
+        let due = due || (idle && self.since_us.is_some());
+        if lead.is_files() {
+            let full = self.records.unsafe_bytes() > JOURNAL_BYTES;
+            if (due || full) && now_us >= self.saved_us + SAVE_AGAIN_US {
+                self.saved_us = now_us;
+                if self.save(now_us)? {
+                    self.since_us = None;
+                }
+            }
+            return Ok(());
+        }
+        if due {
+            self.records.seal()?;
+            self.since_us = None;
+        }
+        if (self.since_us.is_none() || self.catching_up) && self.records.has_unsent() {
+            self.carry(lead, now_us);
+        }
+        if self.records.all_safe() {
+            self.safe_us = now_us;
+        } else if now_us >= self.safe_us + AWAY_US && now_us >= self.saved_us + SAVE_AGAIN_US {
+            self.saved_us = now_us;
+            self.save(now_us)?;
+        }
+        self.catching_up &= !lead.has_lead() || self.records.has_unsent();
+        Ok(())
+    }
+
+    /// Give the connection what it takes of the records that it has not carried.
+    pub fn carry(&mut self, lead: &mut Source, now_us: u64) {
+        if let Some(buffer) = lead.records_buffer(now_us) {
+            self.records.write_unsent(buffer, OUT_BYTES_MAX);
+        }
+    }
+
+    /// Write what is not safe to the own journal; a failure is logged, and tried again by a later call.
+    pub fn save(&mut self, now_us: u64) -> Result<bool, PilotError> {
+        self.records.seal()?;
+        match self.records.save() {
+            Ok(()) => {
+                self.safe_us = now_us;
+                let journal = self.records.journal_path().display().to_string();
+                LOG.info("records.saved", &[("journal", &journal)]);
+                Ok(true)
+            }
+            Err(error) => {
+                LOG.warning("records.unsafe", &[("cause", &cause(&error))]);
+                Ok(false)
+            }
+        }
+    }
+}
