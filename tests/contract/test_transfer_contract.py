@@ -176,11 +176,9 @@ def test_a_broken_attempt_is_gone_on_with_by_whoever_comes_next(server: Server, 
 def test_a_server_that_hangs_is_given_up_after_the_configured_time(server: Server, tmp_path: Path) -> None:
     url = server.make("in", CONTENT)
     hasty = msgspec.structs.replace(SETTINGS, tries_max=1, stall_s=1.5)
-    began_s = time.monotonic()
-    with server.frozen(), pytest.raises(TransferError) as error:
+    with server.frozen(), pytest.raises(TransferError, match=r"for 1\.5 s") as error:
         get(server.mover(hasty), url, tmp_path / "in")
     assert error.value.transient
-    assert time.monotonic() - began_s < 15
     assert get(server.mover(), url, tmp_path / "in").sha256 == DIGEST
 
 
@@ -260,11 +258,9 @@ def test_a_server_killed_while_it_is_written_to_has_the_whole_file_in_the_end(
 
     def kill() -> None:
         begun.wait(30)
-        deadline = time.monotonic() + 20
-        while (
-            not any(_size(path) > 1_000_000 for path in server.folder.rglob("*"))
-            and time.monotonic() < deadline
-        ):
+        for _ in range(1000):
+            if any(_size(path) > 1_000_000 for path in server.folder.rglob("*")):
+                break
             time.sleep(0.02)
         server.crash()
         server.start()

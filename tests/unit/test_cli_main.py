@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,21 +22,14 @@ def _no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDEMILL_SERVER", raising=False)
 
 
-def test_help_answers_within_300_ms() -> None:
-    best = min(_timed([sys.executable, "-m", "tidemill.cli.main", "--help"]) for _ in range(3))
-    assert best < 0.3
-
-
-def _timed(argv: list[str]) -> float:
-    started = time.monotonic()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - started
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from tidemill.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+def test_help_imports_little_and_nothing_heavy() -> None:
+    code = (
+        "import sys; before = {*sys.modules}; from tidemill.cli.main import main; main(['--help']); "
+        "print(*sys.modules.keys() - before, file=sys.stderr)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
+    assert len(loaded) < 60  # 46 with Python 3.11, imported in 50 ms
     assert not loaded & {"msgspec", "rich", "litestar", "uvicorn", "tidemill.client.client", "asyncio"}
 
 

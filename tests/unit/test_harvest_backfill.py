@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
+from tests.effort import lines_run
 
 from tidemill.harvest.machine.backfill import BLOCKED_MAX, Ending, Planned, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
@@ -59,9 +59,10 @@ def test_a_job_is_planned_behind_the_ones_that_it_does_not_fit_beside() -> None:
     assert plans["short"] == Planned(1000.0, frozenset({0}))
 
 
-def test_a_big_machine_and_a_long_queue_are_planned_in_bounded_time() -> None:
+def test_a_big_machine_and_a_long_queue_are_planned_with_bounded_work() -> None:
     endings = [Ending(1000.0 + place, frozenset({place})) for place in range(8000)]
     queue = [Waiting(str(number), 4000, 600.0) for number in range(20_000)]
-    began_s = time.process_time()
     assert len(planned(frozenset(), endings, queue, 1000.0)) == BLOCKED_MAX
-    assert time.process_time() - began_s < 5
+    lines = lines_run(lambda: planned(frozenset(), endings, queue[:10_000], 1000.0))
+    assert lines == lines_run(lambda: planned(frozenset(), endings, queue, 1000.0))
+    assert lines < 2_000_000  # 1,021,338 with Python 3.11, run in 50 ms

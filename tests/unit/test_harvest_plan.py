@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
+from tests.effort import lines_run
 
 from tidemill.harvest.plan.policies import POLICIES, Policy, decide
 from tidemill.harvest.plan.situation import (
@@ -235,7 +234,7 @@ def test_every_policy_and_every_binding_has_its_entry() -> None:
     assert set(SENTENCES) == set(Binding)
 
 
-def test_a_large_machine_with_a_long_queue_is_decided_on_in_well_below_100_ms() -> None:
+def test_a_large_machine_with_a_long_queue_is_decided_on_with_bounded_work() -> None:
     crowded = Situation(
         now_s=0.0,
         nodes=20_000,
@@ -247,13 +246,7 @@ def test_a_large_machine_with_a_long_queue_is_decided_on_in_well_below_100_ms() 
         backlog=Backlog(node_s=1e12, nodes_max=10**6, event_s=300.0),
         limits=limits(reservations=100),
     )
-    spent = []
-    for _ in range(5):
-        began = time.process_time()
-        decide(crowded, Policy.YIELD)
-        spent.append(time.process_time() - began)
-
-    assert min(spent) < 0.05, spent
+    assert lines_run(lambda: decide(crowded, Policy.YIELD)) < 600_000  # 325,501 with Python 3.11, run in 5 ms
 
 
 def test_nodes_that_the_scheduler_has_planned_without_a_gap_are_left_alone() -> None:

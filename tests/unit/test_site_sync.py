@@ -113,9 +113,10 @@ def test_a_proxy_that_takes_only_short_requests_gets_short_ones(server: Server) 
 
 
 @contextmanager
-def dripping(answer: bytes, pause_s: float) -> Iterator[int]:
-    """A server that reads a request and answers byte by byte; its port."""
+def dripping(answer: bytes, pause_s: float) -> Iterator[tuple[int, list[int]]]:
+    """A server that reads a request and answers byte by byte; its port, and how many bytes it has sent."""
     plug = socket.create_server(("127.0.0.1", 0))
+    sent = [0]
 
     def serve() -> None:
         with suppress(OSError):
@@ -125,11 +126,12 @@ def dripping(answer: bytes, pause_s: float) -> Iterator[int]:
                     peer.recv(1 << 20)
                     for at in range(len(answer)):
                         peer.sendall(answer[at : at + 1])
+                        sent[0] += 1
                         time.sleep(pause_s)
                     time.sleep(60)
 
     threading.Thread(target=serve, daemon=True).start()
-    yield plug.getsockname()[1]
+    yield plug.getsockname()[1], sent
     plug.close()
 
 
@@ -137,26 +139,23 @@ def dripping(answer: bytes, pause_s: float) -> Iterator[int]:
     "head", [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "], ids=["body", "head"]
 )
 def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_for_ever(head: bytes) -> None:
-    with dripping(head + b"x" * 10_000, 0.02) as port:
+    with dripping(head + b"x" * 10_000, 0.02) as (port, sent):
         transport = HttpTransport(Connection(f"http://127.0.0.1:{port}", timeout_s=5, longest_s=1.5))
-        began_s = time.monotonic()
         with pytest.raises((SiteError, ProtocolError)):
             transport.sync(request(0, 1))
-        assert time.monotonic() - began_s < 20
+        assert sent[0] < 1000, "of 10,000: the rest was not waited for"
         transport.close()
 
 
 def test_an_agent_that_ends_does_not_wait_for_a_silent_server() -> None:
-    with dripping(b"", 0) as port:
+    with dripping(b"", 0) as (port, _):
         sync = Sync(SiteConfig(name="s", server=f"http://127.0.0.1:{port}", sync_timeout_s=60))
         sync.start(request(0, 1))
         time.sleep(0.5)
-        began_s = time.monotonic()
         sync.close()
         sync.wait(30)
-        assert time.monotonic() - began_s < 10
         assert sync.take() is None
-        assert sync.failures == 1
+        assert sync.failures == 1, "it gave up, long before 60 s were over"
 
 
 def test_what_does_not_pass_alone_is_told(server: Server) -> None:
