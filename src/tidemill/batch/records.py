@@ -18,7 +18,7 @@ import msgspec
 
 from tidemill.batch.contract import Answer, Ending, Status, element_name, split_element
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import write_durable
+from tidemill.files import sync_directory, write_durable
 from tidemill.model.state import AllocationState
 
 TAIL_BYTES_MAX = 2000
@@ -82,9 +82,15 @@ class Records:
             return self.was_tried(base)
         return name in {element_name(base, index or 0, submitted.count)} and (index or 0) < submitted.count
 
-    def note_cancel(self, name: str) -> None:
-        """We order its end. Raises SiteError."""
-        write_durable(self.directory / "canceled" / name, b"")
+    def note_cancels(self, names: Iterable[str]) -> None:
+        """We order their ends; the names survive a crash together. Raises SiteError."""
+        folder = self.directory / "canceled"
+        try:
+            for name in names:
+                (folder / name).touch(mode=0o600)
+            sync_directory(folder)  # once: whoever waits for these nodes waits for this
+        except OSError as error:
+            raise SiteError(f"failed to write to `{folder}`: {error.strerror}") from error
 
     def output(self, name: str) -> Path:
         """What it prints."""

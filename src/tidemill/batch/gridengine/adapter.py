@@ -129,13 +129,11 @@ class GridEngineBatchSystem:
         wanted = {name for name in names if self._records.has(name) or self._records.submitted(name)}
         if not wanted:
             return
-        targets: list[str] = []
-        for row in self._rows():
-            name = _element(row)
-            if name in wanted and not row.is_deleted:
-                self._records.note_cancel(name)
-                targets.append(f"{row.id}.{row.tasks[0]}" if row.tasks else row.id)
-        self._delete(targets)
+        rows = [row for row in self._rows() if _element(row) in wanted and not row.is_deleted]
+        if not rows:
+            return
+        self._records.note_cancels(map(_element, rows))
+        self._delete([f"{row.id}.{row.tasks[0]}" if row.tasks else row.id for row in rows])
 
     def shorten(self, ends_s: Mapping[str, float]) -> dict[str, float]:
         """See the contract: Grid Engine cannot."""

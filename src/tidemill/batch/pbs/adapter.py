@@ -110,14 +110,15 @@ class PbsBatchSystem:
     def cancel(self, names: Collection[str]) -> None:
         """See the contract."""
         wanted = [name for name in names if name not in self._final and self._records.has(name)]
-        targets: list[str] = []
-        for name, job in self._jobs(wanted).items():
-            if text_of(job, "job_state") not in ("F", "X", "E"):
-                self._records.note_cancel(name)
-                targets.append(self._id(name))
-        if not targets:
+        living = [
+            name
+            for name, job in self._jobs(wanted).items()
+            if text_of(job, "job_state") not in ("F", "X", "E")
+        ]
+        if not living:
             return
-        reply = self._budget.act(["qdel", *targets])
+        self._records.note_cancels(living)
+        reply = self._budget.act(["qdel", *map(self._id, living)])
         if reply.status not in {0, *command.GONE_STATUSES}:
             self.calls.failures += 1
             raise reply.error(transient=self._budget.refusal(reply) is not Refusal.DENIED)
