@@ -5,10 +5,8 @@ The dispatcher asks before it changes anything, inside the same transaction, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from litestar import Request
 
 from tidemill.errors import JobError
 from tidemill.model.identity import Act, Identity, may, own_name
@@ -31,11 +29,11 @@ def check(identity: Identity, act: Act, *, owner: str | None = None, site: str |
         raise Forbidden(decision.reason, hint="ask the server's operator which role your credential has")
 
 
-def who(request: Request[Any, Any, Any], act: Act) -> Identity:
-    """Who asks, if that one may do such a thing at all. Raises Forbidden, before a body is read."""
-    found = request.scope.get(IDENTITY)
+def who(scope: Mapping[str, Any], act: Act) -> Identity:
+    """Who asks, if that one may do such a thing at all. Raises Forbidden, before a body is read. `scope`: of ASGI."""
+    found = scope.get(IDENTITY)
     if not isinstance(found, Identity):
-        raise TypeError(f"{request.url.path} was reached past the guard")
+        raise TypeError(f"{scope['path']} was reached past the guard")
     check(found, act)
     return found
 

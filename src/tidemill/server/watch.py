@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from litestar import Request, Response, route
+from starlette.responses import Response
 
 from tidemill import clock
 from tidemill.errors import SiteError
@@ -16,6 +16,7 @@ from tidemill.server import rights
 from tidemill.server.health import health
 from tidemill.server.meters import Meters
 from tidemill.server.metrics import ServerMetrics
+from tidemill.server.router import BoundedRequest, Handler
 from tidemill.server.store import Session
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ WORKS = frozenset({"ok", "degraded"})
 T = TypeVar("T")
 
 
-def handlers(api: Api) -> list[Any]:
+def handlers(api: Api) -> list[Handler]:
     """The routes."""
     metrics = ServerMetrics(api.dispatcher, api.dispatcher.meters)
 
@@ -47,25 +48,23 @@ def handlers(api: Api) -> list[Any]:
 
         return await asyncio.get_running_loop().run_in_executor(api.readers, run)
 
-    async def tell() -> Response[bytes]:
+    async def tell(_: BoundedRequest) -> Response:
         found = await read(lambda session: health(session, api.dispatcher))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
-    async def probe() -> Response[bytes]:
+    async def probe(_: BoundedRequest) -> Response:
         found = await read(lambda session: health(session, api.dispatcher))
         status = 200 if found.status in WORKS else 503
         return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
 
-    async def scrape(request: Request[Any, Any, Any]) -> Response[bytes]:
-        rights.who(request, Act.METRICS)
+    async def scrape(request: BoundedRequest) -> Response:
+        rights.who(request.scope, Act.METRICS)
         text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
         return Response(text.encode(), media_type=TYPE)
 
     return [
-        route("/v1/health", http_method=["GET"], name="get_v1_health", status_code=200)(tell),
-        route("/health", http_method=["GET"], name="health")(probe),
-        route("/metrics", http_method=["GET"], name="metrics", status_code=200)(scrape),
-    ]
+        Handler("GET", "/v1/health", tell), Handler("GET", "/health", probe), Handler("GET", "/metrics", scrape),
+    ]  # fmt: skip
 
 
 def measuring(meters: Meters) -> Callable[[Any], Any]:
