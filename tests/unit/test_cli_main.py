@@ -30,7 +30,7 @@ def test_help_imports_little_and_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
     assert len(loaded) < 60  # 46 with Python 3.11, imported in 50 ms
-    assert not loaded & {"msgspec", "rich", "litestar", "uvicorn", "tidemill.client.client", "asyncio"}
+    assert not loaded & {"msgspec", "rich", "starlette", "uvicorn", "tidemill.client.client", "asyncio"}
 
 
 @pytest.mark.parametrize("verb", VERBS)

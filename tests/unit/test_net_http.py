@@ -11,18 +11,18 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tidemill.net.http import Deadline, Exchange, ExchangeError, Origin
+from tidemill.net.http import Exchange, ExchangeError, HttpServer, TimeLimit
 
 Serve = Callable[[socket.socket], None]
 BODY = b"x" * 300_000
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Serve], Origin]]:
+def serve() -> Iterator[Callable[[Serve], HttpServer]]:
     """A server of one connection, by what it does with it."""
     listeners, threads = list[socket.socket](), list[threading.Thread]()
 
-    def begin(act: Serve) -> Origin:
+    def begin(act: Serve) -> HttpServer:
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
 
@@ -32,7 +32,7 @@ def serve() -> Iterator[Callable[[Serve], Origin]]:
 
         threads.append(threading.Thread(target=accept, daemon=True))
         threads[-1].start()
-        return Origin("127.0.0.1", listener.getsockname()[1], timeout_s=10)
+        return HttpServer("127.0.0.1", listener.getsockname()[1], timeout_s=10)
 
     yield begin
     for each in listeners:
@@ -41,7 +41,7 @@ def serve() -> Iterator[Callable[[Serve], Origin]]:
         thread.join(10)
 
 
-def put(origin: Origin) -> tuple[int, int]:
+def put(origin: HttpServer) -> tuple[int, int]:
     """Status of a PUT, and how many pieces of its body were asked for."""
     asked = [0]
 
@@ -65,7 +65,7 @@ def received(peer: socket.socket, length: int) -> bytes:
     return text
 
 
-def test_a_body_waits_until_the_server_wants_it(serve: Callable[[Serve], Origin]) -> None:
+def test_a_body_waits_until_the_server_wants_it(serve: Callable[[Serve], HttpServer]) -> None:
     got: list[bytes] = []
 
     def act(peer: socket.socket) -> None:
@@ -79,7 +79,7 @@ def test_a_body_waits_until_the_server_wants_it(serve: Callable[[Serve], Origin]
     assert b"".join(got) == BODY
 
 
-def test_a_server_that_refuses_gets_no_body(serve: Callable[[Serve], Origin]) -> None:
+def test_a_server_that_refuses_gets_no_body(serve: Callable[[Serve], HttpServer]) -> None:
     rest: list[bytes] = []
 
     def act(peer: socket.socket) -> None:
@@ -90,12 +90,12 @@ def test_a_server_that_refuses_gets_no_body(serve: Callable[[Serve], Origin]) ->
     origin = serve(act)
     assert put(origin) == (507, 0)
     with pytest.raises(ExchangeError):  # nobody takes the second connection
-        origin.ask("GET", "/", headers={}, bound=Deadline(0.3))
+        origin.ask("GET", "/", headers={}, bound=TimeLimit(0.3))
     assert rest == [b""], "on the first one it would be taken for the body"
 
 
 def test_a_server_that_knows_no_expectation_gets_the_body_after_a_while(
-    serve: Callable[[Serve], Origin], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[Serve], HttpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemill.net.http.INVITE_S", 0.1)
 
@@ -106,7 +106,7 @@ def test_a_server_that_knows_no_expectation_gets_the_body_after_a_while(
     assert put(serve(act)) == (204, 3)
 
 
-def test_a_target_goes_out_as_it_was_written(serve: Callable[[Serve], Origin]) -> None:
+def test_a_target_goes_out_as_it_was_written(serve: Callable[[Serve], HttpServer]) -> None:
     got: list[bytes] = []
 
     def act(peer: socket.socket) -> None:
@@ -117,7 +117,7 @@ def test_a_target_goes_out_as_it_was_written(serve: Callable[[Serve], Origin]) -
     assert got[0].startswith(b"GET //a%2fb/../c?sign=%3d[] HTTP/1.1\r\n")
 
 
-def test_the_bound_ends_an_answer_that_never_does(serve: Callable[[Serve], Origin]) -> None:
+def test_the_bound_ends_an_answer_that_never_does(serve: Callable[[Serve], HttpServer]) -> None:
     def act(peer: socket.socket) -> None:
         received(peer, 0)
         peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -126,7 +126,7 @@ def test_the_bound_ends_an_answer_that_never_does(serve: Callable[[Serve], Origi
             time.sleep(0.01)
 
     with (
-        closing(serve(act).ask("GET", "/", headers={}, bound=Deadline(0.3))) as answer,
+        closing(serve(act).ask("GET", "/", headers={}, bound=TimeLimit(0.3))) as answer,
         pytest.raises(ExchangeError, match="no whole answer within"),
     ):
         answer.body(1 << 60)
@@ -135,13 +135,13 @@ def test_the_bound_ends_an_answer_that_never_does(serve: Callable[[Serve], Origi
 def test_a_handshake_that_hangs_is_ended_by_another_thread() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        origin = Origin("127.0.0.1", port, timeout_s=30, tls=ssl.create_default_context())
+        origin = HttpServer("127.0.0.1", port, timeout_s=30, tls=ssl.create_default_context())
         threading.Timer(0.3, origin.break_off).start()
         with pytest.raises(ExchangeError, match="broken off"):
             origin.ask("GET", "/", headers={})
 
 
-def test_a_connection_is_kept_after_an_answer_that_was_read(serve: Callable[[Serve], Origin]) -> None:
+def test_a_connection_is_kept_after_an_answer_that_was_read(serve: Callable[[Serve], HttpServer]) -> None:
     def act(peer: socket.socket) -> None:
         for head in (
             b"Content-Length: 2\r\n\r\nab",
@@ -173,9 +173,9 @@ def test_an_encrypted_connection_that_is_ended_is_never_read_as_a_plain_one() ->
             exchange.release()
 
 
-def test_a_host_or_target_that_cannot_be_is_illegal(serve: Callable[[Serve], Origin]) -> None:
+def test_a_host_or_target_that_cannot_be_is_illegal(serve: Callable[[Serve], HttpServer]) -> None:
     for host, target in (("a..b", "/"), ("127.0.0.1", "/a b"), ("127.0.0.1", "/\xfc")):
-        origin = serve(lambda peer: None) if host == "127.0.0.1" else Origin(host, 1, timeout_s=1)
+        origin = serve(lambda peer: None) if host == "127.0.0.1" else HttpServer(host, 1, timeout_s=1)
         with pytest.raises(ExchangeError) as caught:
             origin.ask("GET", target, headers={})
         assert caught.value.is_illegal

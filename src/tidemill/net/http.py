@@ -63,7 +63,7 @@ class Bound(Protocol):
         """Raise the OSError or TidemillError that the exchange ends with, once its time is up."""
 
 
-class Deadline:
+class TimeLimit:
     """A bound by time alone; several exchanges may share it."""
 
     def __init__(self, seconds: float) -> None:
@@ -155,7 +155,7 @@ class Exchange:
                 return
 
 
-class Answer:
+class HttpAnswer:
     """Status, headers and body of an answer; to be closed by the reader. Raises ExchangeError, or as the bound."""
 
     def __init__(self, response: Any, exchange: Exchange, forget: Callable[[Exchange], None]) -> None:
@@ -214,7 +214,7 @@ class Answer:
             self._response.close()
 
 
-class Origin:
+class HttpServer:
     """A server, with the connections to it that are kept between requests. May be shared by threads.
 
     `connect`: how to reach it, instead of by TCP to `host` and `port`; `tls`: how to speak TLS; `timeout_s`: for each
@@ -252,7 +252,7 @@ class Origin:
         headers: Mapping[str, str],
         body: bytes | Iterator[memoryview] | None = None,
         bound: Bound | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer, of which the headers have come. Raises ExchangeError, or what `bound` does.
 
         A body in pieces goes out without being copied, with the caller's `Content-Length`; with `Expect` it waits until
@@ -263,7 +263,7 @@ class Origin:
             self._under_way.add(exchange)
             try:
                 response = self._response(exchange, method, headers, body)
-                return Answer(response, exchange, self._under_way.discard)
+                return HttpAnswer(response, exchange, self._under_way.discard)
             except BaseException as error:
                 exchange.release()
                 self._under_way.discard(exchange)

@@ -25,7 +25,7 @@ from urllib.parse import quote, urljoin
 from tidemill.config.transfer import Endpoint
 from tidemill.model.failure import FailureClass
 from tidemill.model.number import whole
-from tidemill.net.http import Answer, ExchangeError, Origin
+from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer
 from tidemill.transfer import allowed, credentials
 from tidemill.transfer.checksum import Growing, Summer, canonical, summer
 from tidemill.transfer.contract import (
@@ -58,7 +58,7 @@ class _Reply(NamedTuple):
     """What a server answered, and which place of it: redirections lead from one to another."""
 
     place: Place
-    answer: Answer
+    answer: HttpAnswer
 
 
 class HttpAdapter:
@@ -70,7 +70,7 @@ class HttpAdapter:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = endpoints
-        self._servers: dict[tuple[object, ...], Origin] = {}  #: with connections between two steps
+        self._servers: dict[tuple[object, ...], HttpServer] = {}  #: with connections between two steps
         self._lock = threading.Lock()
 
     def stat(self, place: Place, watch: Watch) -> Stat:
@@ -232,7 +232,7 @@ class HttpAdapter:
 
     def _exchange(
         self, place: Place, method: str, headers: Mapping[str, str], body: FileIO | None, watch: Watch
-    ) -> Answer:
+    ) -> HttpAnswer:
         bearer = _bearer(place)
         if bearer is not None:
             headers = {**headers, "Authorization": f"Bearer {bearer}"}
@@ -243,13 +243,13 @@ class HttpAdapter:
         except ExchangeError as error:
             raise _broken(place, method, error.reason) from error
 
-    def _server(self, place: Place, wait_s: float) -> Origin:
+    def _server(self, place: Place, wait_s: float) -> HttpServer:
         tls = credentials.tls(place) if place.scheme in ("https", "davs") else None
         host, port = place.host.strip("[]"), place.port
         with self._lock:
             found = self._servers.get((host, port, wait_s, tls))
             if found is None:
-                found = Origin(host, port, timeout_s=wait_s, tls=tls)
+                found = HttpServer(host, port, timeout_s=wait_s, tls=tls)
                 self._servers[host, port, wait_s, tls] = found
             return found
 
@@ -311,7 +311,9 @@ class _Follower:
             self._summer.update(piece)
 
 
-def _copy(answer: Answer, file: IO[bytes], span: range, watch: Watch, summers: Collection[Summer]) -> None:
+def _copy(
+    answer: HttpAnswer, file: IO[bytes], span: range, watch: Watch, summers: Collection[Summer]
+) -> None:
     """Write these bytes of a file, or as many as come, and sum them up."""
     at = span.start
     while at < span.stop and (piece := answer.read(min(PIECE_BYTES, span.stop - at))):
@@ -324,7 +326,7 @@ def _copy(answer: Answer, file: IO[bytes], span: range, watch: Watch, summers: C
         watch.tell(at)
 
 
-def _sum_up(answer: Answer, watch: Watch) -> str:
+def _sum_up(answer: HttpAnswer, watch: Watch) -> str:
     """SHA-256 of all that comes, which is kept nowhere."""
     follower = _Follower()
     length, done = _length(answer), 0
@@ -391,24 +393,24 @@ def _with_path(place: Place, path: str) -> Place:
     )
 
 
-def _length(answer: Answer) -> int:
+def _length(answer: HttpAnswer) -> int:
     size_bytes = whole(answer.headers.get("Content-Length", ""))
     if size_bytes is None:
         raise TransferError("the server tells no size of what it sends", transient=False)
     return size_bytes
 
 
-def _validator(answer: Answer) -> str:
+def _validator(answer: HttpAnswer) -> str:
     """A strong entity tag, else the date of the last change."""
     tag = answer.headers.get("ETag", "")
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified", "")
 
 
-def _continues(answer: Answer, have: int) -> bool:
+def _continues(answer: HttpAnswer, have: int) -> bool:
     return answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
-def _digests(answer: Answer) -> dict[str, str]:
+def _digests(answer: HttpAnswer) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in ",".join(answer.headers.getlist("Digest")).split(","):
         name, _, text = each.strip().partition("=")
@@ -444,7 +446,7 @@ def _broken(place: Place, verb: str, error: Exception) -> TransferError:
     )
 
 
-def _refusal(place: Place, answer: Answer, verb: str) -> TransferError:
+def _refusal(place: Place, answer: HttpAnswer, verb: str) -> TransferError:
     status = answer.status
     what = f"failed to {verb} `{place.shown}`: the server said {status} {answer.reason}"
     if status in (401, 403):

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
-from tidemill.net.http import Answer, Deadline, ExchangeError, Origin, unix
+from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit, unix
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
 
@@ -143,14 +143,14 @@ class Connection:
             )
         return answer.status, body
 
-    def _ask(self, method: str, target: str, headers: dict[str, str], content: bytes | None) -> Answer:
-        bound = None if self._longest_s is None else Deadline(self._longest_s)
+    def _ask(self, method: str, target: str, headers: dict[str, str], content: bytes | None) -> HttpAnswer:
+        bound = None if self._longest_s is None else TimeLimit(self._longest_s)
         try:
             return self._current().ask(method, target, headers=headers, body=content, bound=bound)
         except ExchangeError as error:
             raise self._unreachable(f"{method} {target}", error.reason) from error
 
-    def _current(self) -> Origin:
+    def _current(self) -> HttpServer:
         """The server, by TLS as the files are now: certificates are renewed under a running agent."""
         with self._lock:
             marks = self._credentials.marks() if self._is_encrypted else self._marks
@@ -158,7 +158,7 @@ class Connection:
                 self._server, self._marks = self._open(), marks
             return self._server
 
-    def _open(self) -> Origin:
+    def _open(self) -> HttpServer:
         return _origin(self.address, self._credentials, self._timeout_s)
 
     @property
@@ -207,18 +207,18 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
     return JobError(reply.error, hint=reply.hint)
 
 
-def _origin(address: str, credentials: Credentials, timeout_s: float) -> Origin:
+def _origin(address: str, credentials: Credentials, timeout_s: float) -> HttpServer:
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         if not path.startswith("/"):
             raise ConfigError(f"`{address}` is no server address: the path of the socket is not absolute")
-        return Origin("localhost", None, timeout_s=timeout_s, connect=unix(Path(path)))
+        return HttpServer("localhost", None, timeout_s=timeout_s, connect=unix(Path(path)))
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
         if parts.scheme in ("http", "https") and host and parts.path in ("", "/") and not parts.query:
             tls = credentials.context() if parts.scheme == "https" else None
-            return Origin(host, port, timeout_s=timeout_s, tls=tls)
+            return HttpServer(host, port, timeout_s=timeout_s, tls=tls)
     except (ValueError, ExchangeError) as error:
         raise ConfigError(f"`{address}` is no server address: {error}") from error
     raise ConfigError(

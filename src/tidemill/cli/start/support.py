@@ -33,7 +33,7 @@ SECRET_FILE_BYTES_MAX = 64 * 1024
 URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@:]*:(?P<password>[^/@]+)@")  #: RFC 3986 3.2.1
 APPS_MAX = 100
 PACKAGES = (
-    "litestar",
+    "starlette",
     "msgspec",
     "uvicorn",
     "psycopg",

@@ -13,10 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from litestar import Litestar, Request, Response, route
-from litestar.enums import HttpMethod
-from litestar.exceptions import HTTPException
-from litestar.response import Stream
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
 
 from tidemill import clock, log
 from tidemill.errors import UNDECODABLE, SiteError, TidemillError, did_you_mean
@@ -25,6 +23,7 @@ from tidemill.model.job import JobSpec
 from tidemill.server.api import openapi, probes
 from tidemill.server.api.connection import who
 from tidemill.server.api.refusal import reply_of, status_of
+from tidemill.server.api.router import BoundedRequest, Handler, Router
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.core import rights, submission
 from tidemill.server.core.dispatcher import Dispatcher
@@ -35,7 +34,7 @@ from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
 from tidemill.server.watch.health import Watched
-from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
+from tidemill.wire.api import ErrorReply, JobLog, SubmitRequest
 
 WAITERS = 16
 SUBSCRIBERS_MAX = 200
@@ -71,10 +70,10 @@ class Api:
         self.closing = False
         dispatcher.writer.listeners.append(self._wake_from_writer)
 
-    async def run(self, called: Route, request: Request[Any, Any, Any]) -> bytes:
+    async def run(self, called: Route, request: BoundedRequest) -> bytes:
         """The encoded answer of a route."""
         self._loop = asyncio.get_running_loop()
-        identity = who(request, called.act)
+        identity = who(request.scope, called.act)
         body = await request.body()
         query = _query(called.query, request)
         at = dict(request.path_params)
@@ -125,32 +124,37 @@ class Api:
         self.readers.close()
 
 
-def make_app(api: Api, pages_: Sequence[Any] = (), error: Callable[..., Any] | None = None) -> Litestar:
-    """The application. `pages_`: handlers of the pages for people, `error`: what tells errors there."""
+def make_app(
+    api: Api,
+    pages_: Sequence[Handler] = (),
+    error: Callable[[BoundedRequest, Exception], Response] | None = None,
+) -> Router:
+    """The application. `pages_`: the pages for people, `error`: what tells errors there."""
     handlers = [_handler(api, each) for each in ROUTES if each.run is not None]
-    handlers += [_log_handler(api), _changes_handler(api), _openapi_handler(), *probes.handlers(api), *pages_]
-    return Litestar(
+    handlers += [
+        _log_handler(api),
+        _changes_handler(api),
+        _openapi_handler(),
+        *probes.handlers(api),
+        *pages_,
+    ]
+    return Router(
         handlers,
-        openapi_config=None,
-        request_max_body_size=REQUEST_BYTES_MAX,
-        exception_handlers={Exception: error or partial(error_reply, api)},
-        middleware=[probes.measuring(api.dispatcher.meters)],
-        logging_config=None,
-        debug=False,
+        error=error or partial(error_reply, api),
+        around=probes.measuring(api.dispatcher.meters),
     )
 
 
-def _handler(api: Api, called: Route) -> Any:
-    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+def _handler(api: Api, called: Route) -> Handler:
+    async def handle(request: BoundedRequest) -> Response:
         return _json(await api.run(called, request))
 
-    name = f"{called.method.lower()}_{called.path.strip('/').replace('/', '_')}"
-    return route(called.path, http_method=[HttpMethod(called.method)], name=name, status_code=200)(handle)
+    return Handler(called.method, called.path, handle)
 
 
-def _log_handler(api: Api) -> Any:
-    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
-        identity = who(request, Act.LOG)
+def _log_handler(api: Api) -> Handler:
+    async def handle(request: BoundedRequest) -> Response:
+        identity = who(request.scope, Act.LOG)
         query, job = _query(LogQuery, request), int(request.path_params["job"])
         event: int | None = query.event
         rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
@@ -177,21 +181,21 @@ def _log_handler(api: Api) -> Any:
             await api.changed(changed, left_s)
         return _json(_ENCODER.encode(reply))
 
-    return route("/v1/jobs/{job:int}/log", http_method=["GET"], name="log", status_code=200)(handle)
+    return Handler("GET", "/v1/jobs/{job:int}/log", handle)
 
 
-def _changes_handler(api: Api) -> Any:
-    async def handle(request: Request[Any, Any, Any]) -> Stream:
-        identity = who(request, Act.READ)
+def _changes_handler(api: Api) -> Handler:
+    async def handle(request: BoundedRequest) -> StreamingResponse:
+        identity = who(request.scope, Act.READ)
         query = _query(ChangesQuery, request)
         await api.read(lambda session: rights.check_campaign(session, identity, Act.READ, query.campaign))
         if api.subscribers >= SUBSCRIBERS_MAX:
             raise SiteError(f"{SUBSCRIBERS_MAX} clients follow the feed already", hint="try again later")
-        return Stream(
+        return StreamingResponse(
             _feed(api, query, identity), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
 
-    return route("/v1/changes", http_method=["GET"], name="changes", status_code=200)(handle)
+    return Handler("GET", "/v1/changes", handle)
 
 
 async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncIterator[bytes]:
@@ -221,21 +225,21 @@ async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncItera
         api.subscribers -= 1
 
 
-def _openapi_handler() -> Any:
+def _openapi_handler() -> Handler:
     text = _ENCODER.encode(openapi.document())
 
-    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
-        who(request, Act.SCHEMA)
+    async def handle(request: BoundedRequest) -> Response:
+        who(request.scope, Act.SCHEMA)
         return _json(text)
 
-    return route("/schema/openapi.json", http_method=["GET"], name="openapi", status_code=200)(handle)
+    return Handler("GET", "/schema/openapi.json", handle)
 
 
-def _json(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
-    return Response(content, media_type="application/json", status_code=status, headers=headers)
+def _json(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(content, status, headers, "application/json")
 
 
-def _query(kind: type[S], request: Request[Any, Any, Any]) -> S:
+def _query(kind: type[S], request: BoundedRequest) -> S:
     pairs = dict(request.query_params.items())
     try:
         query = msgspec.convert(pairs, kind, strict=False)
@@ -264,7 +268,7 @@ def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
 TOLD_CHARACTERS = 500
 
 
-def error_reply(api: Api, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response:
     """What a client is told: never a traceback."""
     headers = None
     status, reply = status_of(error), reply_of(error)

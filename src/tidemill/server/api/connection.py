@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and who makes a request, as uvicorn and the web framework tell."""
+"""Who is at the other end of a connection, and who makes a request, as uvicorn and ASGI have it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Any
 
-from litestar import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import log
@@ -19,11 +19,14 @@ from tidemill.server.identity.access import IDENTITY, PEER
 _LOG = log.Log("server")
 
 
-def who(request: Request[Any, Any, Any], act: Act) -> Identity:
-    """The one who asks, if that one may do such a thing at all. Raises ForbiddenError, before a body is read."""
-    found = request.scope.get(IDENTITY)
+def who(scope: Mapping[str, Any], act: Act) -> Identity:
+    """The one who asks, if that one may do such a thing at all. Raises ForbiddenError, before a body is read.
+
+    `scope`: of ASGI.
+    """
+    found = scope.get(IDENTITY)
     if not isinstance(found, Identity):
-        raise TypeError(f"{request.url.path} was reached past the guard")
+        raise TypeError(f"{scope['path']} was reached past the guard")
     rights.check(found, act)
     return found
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from litestar import Request, Response, route
+from starlette.responses import Response
 
 from tidemill import clock
 from tidemill.errors import SiteError
 from tidemill.model.identity import Act
 from tidemill.server.api.connection import who
+from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.core.meters import Meters
 from tidemill.server.database.store import Session
 from tidemill.server.watch.health import health
@@ -20,6 +21,7 @@ from tidemill.server.watch.metrics import ServerMetrics
 
 if TYPE_CHECKING:
     from tidemill.server.api.app import Api
+
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STREAMED = (
@@ -31,7 +33,7 @@ WORKS = frozenset({"ok", "degraded"})
 T = TypeVar("T")
 
 
-def handlers(api: Api) -> list[Any]:
+def handlers(api: Api) -> list[Handler]:
     """The routes."""
     metrics = ServerMetrics(api.watched)
 
@@ -47,25 +49,23 @@ def handlers(api: Api) -> list[Any]:
 
         return await asyncio.get_running_loop().run_in_executor(api.readers.threads, run)
 
-    async def tell() -> Response[bytes]:
+    async def tell(_: BoundedRequest) -> Response:
         found = await read(lambda session: health(session, api.watched))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
-    async def probe() -> Response[bytes]:
+    async def probe(_: BoundedRequest) -> Response:
         found = await read(lambda session: health(session, api.watched))
         status = 200 if found.status in WORKS else 503
         return Response(msgspec.json.encode(found), media_type="application/json", status_code=status)
 
-    async def scrape(request: Request[Any, Any, Any]) -> Response[bytes]:
-        who(request, Act.METRICS)
+    async def scrape(request: BoundedRequest) -> Response:
+        who(request.scope, Act.METRICS)
         text = await read(lambda session: metrics.text(session, feed_readers=api.subscribers))
         return Response(text.encode(), media_type=TYPE)
 
     return [
-        route("/v1/health", http_method=["GET"], name="get_v1_health", status_code=200)(tell),
-        route("/health", http_method=["GET"], name="health")(probe),
-        route("/metrics", http_method=["GET"], name="metrics", status_code=200)(scrape),
-    ]
+        Handler("GET", "/v1/health", tell), Handler("GET", "/health", probe), Handler("GET", "/metrics", scrape),
+    ]  # fmt: skip
 
 
 def measuring(meters: Meters) -> Callable[[Any], Any]:

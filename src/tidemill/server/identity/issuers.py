@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tidemill import clock, log
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
-from tidemill.net.http import Deadline, ExchangeError, Origin
+from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 
 ANSWER_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 100
@@ -92,7 +92,7 @@ class IssuerKeys:
         if now_s - self._asked_s < ASK_AGAIN_S:
             return
         self._asked_s = now_s
-        bound = Deadline(self._ask_s)
+        bound = TimeLimit(self._ask_s)
         try:
             if self._issuer.jwks_file is not None:
                 self._keys = parse(self._issuer.jwks_file.read_bytes())
@@ -106,7 +106,7 @@ class IssuerKeys:
                 "issuer.away", issuer=self._issuer.name, error=str(error), keys_in_use=len(self._keys)
             )
 
-    def _where(self, bound: Deadline) -> str:
+    def _where(self, bound: TimeLimit) -> str:
         if self._issuer.jwks_url:
             return self._issuer.jwks_url
         page = _get(self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", bound)
@@ -144,13 +144,13 @@ def _check_url(url: str) -> None:
         raise ConfigError(f"keys cannot be asked from `{url}`", hint="only https can be believed")
 
 
-def _get(url: str, bound: Deadline) -> bytes:
+def _get(url: str, bound: TimeLimit) -> bytes:
     """The page there. Redirections are not followed: who redirects decides whose keys we believe. Raises SiteError."""
     parts = urlsplit(url)
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        server = Origin(parts.hostname or "", parts.port, timeout_s=ASK_TIMEOUT_S, tls=tls)
+        server = HttpServer(parts.hostname or "", parts.port, timeout_s=ASK_TIMEOUT_S, tls=tls)
         with closing(server.ask("GET", path, headers={}, bound=bound)) as answer:
             text = answer.body(ANSWER_BYTES_MAX + 1)
     except ExchangeError as error:

@@ -26,7 +26,7 @@ from tidemill import clock
 from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError
-from tidemill.net.http import Deadline, ExchangeError, Origin
+from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
@@ -175,9 +175,9 @@ def post(
     try:
         port = parts.port or (443 if tls else 80)
         reach = partial(socket_to, host, port, private=place.private)
-        server = Origin(host, port, timeout_s=TIMEOUT_S, tls=tls, connect=reach)
+        server = HttpServer(host, port, timeout_s=TIMEOUT_S, tls=tls, connect=reach)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        answer = server.ask("POST", path, headers=headers, body=body, bound=Deadline(post_s))
+        answer = server.ask("POST", path, headers=headers, body=body, bound=TimeLimit(post_s))
         with closing(answer):
             answer.body(REPLY_BYTES_MAX)
             return answer.status, answer.headers.get("location")

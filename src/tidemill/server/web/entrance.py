@@ -69,7 +69,7 @@ class Entrance:
             _LOG.warning("request.forged", path=scope["path"], origin=headers.get(b"origin", ""))
             await refuse(send, FORGED, is_call=scope["path"].startswith("/v1/"))
             return
-        if scope["path"].strip("/").partition("/")[0] not in PAGES:  # `//v1/jobs` is `/v1/jobs` to Litestar
+        if scope["path"].strip("/").partition("/")[0] not in PAGES:  # `//v1/jobs` is `/v1/jobs` to the router
             await self._guard(scope, receive, send)
             return
         cookies: list[str] = []

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote
 
 import msgspec
-from litestar import Request, Response, route
-from litestar.enums import HttpMethod
-from litestar.response import Stream
+from starlette.responses import Response, StreamingResponse
 
 from tidemill import clock, log
 from tidemill.errors import SiteError
@@ -19,6 +17,7 @@ from tidemill.model.identity import Act, Identity, may, own_name
 from tidemill.model.job import JobSpec
 from tidemill.model.quantities import span_text
 from tidemill.server.api.app import Api, error_reply
+from tidemill.server.api.router import BoundedRequest, Handler
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
 from tidemill.server.read import web_pages
@@ -35,7 +34,6 @@ FIELDS_MAX = 500
 ADDRESS_MARKS = "%:/?#[]@!$&'()*+,;="
 REFUSAL_PAUSE_S = 0.5  #: before a wrong credential is answered
 _LOG = log.Log("web")
-Asked = Request[Any, Any, Any]
 
 
 class Page(NamedTuple):
@@ -88,8 +86,8 @@ class Website:
         self.pages, self.hub = Pages(), Hub(api)
         self.specs: dict[int, JobSpec] = {}
 
-    def handlers(self) -> list[Any]:
-        """All routes of the pages."""
+    def handlers(self) -> list[Handler]:
+        """All of the pages and forms."""
         return [
             *(self._page(each) for each in PAGES),
             *(self._deed(each) for each in DEEDS),
@@ -97,13 +95,13 @@ class Website:
         ]  # fmt: skip
 
     def before(self, app: Any, guard: Any) -> Entrance:
-        """The application with its pages, as the server serves it. `app`: Litestar's, with our handlers."""
+        """The application with its pages, as the server serves it. `app`: with what `handlers` returns."""
         return Entrance(app, guard, authenticator=self.authenticator, sessions=self.sessions)
 
     # ---- pages and forms -------------------------------------------------------------------------------------
 
-    def _page(self, page: Page) -> Any:
-        async def handle(request: Asked) -> Response[str]:
+    def _page(self, page: Page) -> Handler:
+        async def handle(request: BoundedRequest) -> Response:
             visit = _visit(request)
             ask = self._ask(request, visit)
             shown = await self.api.read(lambda session: page.show(ask(session), self.pages))
@@ -111,8 +109,8 @@ class Website:
 
         return _route(page.path, "GET", handle)
 
-    def _deed(self, deed: FormAction) -> Any:
-        async def handle(request: Asked) -> Response[str]:
+    def _deed(self, deed: FormAction) -> Handler:
+        async def handle(request: BoundedRequest) -> Response:
             visit = _visit(request)
             form = await _form(request)
             if visit.session is None or not self.sessions.is_form_token(
@@ -130,14 +128,14 @@ class Website:
 
         return _route(deed.path, "POST", handle)
 
-    def _ask(self, request: Asked, visit: Visit) -> Callable[[Any], PageRequest]:
+    def _ask(self, request: BoundedRequest, visit: Visit) -> Callable[[Any], PageRequest]:
         session = visit.session
         if session is None:
             raise Strange
         at = dict(request.path_params)
         if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
             raise RequestError("a number in the address is too large")
-        query = AddressQuery(request.url.path, dict(request.query_params.items()))
+        query = AddressQuery(request.url.path or "/", dict(request.query_params.items()))
         return lambda store: PageRequest(
             store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
             self.sessions.form_token(session),
@@ -145,15 +143,15 @@ class Website:
 
     # ---- coming and going ------------------------------------------------------------------------------------
 
-    def _login(self) -> list[Any]:
-        async def show(request: Asked) -> Response[str]:
-            visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+    def _login(self) -> list[Handler]:
+        async def show(request: BoundedRequest) -> Response:
+            visit: Visit = request.scope[VISIT]
             goal = own_path(request.query_params.get("next"))
             if visit.session is not None:
                 return _redirect(goal)
             return self._ask_who(goal, visit.why or insecure(request))
 
-        async def enter(request: Asked) -> Response[str]:
+        async def enter(request: BoundedRequest) -> Response:
             form = await _form(request)
             goal = own_path(form.get("next", ["/"])[0])
             token = form.get("token", [""])[0].strip()
@@ -169,8 +167,8 @@ class Website:
             cookie = set_cookie(request.scope, self.sessions.write(session), session.ends_us - clock.now_us())
             return _redirect(goal, cookie)
 
-        async def leave(request: Asked) -> Response[str]:
-            visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+        async def leave(request: BoundedRequest) -> Response:
+            visit: Visit = request.scope[VISIT]
             form = await _form(request)
             if visit.session is not None and self.sessions.is_form_token(
                 visit.session, form.get("form", [""])[0]
@@ -182,7 +180,7 @@ class Website:
             _route("/login", "GET", show), _route("/login", "POST", enter), _route("/logout", "POST", leave)
         ]  # fmt: skip
 
-    async def _judge(self, request: Asked, token: str) -> Identity:
+    async def _judge(self, request: BoundedRequest, token: str) -> Identity:
         if insecure(request):
             raise StrangerError(insecure(request))
         if not token or not token.isascii() or len(token) > FORM_BYTES_MAX:
@@ -191,7 +189,7 @@ class Website:
         scope["headers"] = [(b"authorization", b"Bearer " + token.encode())]
         return await self.authenticator.identify(scope)
 
-    def _ask_who(self, goal: str, why: str, status: int = 200) -> Response[str]:
+    def _ask_who(self, goal: str, why: str, status: int = 200) -> Response:
         return _html(self._login_page(goal, why), status=status)
 
     def _login_page(self, goal: str, why: str) -> str:
@@ -199,8 +197,8 @@ class Website:
 
     # ---- live, files, errors ---------------------------------------------------------------------------------
 
-    def _live(self) -> Any:
-        async def handle(request: Asked) -> Stream:
+    def _live(self) -> Handler:
+        async def handle(request: BoundedRequest) -> StreamingResponse:
             visit = _visit(request)
             if visit.session is None:
                 raise Strange
@@ -213,7 +211,7 @@ class Website:
             after = int(last) if last.isdecimal() and last.isascii() and len(last) < 19 else 0
             news = self.hub.watch(after, identity, partial(self._sees, identity))
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return Stream(news, media_type="text/event-stream", headers=headers)
+            return StreamingResponse(news, media_type="text/event-stream", headers=headers)
 
         return _route("/live", "GET", handle)
 
@@ -225,8 +223,8 @@ class Website:
             return names
         return names & await self.api.read(lambda session: web_pages.owned(session, owner))
 
-    def _static(self) -> Any:
-        async def handle(request: Asked) -> Response[bytes]:
+    def _static(self) -> Handler:
+        async def handle(request: BoundedRequest) -> Response:
             found = self.pages.static.get(str(request.path_params["name"]))
             if found is None:
                 return Response(b"there is no such file\n", media_type="text/plain", status_code=404)
@@ -235,21 +233,22 @@ class Website:
 
         return _route("/static/{name:str}", "GET", handle)
 
-    def error(self, request: Asked, error: Exception) -> Response[Any]:
+    def error(self, request: BoundedRequest, error: Exception) -> Response:
         """An error as a page for people, as JSON for all else."""
-        visit: Visit | None = request.scope.get(VISIT)  # type: ignore[assignment]
+        visit: Visit | None = request.scope.get(VISIT)
         if visit is None:
             return error_reply(self.api, request, error)
         if isinstance(error, Strange):
             return self._show_in(request, visit)
         answer = error_reply(self.api, request, error)
-        told = msgspec.json.decode(answer.content, type=ErrorReply)
-        status = answer.status_code or 500
+        told = msgspec.json.decode(answer.body, type=ErrorReply)
+        status = answer.status_code
         identity = visit.session.identity if visit.session is not None else None
         shown = self.pages.bare("error.html", status=status, told=told, identity=identity)
-        return _html(shown, status=status, headers=answer.headers)
+        kept = {name: value for name, value in answer.headers.items() if not name.startswith("content-")}
+        return _html(shown, status=status, headers=kept)
 
-    def _show_in(self, request: Asked, visit: Visit) -> Response[str]:
+    def _show_in(self, request: BoundedRequest, visit: Visit) -> Response:
         """Ask a stranger who he is."""
         path = request.url.path
         if request.method != "GET" or path == "/live":
@@ -261,21 +260,21 @@ class Website:
         return _redirect(with_values("/login", next=own_path(goal)))
 
 
-def insecure(request: Asked) -> str:
+def insecure(request: BoundedRequest) -> str:
     """Why a browser would not keep our cookie, empty = it would."""
     if request.scope["scheme"] == "https" or is_local(request.headers.get("host", "")):
         return ""
     return "without TLS, pages are shown as `localhost` only: make a tunnel, `ssh -L`, or give the server a certificate"
 
 
-def _visit(request: Asked) -> Visit:
-    visit: Visit = request.scope[VISIT]  # type: ignore[literal-required]
+def _visit(request: BoundedRequest) -> Visit:
+    visit: Visit = request.scope[VISIT]
     if visit.session is None:
         raise Strange
     return visit
 
 
-async def _form(request: Asked) -> jobs.Form:
+async def _form(request: BoundedRequest) -> jobs.Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
         raise RequestError("a form is wanted here")
@@ -287,25 +286,18 @@ async def _form(request: Asked) -> jobs.Form:
     return {key: [each.replace("\0", "") for each in values] for key, values in fields.items()}
 
 
-def _route(path: str, method: str, handle: Any) -> Any:
-    name = f"page_{method.lower()}_{path.strip('/').replace('/', '_')}"
-    return route(
-        path,
-        http_method=[HttpMethod(method)],
-        name=name,
-        status_code=200,
-        request_max_body_size=FORM_BYTES_MAX,
-    )(handle)
+def _route(path: str, method: str, handle: Callable[[BoundedRequest], Awaitable[Response]]) -> Handler:
+    return Handler(method, path, handle, FORM_BYTES_MAX)
 
 
-def _html(text: str, *, status: int = 200, headers: Any = None) -> Response[str]:
+def _html(text: str, *, status: int = 200, headers: Any = None) -> Response:
     return Response(
         text, media_type="text/html", status_code=status,
         headers={**(headers or {}), "Cache-Control": "no-store"},
     )  # fmt: skip
 
 
-def _redirect(where: str, cookie: str | None = None) -> Response[str]:
+def _redirect(where: str, cookie: str | None = None) -> Response:
     # What is no character of an address (RFC 3986 2) could not stand in a header
     headers = {"Location": quote(where, safe=ADDRESS_MARKS), "Cache-Control": "no-store"}
     if cookie is not None:
