@@ -37,7 +37,7 @@ from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Output
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.read.browse import CAMPAIGN_SORTS
+from tidemill.server.read.web_pages import CAMPAIGN_SORTS
 from tidemill.server.run import DATABASE
 from tidemill.wire.api import (
     ActionRequest,

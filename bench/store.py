@@ -30,7 +30,7 @@ from tidemill.errors import SiteError
 from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session, Store
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.server.run import DATABASE
 from tidemill.wire.api import (
@@ -125,21 +125,23 @@ def cycle(dispatcher: Dispatcher, jobs: int) -> tuple[float, int]:
 
 
 PAGES: dict[str, Callable[[Session, int], Any]] = {
-    "newest": lambda session, _: pages.jobs(session, Filter(), before=None, limit=100),
-    "deep": lambda session, jobs: pages.jobs(session, Filter(), before=jobs // 2, limit=100),
-    "state": lambda session, _: pages.jobs(session, Filter(state="COMPLETED"), before=None, limit=100),
-    "state_none": lambda session, _: pages.jobs(session, Filter(state="FAILED"), before=None, limit=100),
-    "app": lambda session, _: pages.jobs(session, Filter(app="app1"), before=None, limit=100),
-    "app_deep": lambda session, jobs: pages.jobs(session, Filter(app="app1"), before=jobs // 2, limit=100),
-    "site": lambda session, _: pages.jobs(session, Filter(site="s"), before=None, limit=100),
-    "campaign_deep": lambda session, jobs: pages.jobs(
+    "newest": lambda session, _: api_pages.jobs(session, Filter(), before=None, limit=100),
+    "deep": lambda session, jobs: api_pages.jobs(session, Filter(), before=jobs // 2, limit=100),
+    "state": lambda session, _: api_pages.jobs(session, Filter(state="COMPLETED"), before=None, limit=100),
+    "state_none": lambda session, _: api_pages.jobs(session, Filter(state="FAILED"), before=None, limit=100),
+    "app": lambda session, _: api_pages.jobs(session, Filter(app="app1"), before=None, limit=100),
+    "app_deep": lambda session, jobs: api_pages.jobs(
+        session, Filter(app="app1"), before=jobs // 2, limit=100
+    ),
+    "site": lambda session, _: api_pages.jobs(session, Filter(site="s"), before=None, limit=100),
+    "campaign_deep": lambda session, jobs: api_pages.jobs(
         session, Filter(campaign="c3"), before=jobs // 2, limit=1000
     ),
-    "all_filters": lambda session, jobs: pages.jobs(
+    "all_filters": lambda session, jobs: api_pages.jobs(
         session, Filter(campaign="c3", state="COMPLETED", site="s", app="app2"), before=jobs // 2, limit=1000
     ),
-    "counts": lambda session, _: pages.counts(session),
-    "campaigns": lambda session, _: pages.campaigns(session),
+    "counts": lambda session, _: api_pages.counts(session),
+    "campaigns": lambda session, _: api_pages.campaigns(session),
 }
 
 

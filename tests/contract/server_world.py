@@ -11,7 +11,7 @@ from tidemill.model.job import JobSpec
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     AppOffer,
     Capacity,
@@ -53,7 +53,7 @@ class World:
         return list(range(reply.first_job, reply.first_job + reply.count))
 
     def job(self, number: int) -> JobDetail:
-        return pages.job(self.reader, number, cache={}, silent=set())
+        return api_pages.job(self.reader, number, cache={}, silent=set())
 
     def state(self, number: int) -> str:
         return self.job(number).row.state

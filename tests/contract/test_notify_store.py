@@ -18,9 +18,9 @@ from tidemill.server.database.unit_of_work import FeedRetention
 from tidemill.server.errors import AwayError, LaterError, RefusedError, RequestError
 from tidemill.server.notices import tables
 from tidemill.server.notices.addressees import Addressees
-from tidemill.server.notices.channel import Parcel
-from tidemill.server.notify.service import Gatherer, Post
-from tidemill.server.read import pages
+from tidemill.server.notices.sender import Parcel
+from tidemill.server.notify.notifier import Gatherer, Post
+from tidemill.server.read import api_pages
 from tidemill.wire.api import DrainRequest
 from tidemill.wire.notification import CampaignNews, Digest, FailuresNews, JobsNews, News, SiteNews
 
@@ -238,7 +238,7 @@ def test_the_feed_keeps_what_nobody_was_told_of_yet(world: World, gatherer: Gath
     (news,) = told(world)
     assert isinstance(news, JobsNews)
     assert news.ended == {"COMPLETED": 2}
-    left, _ = pages.changes(world.reader, 0, None)
+    left, _ = api_pages.changes(world.reader, 0, None)
     assert left
     assert left[0].number > notified
 

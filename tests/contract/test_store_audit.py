@@ -17,7 +17,7 @@ from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampa
 from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import AuditNote
 from tidemill.server.errors import ForbiddenError
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import ActionRequest, AllocationReport, RanRange, RanReport, SubmitRequest
 
@@ -121,7 +121,7 @@ def test_what_is_made_while_somebody_cancels_it_is_not_his(world: World) -> None
         ended.set()
         for each in threads:
             each.join()
-    assert pages.jobs(world.reader, Filter(state="CANCELED"), before=None, limit=None).jobs == []
+    assert api_pages.jobs(world.reader, Filter(state="CANCELED"), before=None, limit=None).jobs == []
 
 
 def test_no_hint_names_a_campaign_of_another(world: World) -> None:
@@ -148,7 +148,7 @@ def test_no_hint_names_a_campaign_of_another(world: World) -> None:
 def test_a_text_that_a_database_cannot_hold_is_an_error_of_who_asks(world: World) -> None:
     job = submitted(world, "ada")
     for ask in (
-        lambda: pages.campaign(world.reader, "of\0ada"),
+        lambda: api_pages.campaign(world.reader, "of\0ada"),
         lambda: world.dispatcher.handle_cancel(ActionRequest(campaign="of\0ada"), submitter("ada")),
     ):
         with pytest.raises(JobError):
@@ -192,9 +192,9 @@ def test_a_submitter_reaches_his_own_jobs_only(world: World) -> None:
         submitted(world, "ada", after=[hers])
     assert world.dispatcher.handle_cancel(ActionRequest(campaign="of-ada"), ada).changed == 1
     assert world.state(hers) == "WAITING"
-    own = pages.jobs(world.reader, Filter(owner="ada"), before=None, limit=None)
+    own = api_pages.jobs(world.reader, Filter(owner="ada"), before=None, limit=None)
     assert [row.id for row in own.jobs] == [mine]
-    assert [row.name for row in pages.campaigns(world.reader, owner="bob")] == ["of-bob"]
+    assert [row.name for row in api_pages.campaigns(world.reader, owner="bob")] == ["of-bob"]
     notes = [
         msgspec.json.decode(bytes(row[2]), type=AuditNote)
         for row in world.reader.rows("audit_pending", limit=9)

@@ -10,9 +10,9 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.api.routes import ROUTES, Call, OfCampaignQuery
-from tidemill.server.core import views
+from tidemill.server.core import site_views
 from tidemill.server.errors import RequestError
-from tidemill.server.read import browse, listing, pages
+from tidemill.server.read import api_pages, listing, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.wire.api import (
     TIDE_POINTS_MAX,
@@ -45,14 +45,14 @@ def many(world: World) -> World:
 
 
 def everything(world: World) -> list[JobRow]:
-    return pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
+    return api_pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
 
 
 def paged(world: World, filters: Filter, sort: Sort) -> list[JobRow]:
     rows: list[JobRow] = []
     after = None
     while True:
-        page = browse.jobs(world.reader, filters, sort, after=after, size=7)
+        page = web_pages.jobs(world.reader, filters, sort, after=after, size=7)
         rows += page.rows
         after = page.found.after
         if after is None:
@@ -92,7 +92,9 @@ def test_every_filter_in_every_order_shows_each_job_once(many: World, sort: Sort
 
 def test_a_filter_says_how_many_jobs_it_has(many: World) -> None:
     rows = everything(many)
-    page = browse.jobs(many.reader, Filter(state="WAITING", campaign="c1"), Sort.NEWEST, after=None, size=5)
+    page = web_pages.jobs(
+        many.reader, Filter(state="WAITING", campaign="c1"), Sort.NEWEST, after=None, size=5
+    )
     assert page.found.total == sum(row.state == "WAITING" and row.campaign == "c1" for row in rows)
     assert len(page.rows) == 5
 
@@ -100,7 +102,7 @@ def test_a_filter_says_how_many_jobs_it_has(many: World) -> None:
 def test_places_and_states_that_are_none_are_refused(many: World) -> None:
     for after in ("x", "1.2.3", "-1", "9" * 30, ""):
         with pytest.raises(RequestError, match="no place"):
-            browse.jobs(many.reader, Filter(), Sort.ENDED, after=after, size=5)
+            web_pages.jobs(many.reader, Filter(), Sort.ENDED, after=after, size=5)
     with pytest.raises(RequestError, match="no state"):
         listing.find(many.reader, Filter(state="DONE"), Sort.NEWEST, after=None, size=5)
 
@@ -109,7 +111,7 @@ def test_campaigns_are_searched_and_sorted(many: World) -> None:
     many.submit(*[SIM] * 9, campaign="Big_one", owner="ada")
 
     def names(**query: object) -> list[str]:
-        found, _ = browse.campaigns(many.reader, browse.CampaignQuery(**query))  # type: ignore[arg-type]
+        found, _ = web_pages.campaigns(many.reader, web_pages.CampaignQuery(**query))  # type: ignore[arg-type]
         return [row.name for row in found]
 
     assert names(sort="name") == ["Big_one", "c0", "c1", "c2"]
@@ -119,20 +121,20 @@ def test_campaigns_are_searched_and_sorted(many: World) -> None:
     assert names(owner="bob") == ["c0"]
     assert names(sort="jobs", size=2) == ["c2", "c1"]
     assert names(sort="jobs", size=2, offset=2) == ["c0", "Big_one"]
-    row = browse.campaigns(many.reader, browse.CampaignQuery(text="c1"))[0][0]
-    assert row == pages.campaign(many.reader, "c1")
+    row = web_pages.campaigns(many.reader, web_pages.CampaignQuery(text="c1"))[0][0]
+    assert row == api_pages.campaign(many.reader, "c1")
     assert sum(row.states.values()) == 20
 
 
 def test_an_owners_sums_and_failures_are_his_own(many: World) -> None:
-    ada, bob, all_ = (browse.counts(many.reader, who) for who in ("ada", "bob", None))
+    ada, bob, all_ = (web_pages.counts(many.reader, who) for who in ("ada", "bob", None))
     assert (ada.jobs, bob.jobs, all_.jobs) == (40, 20, 60)
     assert ada.events_failed + bob.events_failed == all_.events_failed > 0
     assert {state: ada.states[state] + bob.states[state] for state in all_.states} == all_.states
-    of_ada = browse.failures(many.reader, campaign=None, owner="ada", before=None).failures
-    every = browse.failures(many.reader, campaign=None, owner=None, before=None).failures
+    of_ada = web_pages.failures(many.reader, campaign=None, owner="ada", before=None).failures
+    every = web_pages.failures(many.reader, campaign=None, owner=None, before=None).failures
     assert [each for each in every if each in of_ada] == of_ada
-    assert {browse.owners(many.reader, [each.job])[each.job] for each in of_ada} == {"ada"}
+    assert {web_pages.owners(many.reader, [each.job])[each.job] for each in of_ada} == {"ada"}
 
 
 def test_an_owner_gets_as_many_failures_as_were_asked_for(many: World) -> None:
@@ -161,13 +163,13 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
     )
     site.sync(view=SiteView(tide=[point], bad_nodes=[node], bad_nodes_total=1, mode="run"))
     site.sync()  # says nothing new
-    found = browse.running(world.reader)["s"]
+    found = web_pages.running(world.reader)["s"]
     assert (found.view.bad_nodes, found.view.mode) == ([node], "run")
     later = TidePoint(minute=now, regular=4.0, ours=4.0, idle=0.0, away=0.0)
     fixed = TidePoint(minute=now - 1, regular=6.0, ours=2.0, idle=0.0, away=0.0)
     site.sync(view=SiteView(tide=[fixed, later]))
-    assert browse.running(world.reader)["s"].view == SiteView()
-    (tide,) = views.tides(world.reader, [1], now_us=(now + 1) * 60_000_000, minutes=60).values()
+    assert web_pages.running(world.reader)["s"].view == SiteView()
+    (tide,) = site_views.tides(world.reader, [1], now_us=(now + 1) * 60_000_000, minutes=60).values()
     assert (tide.start + len(tide.points) * tide.step, tide.step) == (now + 2, 1)
     assert tide.points[-3:-1] == [(6.0, 2.0, 0.0, 0.0), (4.0, 4.0, 0.0, 0.0)]
     assert tide.points[-4] is None
@@ -183,11 +185,16 @@ def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:
         BadNode(node="n\0" * 999, since_us=0, until_us=0, why="w" * 9999, evidence=["e" * 9999] * 99)
     ] * 999
     site.sync(view=SiteView(tide=tide, bad_nodes=nodes, bad_nodes_total=999, waits_for="x" * 9999))
-    view = browse.running(world.reader)["s"].view
+    view = web_pages.running(world.reader)["s"].view
     assert len(view.bad_nodes) == VIEW_ROWS_MAX
-    assert len(view.bad_nodes[0].evidence) == views.TEXTS_MAX
-    assert max(len(view.waits_for), len(view.bad_nodes[0].why), len(view.bad_nodes[0].node)) == views.TEXT_MAX
-    (found,) = views.tides(world.reader, [1], now_us=now * 60_000_000, minutes=views.MINUTES_KEPT).values()
+    assert len(view.bad_nodes[0].evidence) == site_views.TEXTS_MAX
+    assert (
+        max(len(view.waits_for), len(view.bad_nodes[0].why), len(view.bad_nodes[0].node))
+        == site_views.TEXT_MAX
+    )
+    (found,) = site_views.tides(
+        world.reader, [1], now_us=now * 60_000_000, minutes=site_views.MINUTES_KEPT
+    ).values()
     assert sum(point is not None for point in found.points) <= TIDE_POINTS_MAX / found.step + 2
 
 
@@ -195,7 +202,9 @@ def test_old_tide_is_forgotten(world: World) -> None:
     site = Site(world)
     now = world.dispatcher.server_clock.now_us() // 60_000_000
     world.dispatcher.writer.write(
-        lambda work: work.session.many("upsert_tide", [(1, now - 2 * views.MINUTES_KEPT, 1.0, 1.0, 1.0, 1.0)])
+        lambda work: work.session.many(
+            "upsert_tide", [(1, now - 2 * site_views.MINUTES_KEPT, 1.0, 1.0, 1.0, 1.0)]
+        )
     )
     site.sync(view=SiteView())
     rows = world.reader.rows("tides", sites=[1], start=0, step=1, until=2**40)
@@ -214,14 +223,14 @@ def test_allocations_of_all_sites_are_paged_newest_first(world: World) -> None:
         names: list[tuple[int, str]] = []
         after = None
         while True:
-            page = browse.allocations(world.reader, site=site, state=state, after=after, size=4)
+            page = web_pages.allocations(world.reader, site=site, state=state, after=after, size=4)
             names += [(-row.at_us, row.name) for row in page.rows]
             after = page.after
             if after is None:
                 break
         assert len(names) == wanted
         assert names == sorted(set(names))
-    assert browse.allocation_states(world.reader)["one"] == {"ACTIVE": (7, 7), "FAILED": (8, 8)}
+    assert web_pages.allocation_states(world.reader)["one"] == {"ACTIVE": (7, 7), "FAILED": (8, 8)}
 
 
 def test_a_log_is_shown_with_its_own_job_only(world: World) -> None:
@@ -229,6 +238,6 @@ def test_a_log_is_shown_with_its_own_job_only(world: World) -> None:
     Site(world).sync()
     number = world.dispatcher.ask_log(first, None)
     assert number is not None
-    assert browse.log(world.reader, second, number) is None
-    assert browse.log(world.reader, first, number) == (None, False, False, "", "")
-    assert browse.logs(world.reader, first) == [(number, None, False, False)]
+    assert web_pages.log(world.reader, second, number) is None
+    assert web_pages.log(world.reader, first, number) == (None, False, False, "", "")
+    assert web_pages.logs(world.reader, first) == [(number, None, False, False)]

@@ -12,7 +12,7 @@ from tidemill.model.seed import campaign_offset
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
 from tidemill.server.errors import ConflictError, RequestError
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     ORDER_JUMP_MAX,
     ActionRequest,
@@ -76,7 +76,7 @@ def test_a_key_sent_again_answers_as_the_first_time(world: World) -> None:
     assert (again.first_job, again.count) == (first.first_job, 3)
     with pytest.raises(ConflictError, match="other content"):
         world.dispatcher.handle_submit(SubmitRequest(key="k", campaign="c", jobs=[SIM]))
-    assert pages.counts(world.reader).jobs == 3
+    assert api_pages.counts(world.reader).jobs == 3
 
 
 def test_a_submission_with_one_wrong_job_changes_nothing(world: World) -> None:
@@ -84,7 +84,7 @@ def test_a_submission_with_one_wrong_job_changes_nothing(world: World) -> None:
         world.submit(SIM, JobSpec(app="sim", events=0))
     with pytest.raises(RequestError, match="does not exist"):
         world.submit(SIM, JobSpec(app="sim", after=[77]))
-    assert pages.counts(world.reader).jobs == 0
+    assert api_pages.counts(world.reader).jobs == 0
     assert world.submit(SIM) == [1]
 
 
@@ -117,7 +117,7 @@ def test_a_job_without_outputs_completes_with_its_last_event(world: World) -> No
     found = world.job(job)
     assert (found.row.state, found.done, found.usage.wall_us) == ("COMPLETED", "0-3", 4_000_000)
     assert [attempt.state for attempt in found.attempts] == ["SETTLED"]
-    campaign = pages.campaign(world.reader, "c")
+    campaign = api_pages.campaign(world.reader, "c")
     assert (campaign.states, campaign.events_done, campaign.usage.payloads) == ({"COMPLETED": 1}, 4, 2)
 
 
@@ -134,7 +134,7 @@ def test_reports_sent_again_count_once_and_orders_come_again_until_they_are_ackn
     site.sync(report)
     site.n -= 1
     assert site.exchange(report).acked == 1
-    assert pages.campaign(world.reader, "c").usage.payloads == 1
+    assert api_pages.campaign(world.reader, "c").usage.payloads == 1
 
 
 def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
@@ -150,7 +150,7 @@ def test_a_job_with_outputs_ends_when_they_are_delivered(world: World) -> None:
     output = OutputRow(name="hits", url="file:///x/hits.tar", size_bytes=5, sha256="ab")
     site.sync(DeliveredReport(n=0, job=job, outputs=[output], evidence=None))
     assert (world.state(job), world.job(job).outputs) == ("COMPLETED", [output])
-    assert pages.outputs(world.reader, campaign="c").outputs[0].output == output
+    assert api_pages.outputs(world.reader, campaign="c").outputs[0].output == output
 
 
 def test_a_failed_delivery_fails_the_job_and_can_be_tried_again(world: World) -> None:
@@ -176,7 +176,7 @@ def test_failed_events_within_the_limit_make_a_job_partial(world: World) -> None
         (1, True, found.seed_base + 2),
         (1, False, found.seed_base + 2),
     ]
-    assert pages.campaign(world.reader, "c").failures == {"payload": 2}
+    assert api_pages.campaign(world.reader, "c").failures == {"payload": 2}
     assert world.dispatcher.handle_retry(ActionRequest(jobs=[job])).changed == 1
     (again,) = leases(site.sync())
     assert (again.first, again.count) == (1, 1)
@@ -246,7 +246,7 @@ def test_events_of_a_lost_site_run_elsewhere_and_late_results_lose(world: World)
     found = world.job(job)
     assert (found.row.state, found.done) == ("COMPLETED", "0-3")
     assert any(isinstance(order, DiscardOrder) and order.first == 2 for order in other.sync())
-    assert pages.campaign(world.reader, "c").events_done == 4
+    assert api_pages.campaign(world.reader, "c").events_done == 4
 
 
 def test_a_lost_home_loses_its_outputs_to_the_next_home(world: World) -> None:

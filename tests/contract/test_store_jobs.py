@@ -19,7 +19,7 @@ from tidemill.server.database.rows import COMPLETED
 from tidemill.server.database.store import Store, row
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError, WrongEdgeError
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     ActionRequest,
@@ -140,7 +140,7 @@ def test_thousands_of_jobs_are_leased_and_finished_in_two_syncs(world: World) ->
     assert len(granted) == 5000
     rest = leases(site.sync(*(done(lease) for lease in granted)))
     assert len(rest) == 1000
-    assert pages.counts(world.reader).states["COMPLETED"] == 5000
+    assert api_pages.counts(world.reader).states["COMPLETED"] == 5000
 
 
 def test_campaigns_share_by_their_weights(world: World) -> None:
@@ -178,7 +178,7 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
     site = Site(world)
     for lease in leases(site.sync(ranges=40)):
         site.sync(done(lease), want=0)
-    everything = pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
+    everything = api_pages.jobs(world.reader, Filter(), before=None, limit=1000).jobs
     assert [each.id for each in everything] == list(range(120, 0, -1))
     for state, of_app, of, at in itertools.product(
         ("WAITING", "COMPLETED", None), ("sim", None), ("a", None), ("s", None)
@@ -192,19 +192,19 @@ def test_pages_filter_by_everything_together_and_go_deep(world: World) -> None:
         found: list[int] = []
         before: int | None = None
         while True:
-            page = pages.jobs(world.reader, filters, before=before, limit=7)
+            page = api_pages.jobs(world.reader, filters, before=before, limit=7)
             found += [each.id for each in page.jobs]
             before = page.next
             if before is None:
                 break
         assert found == expected, filters
     with pytest.raises(RequestError, match="no state"):
-        pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
+        api_pages.jobs(world.reader, Filter(state="DONE"), before=None, limit=None)
 
 
 def test_named_jobs_are_found(world: World) -> None:
     world.submit(JobSpec(app="sim", name="x"), SIM, JobSpec(app="sim", name="x"))
-    found = pages.jobs(world.reader, Filter(name="x", campaign="c"), before=None, limit=None)
+    found = api_pages.jobs(world.reader, Filter(name="x", campaign="c"), before=None, limit=None)
     assert [each.id for each in found.jobs] == [3, 1]
 
 
@@ -213,13 +213,13 @@ def test_changes_tell_every_state_in_order(world: World) -> None:
     site = Site(world)
     (lease,) = leases(site.sync())
     site.sync(done(lease))
-    changes, reached = pages.changes(world.reader, 0, "c")
+    changes, reached = api_pages.changes(world.reader, 0, "c")
     assert [(each.job, each.state, each.events_done) for each in changes] == [
         (job, "RUNNING", 0),
         (job, "COMPLETED", 1),
     ]
-    assert pages.changes(world.reader, reached, None) == ([], reached)
-    assert pages.changes(world.reader, changes[0].number, "other")[0] == []
+    assert api_pages.changes(world.reader, reached, None) == ([], reached)
+    assert api_pages.changes(world.reader, changes[0].number, "other")[0] == []
 
 
 def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None:
@@ -251,9 +251,9 @@ def test_allocations_show_their_latest_state(world: World) -> None:
         AllocationReport(n=0, state="QUEUED", at_us=1, **report),
         AllocationReport(n=0, state="ACTIVE", at_us=2, **report),
     )
-    (found,) = pages.allocations(world.reader, site="s", limit=None)
+    (found,) = api_pages.allocations(world.reader, site="s", limit=None)
     assert (found.site, found.state, found.batch_id) == ("s", "ACTIVE", "7")
-    (shown,) = pages.site_rows(world.reader, set())
+    (shown,) = api_pages.site_rows(world.reader, set())
     assert (shown.name, shown.state, shown.applications) == ("s", "UP", ["reco", "sim"])
 
 
@@ -353,7 +353,7 @@ def test_results_count_alike_whether_the_server_remembers_the_job_or_not(
     (retried,) = leases(site.sync())
     site.sync(done(retried))
     assert [world.state(each) for each in numbers] == ["COMPLETED"] * 4
-    counted = pages.counts(world.reader)
+    counted = api_pages.counts(world.reader)
     assert (counted.states["COMPLETED"], counted.events_done, counted.events_failed) == (4, 4, 0)
 
 

@@ -17,7 +17,7 @@ from tidemill.config.notify import Mail
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError, JobError, ProtocolError, SiteError, TidemillError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.mail import Mailer
 from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit

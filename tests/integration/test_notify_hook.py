@@ -25,7 +25,7 @@ from tidemill.config.notify import Hook, Notify
 from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.server.errors import LaterError, RefusedError
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.hook import Poster, is_public
 from tidemill.wire.notification import Digest, TrialNews
 

@@ -11,7 +11,7 @@ from tests.integration.mail_world import MailServer, make_certificate
 from tidemill.config.notify import Mail
 from tidemill.errors import ConfigError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.mail import Mailer
 from tidemill.wire.notification import (
     CampaignFigures,

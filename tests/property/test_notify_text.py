@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill.config.addressee import Channel, parse_target
 from tidemill.config.notify import Mail
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify.mail import Mailer
 from tidemill.wire.notification import (
     CampaignFigures,

@@ -15,7 +15,7 @@ from tidemill.model.identity import LOCAL, Act, Identity, Role, Via
 from tidemill.model.job import JobSpec
 from tidemill.server.audit import audit_log
 from tidemill.server.audit.audit_log import AuditLog, verify
-from tidemill.server.core import expiry
+from tidemill.server.core import credential_expiry
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Store
@@ -290,4 +290,4 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
         assert dispatcher.handle_submit(request(key="never", events=7200), ADA).remark == ""
     finally:
         dispatcher.close()
-    assert expiry.expected_s(request(events=100), []) == 100.0
+    assert credential_expiry.expected_s(request(events=100), []) == 100.0

@@ -12,7 +12,7 @@ import pytest
 from tidemill.cli.job import _state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
-from tidemill.server.core.views import TideSeries
+from tidemill.server.core.site_views import TideSeries
 from tidemill.server.web import draw, text
 from tidemill.server.web.entrance import is_forged, is_local
 from tidemill.server.web.query import AddressQuery, own_path, said, to, with_values

@@ -32,7 +32,7 @@ from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.identity.access import IDENTITY, Authenticator
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
 from tidemill.server.watch.health import Watched
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, JobLog, SubmitRequest
@@ -204,9 +204,11 @@ async def _feed(api: Api, query: ChangesQuery, identity: Identity) -> AsyncItera
         yield b": changes\n\n"
         while not api.closing and api.believed(identity):
             changed = api.next_change()
-            found, reached = await api.read(partial(pages.changes, after=after, campaign=campaign))
+            found, reached = await api.read(partial(api_pages.changes, after=after, campaign=campaign))
             if owner is not None and found:
-                found = await api.read(partial(pages.changes_owned, found=found, owner=owner, known=owned))
+                found = await api.read(
+                    partial(api_pages.changes_owned, found=found, owner=owner, known=owned)
+                )
             if found:
                 yield b"".join(
                     b"id: %d\ndata: %b\n\n" % (each.number, _ENCODER.encode(each)) for each in found

@@ -17,7 +17,7 @@ from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -154,20 +154,20 @@ def _jobs(call: Call) -> JobPage:
         state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
         owner=call.own(Act.READ),
     )  # fmt: skip
-    return pages.jobs(call.session, filters, before=query.before, limit=query.limit)
+    return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit)
 
 
 def _job(call: Call) -> JobDetail:
     rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
-    return pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
+    return api_pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
 
 
 def _failures(call: Call) -> FailurePage:
     query, own = _own_query(call), call.own(Act.READ)
     if own is not None and query.job is None and query.campaign is None:
-        limit = pages.limit_of(query.limit)
-        return browse.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
-    return pages.failures(
+        limit = api_pages.limit_of(query.limit)
+        return web_pages.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
+    return api_pages.failures(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
 
@@ -188,7 +188,7 @@ def _own_query(call: Call) -> OfCampaignQuery:
     rights.check_campaign(call.session, call.identity, Act.READ, query.campaign)
     if query.campaign is not None:
         # MissingError, with hints at own names
-        pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
+        api_pages.campaign(call.session, query.campaign, owner=call.own(Act.READ))
     if query.job is not None:
         rights.check_jobs(call.session, call.identity, Act.READ, [query.job])
     return query
@@ -196,35 +196,37 @@ def _own_query(call: Call) -> OfCampaignQuery:
 
 def _campaign(call: Call) -> CampaignRow:
     rights.check_campaign(call.session, call.identity, Act.READ, call.at["name"])
-    return pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
+    return api_pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
 
 
 def _campaigns(call: Call) -> list[CampaignRow]:
     query: PageQuery = call.query
-    return pages.campaigns(
+    return api_pages.campaigns(
         call.session, owner=call.own(Act.READ), before=query.before, limit=query.limit or PAGE_MAX
     )
 
 
 def _sites(call: Call) -> list[SiteRow]:
     own = call.own(Act.SITES)
-    return [each for each in pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
+    return [each for each in api_pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
 
 
 def _applications(call: Call) -> list[SiteApplication]:
     own = call.own(Act.SITES)
-    return [each for each in pages.applications(call.session) if own in (None, each.site)]
+    return [each for each in api_pages.applications(call.session) if own in (None, each.site)]
 
 
 def _allocations(call: Call) -> list[AllocationRow]:
     query: SiteQuery = call.query
     rights.check(call.identity, Act.ALLOCATIONS, site=query.site)
-    return pages.allocations(call.session, site=query.site or call.own(Act.ALLOCATIONS), limit=query.limit)
+    return api_pages.allocations(
+        call.session, site=query.site or call.own(Act.ALLOCATIONS), limit=query.limit
+    )
 
 
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
-    return pages.outputs(
+    return api_pages.outputs(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
 
@@ -251,7 +253,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/outputs", "Delivered files, newest first", OfCampaignQuery, None, OutputPage, _outputs, Act.READ),
     Route(
         "GET", "/v1/counts", "Jobs by state, and sums", NoQuery, None, Counts,
-        lambda call: browse.counts(call.session, call.own(Act.READ)), Act.READ,
+        lambda call: web_pages.counts(call.session, call.own(Act.READ)), Act.READ,
     ),
     Route("GET", "/v1/changes", "State changes as server-sent events", ChangesQuery, None, None, None, Act.READ),
     Route("GET", "/v1/sites", "Sites", NoQuery, None, list[SiteRow], _sites, Act.SITES),

@@ -14,7 +14,7 @@ from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
 from tidemill.model.identity import LOCAL, Act, Identity
 from tidemill.server.audit import audit_log
-from tidemill.server.core import actions, expiry, rights, silent_sites, submission, sync
+from tidemill.server.core import actions, credential_expiry, rights, silent_sites, submission, sync
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
@@ -81,7 +81,7 @@ class Dispatcher:
         def act(work: UnitOfWork) -> SubmitReply:
             rights.check_submit(work.session, identity, decoded)
             reply = submission.submit(work, decoded, half_life_s=self.rules.half_life_s)
-            reply.remark = expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
+            reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
             if not reply.repeated:
                 submission.keep_submitter(work, decoded.key, identity, reply.remark)
                 audit_log.note(

@@ -14,7 +14,7 @@ import msgspec
 from tidemill import log
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
-from tidemill.server.core import ending, leasing, settling, silent_sites, site_records, views
+from tidemill.server.core import ending, leasing, settling, silent_sites, site_records, site_views
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
@@ -58,7 +58,7 @@ def sync(work: UnitOfWork, request: SyncRequest, *, half_life_s: float) -> SyncR
     if fresh:
         site.acked = fresh[-1].n
     if request.view is not None:
-        views.keep(work, site, request.view)
+        site_views.keep(work, site, request.view)
     pending = _pending(work, site, request.have, returned=returned)
     room = min(LEASES_MAX, PENDING_MAX - len(pending) - len(work.new_orders(site.id)))
     more = leasing.lease(work, site, room, half_life_s)

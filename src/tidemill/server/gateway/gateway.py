@@ -33,7 +33,7 @@ from tidemill.server.gateway.intake import (
     identity_of,
 )
 from tidemill.server.gateway.setup import check
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, STATES, Header, Type, submit_queue, sync_queue
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library

@@ -11,7 +11,7 @@ from tidemill.model.failure import POLICY, Evidence, FailureClass
 from tidemill.server.database.store import Session
 from tidemill.server.errors import MissingError
 from tidemill.server.notices.gathering import Notice
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.notification import (
     GROUPS_SHOWN,
     CampaignFigures,
@@ -75,7 +75,9 @@ def _item(session: Session, notice: Notice, figures: CampaignFigures | None) -> 
 
 def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
     """Jobs with their names and reasons."""
-    rows = {row.id: row for row in pages.rows_of(session, [job for job, _ in jobs], pages.kinds(session))}
+    rows = {
+        row.id: row for row in api_pages.rows_of(session, [job for job, _ in jobs], api_pages.kinds(session))
+    }
     return [
         EndedJob(
             job=job,
@@ -90,7 +92,7 @@ def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
 def campaign_figures(session: Session, name: str) -> CampaignFigures | None:
     """A campaign as it stands; None = there is none of this name."""
     try:
-        row = pages.campaign(session, name)
+        row = api_pages.campaign(session, name)
     except MissingError:
         return None
     used = row.usage

@@ -28,7 +28,7 @@ from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError
 from tidemill.server.errors import LaterError, RefusedError
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
 from tidemill.wire.credentials import read_key
 from tidemill.wire.cut import cut

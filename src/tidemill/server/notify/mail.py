@@ -20,7 +20,7 @@ from tidemill import clock, log
 from tidemill.config.notify import Mail
 from tidemill.errors import ConfigError, SiteError
 from tidemill.server.errors import AwayError, LaterError, RefusedError
-from tidemill.server.notices.channel import Parcel
+from tidemill.server.notices.sender import Parcel
 from tidemill.server.notify import text
 
 LOGIN_BYTES_MAX = 4096

@@ -12,10 +12,10 @@ from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Store
-from tidemill.server.notices.channel import Parcel, Sender
+from tidemill.server.notices.sender import Parcel, Sender
 from tidemill.server.notify.hook import Poster
 from tidemill.server.notify.mail import Mailer
-from tidemill.server.notify.service import Notifier
+from tidemill.server.notify.notifier import Notifier
 from tidemill.wire.notification import Digest, TrialNews
 
 

@@ -11,7 +11,7 @@ from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.writer import QUEUE_MAX
 from tidemill.server.database.store import Session
 from tidemill.server.notices import tables
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.api import Health, Problem
 
 BUSY = QUEUE_MAX // 2  #: requests that wait for the writer
@@ -62,7 +62,7 @@ def problems(session: Session, watched: Watched) -> list[str]:
         found.append("database_full")
     if writer.waiting > BUSY:
         found.append("busy")
-    joined = [site for site in pages.sites(session) if site.epoch]
+    joined = [site for site in api_pages.sites(session) if site.epoch]
     quiet = site_watch.silent(site.name for site in joined)
     silent = [site for site in joined if site.lost or site.name in quiet]
     if silent and len(silent) == len(joined):

@@ -19,7 +19,7 @@ from tidemill.model.metrics import OTHER, SERVER, SITES_MAX, Sample, render
 from tidemill.model.state import AllocationState
 from tidemill.server.database.store import Session
 from tidemill.server.notices import tables
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.server.watch.health import PROBLEMS, Watched, problems
 from tidemill.wire.api import SiteRow
 
@@ -71,7 +71,7 @@ class ServerMetrics:
 
     def _of_database(self, session: Session) -> Iterator[Sample]:
         yield from _of_problems(problems(session, self._watched))
-        counts = pages.counts(session)
+        counts = api_pages.counts(session)
         for state, number in counts.states.items():
             yield Sample("tidemill_server_jobs", number, (("state", str(state)),))
         events = {
@@ -88,8 +88,8 @@ class ServerMetrics:
         for name, number in sorted(failures.items()):
             yield Sample("tidemill_server_failures_total", number, (("class", name),))
         yield Sample("tidemill_server_database_bytes", float(session.rows("database_bytes")[0][0]))
-        silent = self._dispatcher.site_watch.silent(site.name for site in pages.sites(session))
-        for row in pages.site_rows(session, silent)[: SITES_MAX - 1]:
+        silent = self._dispatcher.site_watch.silent(site.name for site in api_pages.sites(session))
+        for row in api_pages.site_rows(session, silent)[: SITES_MAX - 1]:
             yield from self._of_site(row)
         for channel, standing in tables.standing(session).items():
             yield Sample("tidemill_server_notifications_waiting", standing.waiting, (("channel", channel),))

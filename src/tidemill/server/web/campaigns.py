@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.model.failure import POLICY, FailureClass
 from tidemill.model.identity import Act
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.render import PageRequest, Pages
 from tidemill.wire.api import CampaignRow
@@ -19,29 +19,31 @@ NEWEST = 8
 def listing(ask: PageRequest, made: Pages) -> str:
     """`/campaigns`: searched and sorted."""
     size, page = ask.query.size(), ask.query.number("page") or 0
-    query = browse.CampaignQuery(
+    query = web_pages.CampaignQuery(
         text=ask.query.text("q") or "", owner=ask.own(Act.READ), unfinished=ask.query.text("open") == "1",
         sort=ask.query.choice("sort", tuple(SORTS)), offset=page * size, size=size,
     )  # fmt: skip
-    rows, more = browse.campaigns(ask.session, query)
+    rows, more = web_pages.campaigns(ask.session, query)
     return made.show(
         ask, "campaigns.html", rows=rows, sorts=SORTS, sort=query.sort, page=page, more=more,
-        after=browse.reached(ask.session),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
 def campaign(ask: PageRequest, made: Pages) -> str:
     """`/campaigns/NAME`."""
-    row = pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
+    row = api_pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
     ask.require(Act.READ, owner=row.owner)
-    newest = browse.jobs(ask.session, Filter(campaign=row.name), Sort.NEWEST, after=None, size=NEWEST).rows
-    failures = pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures if row.failures else []
-    files, _ = browse.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
+    newest = web_pages.jobs(ask.session, Filter(campaign=row.name), Sort.NEWEST, after=None, size=NEWEST).rows
+    failures = (
+        api_pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures if row.failures else []
+    )
+    files, _ = web_pages.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
     living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
     return made.show(
         ask, "campaign.html", row=row, newest=newest, failures=failures, files=files, policy=POLICY, living=living,
-        ended=ended, rate=events_per_s(row, ask.now_us), after=browse.reached(ask.session),
+        ended=ended, rate=events_per_s(row, ask.now_us), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={
             "cancel": living > 0 and ask.may(Act.CANCEL, owner=row.owner),

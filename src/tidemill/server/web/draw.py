@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core.views import TideSeries
+from tidemill.server.core.site_views import TideSeries
 from tidemill.wire.api import Attempt, FailureRow, JobRow
 
 WIDTH = 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web import sites
 from tidemill.server.web.render import PageRequest, Pages
@@ -23,20 +23,22 @@ def overview(ask: PageRequest, made: Pages) -> str:
     counts = None
     if reads:
         owner = ask.own(Act.READ)
-        counts = browse.counts(ask.session, owner)
-        query = browse.CampaignQuery(owner=owner, unfinished=True, size=CAMPAIGNS_SHOWN)
-        campaigns = browse.campaigns(ask.session, query)[0]
+        counts = web_pages.counts(ask.session, owner)
+        query = web_pages.CampaignQuery(owner=owner, unfinished=True, size=CAMPAIGNS_SHOWN)
+        campaigns = web_pages.campaigns(ask.session, query)[0]
         if len(campaigns) < CAMPAIGNS_SHOWN:
-            query = browse.CampaignQuery(owner=owner, sort="ended", size=CAMPAIGNS_SHOWN)
+            query = web_pages.CampaignQuery(owner=owner, sort="ended", size=CAMPAIGNS_SHOWN)
             names = {row.name for row in campaigns}
-            more = [row for row in browse.campaigns(ask.session, query)[0] if row.name not in names]
+            more = [row for row in web_pages.campaigns(ask.session, query)[0] if row.name not in names]
             campaigns += more[: CAMPAIGNS_SHOWN - len(campaigns)]
-        latest = browse.failures(ask.session, campaign=None, owner=owner, before=None, limit=FAILURES_SHOWN)
+        latest = web_pages.failures(
+            ask.session, campaign=None, owner=owner, before=None, limit=FAILURES_SHOWN
+        )
         failures = latest.failures
     shown = sites.cards(ask, minutes=sites.SPANS["24h"])
     return made.show(
         ask, "home.html", counts=counts, campaigns=campaigns, failures=failures, sites=shown, policy=POLICY,
-        after=browse.reached(ask.session),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
@@ -50,16 +52,16 @@ def search(ask: PageRequest, made: Pages) -> str:
     if text and ask.may(Act.READ):
         owner = ask.own(Act.READ)
         number = int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else 0
-        of = browse.owners(ask.session, [number]).get(number)
+        of = web_pages.owners(ask.session, [number]).get(number)
         if of is not None and owner in (None, of):
-            jobs = pages.rows_of(ask.session, [number], pages.kinds(ask.session))
-        found = browse.jobs(
+            jobs = api_pages.rows_of(ask.session, [number], api_pages.kinds(ask.session))
+        found = web_pages.jobs(
             ask.session, Filter(begins=text, owner=owner), Sort.NEWEST, after=None, size=FOUND_MAX
         )
         jobs += [row for row in found.rows if row.id != number]
         more = found.found.after is not None
-        campaigns = browse.campaigns(
-            ask.session, browse.CampaignQuery(text=text, owner=owner, size=FOUND_MAX)
+        campaigns = web_pages.campaigns(
+            ask.session, web_pages.CampaignQuery(text=text, owner=owner, size=FOUND_MAX)
         )[0]
     own = ask.own(Act.SITES) if ask.may(Act.SITES) else ""
     names = [row[1] for row in ask.session.rows("site_names") if text and own in (None, row[1])]
@@ -68,7 +70,7 @@ def search(ask: PageRequest, made: Pages) -> str:
         sites=sorted(name for name in names if held in name.lower())[:FOUND_MAX],
         apps=[each for each in sites.offered(ask) if text and held in each.name.lower()][:FOUND_MAX]
         if ask.may(Act.SITES) else [],
-        after=browse.reached(ask.session),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
@@ -77,11 +79,11 @@ def failures(ask: PageRequest, made: Pages) -> str:
     owner, campaign = ask.own(Act.READ), ask.query.text("campaign")
     classes: dict[str, int] = {}
     if campaign is not None:
-        row = pages.campaign(ask.session, campaign, owner=owner)
+        row = api_pages.campaign(ask.session, campaign, owner=owner)
         ask.require(Act.READ, owner=row.owner)
         classes = row.failures
-    page = browse.failures(ask.session, campaign=campaign, owner=owner, before=ask.query.number("after"))
+    page = web_pages.failures(ask.session, campaign=campaign, owner=owner, before=ask.query.number("after"))
     return made.show(
-        ask, "failures.html", page=page, policy=POLICY, classes=classes, names=browse.failing(ask.session, owner),
-        after=browse.reached(ask.session),
+        ask, "failures.html", page=page, policy=POLICY, classes=classes, names=web_pages.failing(ask.session, owner),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
@@ -33,14 +33,14 @@ def listing(ask: PageRequest, made: Pages) -> str:
         begins=query.text("q"), owner=owner,
     )  # fmt: skip
     sort = Sort(query.choice("sort", tuple(SORTS)))
-    page = browse.jobs(ask.session, filters, sort, after=query.text("after"), size=query.size())
+    page = web_pages.jobs(ask.session, filters, sort, after=query.text("after"), size=query.size())
     total = page.found.total
     if not filters.by_legs and filters.begins is None:
-        total = pages.counts(ask.session).jobs
+        total = api_pages.counts(ask.session).jobs
     return made.show(
         ask, "jobs.html", page=page, rows=page.rows, found=page.found, total=total, sorts=SORTS, sort=sort,
         states=[str(state) for state in JobState], choices=choices(ask, owner),
-        can=_rights(ask, [row.id for row in page.rows]), after=browse.reached(ask.session),
+        can=_rights(ask, [row.id for row in page.rows]), after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
     kinds = ask.session.rows("kinds")
     return {
-        "campaign": browse.campaign_names(ask.session, owner),
+        "campaign": web_pages.campaign_names(ask.session, owner),
         "app": sorted({row[2] for row in kinds if row[2]})[:CHOICES_MAX],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
@@ -56,7 +56,7 @@ def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
 
 def _rights(ask: PageRequest, jobs: list[int]) -> dict[str, bool]:
     """Whether any of these may be canceled or retried: then the listing has boxes to tick."""
-    found = set(browse.owners(ask.session, jobs).values())
+    found = set(web_pages.owners(ask.session, jobs).values())
     return {
         "cancel": any(ask.may(Act.CANCEL, owner=owner) for owner in found),
         "retry": any(ask.may(Act.RETRY, owner=owner) for owner in found),
@@ -71,32 +71,32 @@ def job(ask: PageRequest, made: Pages) -> str:
     return made.show(
         ask, "job.html", job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
-        logs=browse.logs(ask.session, row.id), after=browse.reached(ask.session),
+        logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
             "cancel": row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
             "retry": row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
             "log": bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
-        has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in pages.applications(ask.session)),
+        has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
     )  # fmt: skip
 
 
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
     ask.require(Act.READ)
-    owner = browse.owners(ask.session, [number]).get(number)
+    owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
         raise MissingError(f"there is no job {number}", hint="the listing shows which there are")
     ask.require(Act.READ, owner=owner)
-    return pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
 
 
 def log(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID/log/REQUEST`: stdout and stderr of a payload, once the site has sent them."""
     detail, owner = _detail(ask)
     ask.require(Act.LOG, owner=owner)
-    found = browse.log(ask.session, detail.row.id, ask.at["number"])
+    found = web_pages.log(ask.session, detail.row.id, ask.at["number"])
     if found is None:
         raise MissingError(
             f"output {ask.at['number']} of job {detail.row.id} is not kept any more",
@@ -117,7 +117,7 @@ Form = Mapping[str, list[str]]
 def ask_log(ask: PageRequest, form: Form) -> str:
     """Ask the site for a payload's output; where it will be shown."""
     number = int(ask.at["job"])
-    owner = browse.owners(ask.session, [number]).get(number)
+    owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
         raise MissingError(f"there is no job {number}")
     ask.require(Act.LOG, owner=owner)
@@ -144,10 +144,10 @@ def act(ask: PageRequest, form: Form) -> str:
     campaign = form.get("campaign", [""])[0] or None
     jobs = [] if campaign else _numbers(form.get("job", []))
     if campaign is not None:
-        ask.require(wanted, owner=pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
+        ask.require(wanted, owner=api_pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
-    for owner in set(browse.owners(ask.session, jobs).values()):
+    for owner in set(web_pages.owners(ask.session, jobs).values()):
         ask.require(wanted, owner=owner)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
     do = ask.dispatcher.handle_cancel if word == "cancel" else ask.dispatcher.handle_retry

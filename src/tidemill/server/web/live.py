@@ -17,7 +17,7 @@ from tidemill import clock, log
 from tidemill.errors import SiteError
 from tidemill.model.identity import Identity, Role
 from tidemill.server.api.app import Api
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 
 WATCHERS_MAX = 200
 OWN_MAX = 50  #: of one person
@@ -61,7 +61,7 @@ class Hub:
         self._watchers[queue] = (identity.role, identity.name)
         try:
             yield b"retry: 3000\n: pages\n\n"
-            reached = await self._api.read(browse.reached)
+            reached = await self._api.read(web_pages.reached)
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._read(reached))
             if reached > after:
@@ -116,7 +116,7 @@ def _news(session: Any, *, after: int) -> News | None:
     campaigns: set[str] = set()
     number = after
     for _ in range(READS_MAX):
-        found, reached = pages.changes(session, number, None)
+        found, reached = api_pages.changes(session, number, None)
         if reached == number:
             break
         number = reached

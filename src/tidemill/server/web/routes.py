@@ -20,7 +20,7 @@ from tidemill.model.job import JobSpec
 from tidemill.server.api.app import Api, error_reply
 from tidemill.server.errors import ForbiddenError, RequestError, StrangerError
 from tidemill.server.identity.access import IDENTITY, PEER, Authenticator
-from tidemill.server.read import browse
+from tidemill.server.read import web_pages
 from tidemill.server.web import campaigns, home, jobs, sites
 from tidemill.server.web.entrance import VISIT, Entrance, Visit, is_local, set_cookie
 from tidemill.server.web.live import Hub
@@ -223,7 +223,7 @@ class Website:
         owner = own_name(identity, Act.READ)
         if owner is None:
             return names
-        return names & await self.api.read(lambda session: browse.owned(session, owner))
+        return names & await self.api.read(lambda session: web_pages.owned(session, owner))
 
     def _static(self) -> Any:
         async def handle(request: Asked) -> Response[bytes]:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act
 from tidemill.model.state import AllocationState
-from tidemill.server.core import views
+from tidemill.server.core import site_views
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import browse, pages
+from tidemill.server.read import api_pages, web_pages
 from tidemill.server.web.jobs import Form
 from tidemill.server.web.query import to
 from tidemill.server.web.render import PageRequest, Pages
@@ -29,7 +29,7 @@ class SiteCard(NamedTuple):
     jobs: dict[str, int]
     view: SiteView
     seen_us: int
-    tide: views.TideSeries | None
+    tide: site_views.TideSeries | None
     shares: tuple[float, float, float, float]
 
 
@@ -38,14 +38,14 @@ def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[Si
     own = ask.own(Act.SITES)
     rows = [
         row
-        for row in pages.site_rows(ask.session, ask.silent(), counts_leased=False)
+        for row in api_pages.site_rows(ask.session, ask.silent(), counts_leased=False)
         if own in (None, row.name) and only in (None, row.name)
     ]
     ids = {row[1]: row[0] for row in ask.session.rows("site_names")}
-    steps = SPARK_STEPS if only is None else views.BINS
+    steps = SPARK_STEPS if only is None else site_views.BINS
     numbers = [ids[row.name] for row in rows]
-    tides = views.tides(ask.session, numbers, now_us=ask.now_us, minutes=minutes, steps=steps)
-    shown = browse.running(ask.session)
+    tides = site_views.tides(ask.session, numbers, now_us=ask.now_us, minutes=minutes, steps=steps)
+    shown = web_pages.running(ask.session)
     made = []
     for row in sorted(rows, key=lambda each: each.name):
         tide, more = tides.get(ids[row.name]), shown[row.name]
@@ -53,7 +53,7 @@ def cards(ask: PageRequest, *, minutes: int, only: str | None = None) -> list[Si
     return made
 
 
-def shares(tide: views.TideSeries | None) -> tuple[float, float, float, float]:
+def shares(tide: site_views.TideSeries | None) -> tuple[float, float, float, float]:
     """Mean parts of the nodes over a drawing, 0 to 1 each."""
     points = [point for point in tide.points if point] if tide else []
     sums = [sum(point[k] for point in points) for k in range(4)]
@@ -64,7 +64,7 @@ def shares(tide: views.TideSeries | None) -> tuple[float, float, float, float]:
 def listing(ask: PageRequest, made: Pages) -> str:
     """`/sites`: all of them with the tide of a day."""
     found = cards(ask, minutes=SPANS["24h"])
-    return made.show(ask, "sites.html", sites=found, after=browse.reached(ask.session))
+    return made.show(ask, "sites.html", sites=found, after=web_pages.reached(ask.session))
 
 
 def site(ask: PageRequest, made: Pages) -> str:
@@ -80,11 +80,11 @@ def site(ask: PageRequest, made: Pages) -> str:
     sees = ask.may(Act.ALLOCATIONS, site=name)
     allocations = []
     if sees:
-        page = browse.allocations(ask.session, site=name, state="", after=None, size=ALLOCATIONS_SHOWN)
+        page = web_pages.allocations(ask.session, site=name, state="", after=None, size=ALLOCATIONS_SHOWN)
         allocations = page.rows
     return made.show(
         ask, "site.html", site=card, row=card.row, view=card.view, span=span, spans=SPAN_ORDER,
-        sees=sees, allocations=allocations, can_drain=ask.may(Act.DRAIN), after=browse.reached(ask.session),
+        sees=sees, allocations=allocations, can_drain=ask.may(Act.DRAIN), after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
@@ -109,15 +109,15 @@ def allocations(ask: PageRequest, made: Pages) -> str:
     state = ask.query.text("state") or ""
     if state and state not in states:
         raise RequestError(f"`{state}` is no state of an allocation", hint=did_you_mean(state, states))
-    page = browse.allocations(
+    page = web_pages.allocations(
         ask.session, site=own or chosen, state=state, after=ask.query.text("after"), size=ask.query.size()
     )
-    sums = browse.allocation_states(ask.session)
+    sums = web_pages.allocation_states(ask.session)
     names = sorted(row[1] for row in ask.session.rows("site_names"))
     return made.show(
         ask, "allocations.html", page=page, rows=page.rows, states=states, names=[own] if own else names,
         sums={name: sums[name] for name in sorted(sums) if own in (None, name) and chosen in (None, name)},
-        after=browse.reached(ask.session),
+        after=web_pages.reached(ask.session),
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def nodes(ask: PageRequest, made: Pages) -> str:
     own = ask.own(Act.ALLOCATIONS)
     rows: list[tuple[str, BadNode]] = []
     total = 0
-    for name, more in sorted(browse.running(ask.session).items()):
+    for name, more in sorted(web_pages.running(ask.session).items()):
         if own in (None, name) and ask.query.text("site") in (None, name):
             rows += [(name, each) for each in more.view.bad_nodes]
             total += max(more.view.bad_nodes_total, len(more.view.bad_nodes))
@@ -134,7 +134,7 @@ def nodes(ask: PageRequest, made: Pages) -> str:
     size, page = ask.query.size(), ask.query.number("page") or 0
     begin = page * size
     return made.show(
-        ask, "nodes.html", rows=rows[begin : begin + size], total=total, after=browse.reached(ask.session),
+        ask, "nodes.html", rows=rows[begin : begin + size], total=total, after=web_pages.reached(ask.session),
         next=page + 1 if begin + size < len(rows) else None,
     )  # fmt: skip
 
@@ -144,22 +144,24 @@ def transfers(ask: PageRequest, made: Pages) -> str:
     owner = ask.own(Act.READ)
     moving: list[tuple[str, int, TransferView]] = []
     more = 0
-    for name, shown in sorted(browse.running(ask.session).items()):
+    for name, shown in sorted(web_pages.running(ask.session).items()):
         moving += [(name, shown.seen_us, each) for each in shown.view.transfers]
         if owner is None:  # whose the others are is not told
             more += max(0, shown.view.transfers_total - len(shown.view.transfers))
-    owners = browse.owners(ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62}))
+    owners = web_pages.owners(
+        ask.session, sorted({each.job for _, _, each in moving if 0 < each.job < 2**62})
+    )
     campaign = ask.query.text("campaign")
-    files: list[browse.DeliveredFile] = []
+    files: list[web_pages.DeliveredFile] = []
     after = None
     if owner is None or (
-        campaign is not None and pages.campaign(ask.session, campaign, owner=owner).owner == owner
+        campaign is not None and api_pages.campaign(ask.session, campaign, owner=owner).owner == owner
     ):
-        files, after = browse.delivered(
+        files, after = web_pages.delivered(
             ask.session, campaign=campaign, after=ask.query.text("after"), size=ask.query.size()
         )
     return made.show(
-        ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=browse.reached(ask.session),
+        ask, "transfers.html", more=more, files=files, next=after, owner=owner, after=web_pages.reached(ask.session),
         moving=[each for each in moving if owner in (None, owners.get(each[2].job))],
     )  # fmt: skip
 
@@ -175,7 +177,7 @@ def offered(ask: PageRequest) -> list[Offered]:
     """All applications by name."""
     own = ask.own(Act.SITES)
     found: dict[str, list[tuple[str, AppOffer]]] = defaultdict(list)
-    for each in pages.applications(ask.session):
+    for each in api_pages.applications(ask.session):
         if own in (None, each.site):
             found[each.app.name].append((each.site, each.app))
     return [Offered(name, found[name]) for name in sorted(found)]
@@ -192,7 +194,7 @@ def applications(ask: PageRequest, made: Pages) -> str:
         and (chosen is None or any(site == chosen for site, _ in each.offers))
     ]
     names = sorted(row[1] for row in ask.session.rows("site_names"))
-    return made.show(ask, "applications.html", rows=rows, names=names, after=browse.reached(ask.session))
+    return made.show(ask, "applications.html", rows=rows, names=names, after=web_pages.reached(ask.session))
 
 
 def application(ask: PageRequest, made: Pages) -> str:
@@ -203,5 +205,5 @@ def application(ask: PageRequest, made: Pages) -> str:
     if found is None:
         raise MissingError(f"no site offers `{name}`", hint=did_you_mean(name, [each.name for each in known]))
     return made.show(
-        ask, "application.html", app=found, first=found.offers[0][1], after=browse.reached(ask.session)
+        ask, "application.html", app=found, first=found.offers[0][1], after=web_pages.reached(ask.session)
     )

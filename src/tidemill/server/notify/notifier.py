@@ -21,7 +21,6 @@ from tidemill.server.database.rows import RUNNING
 from tidemill.server.database.store import Session, Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices import gathering, tables
-from tidemill.server.notices.channel import Parcel, Sender
 from tidemill.server.notices.digests import (
     DigestLimits,
     DueDigest,
@@ -30,8 +29,9 @@ from tidemill.server.notices.digests import (
     decide,
     retry_after_us,
 )
+from tidemill.server.notices.sender import Parcel, Sender
 from tidemill.server.notify import facts
-from tidemill.server.read import pages
+from tidemill.server.read import api_pages
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: pause between two looks at sites
@@ -95,7 +95,7 @@ class Gatherer:
             self._at = max(self._at, end)
             self._going_on.clear()  # nobody follows them
         for _ in range(ROUNDS_MAX):
-            changes, reached = pages.changes(self._session, self._at, None)
+            changes, reached = api_pages.changes(self._session, self._at, None)
             if reached == self._at:
                 break
             if changes and changes[0].number > self._at + 1:
@@ -141,7 +141,7 @@ class Gatherer:
         if clock.monotonic_s() - self._sites_s < SITES_S:
             return
         self._sites_s = clock.monotonic_s()
-        rows = pages.sites(self._session)
+        rows = api_pages.sites(self._session)
         always = [rule.to for rule in self._config.rules if Occasion.SITE in rule.when]
         wants = {site.name: set(always) for site in rows}
         working = self._campaigns_at_sites()
@@ -167,7 +167,7 @@ class Gatherer:
 
     def _campaigns_at_sites(self) -> dict[int, set[int]]:
         """Numbers of the sites that run jobs, by number of the campaign."""
-        kinds = pages.kinds(self._session)
+        kinds = api_pages.kinds(self._session)
         found: dict[int, set[int]] = {}
         for kind, state, site, _ in self._session.rows("counts"):
             if state == RUNNING and site:
@@ -205,12 +205,14 @@ class Gatherer:
         end would be followed by one more."""
         found = set()
         for name in campaigns - self._going_on:
-            row = pages.campaign(self._session, name)
+            row = api_pages.campaign(self._session, name)
             if row.states.get("WAITING") or row.states.get("RUNNING"):
                 self._going_on.add(name)
             else:
                 found.add(name)
-        return found if not found or pages.changes(self._session, self._at, None)[1] == self._at else set()
+        return (
+            found if not found or api_pages.changes(self._session, self._at, None)[1] == self._at else set()
+        )
 
     def _compose(self, batch: DueDigest) -> tables.Made:
         found = [self._load()[key] for key in batch.keys]

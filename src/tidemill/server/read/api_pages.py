@@ -1,4 +1,4 @@
-"""Everything that is read: pages, details, sums. Bounded, by keyset, through the indexes; never writes.
+"""What the API reads, and others with it: pages, details, sums. Bounded, by keyset, through the indexes; never writes.
 
 A filtered page visits only the (kind, state, site) ranges that the counters say are not empty, whatever is asked for.
 """

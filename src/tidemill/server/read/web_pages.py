@@ -1,4 +1,4 @@
-"""What the pages for people read besides `pages.py`: sorted, searched, by owner. Bounded; never writes."""
+"""What the pages for people read besides `api_pages.py`: sorted, searched, by owner. Bounded; never writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.server.core import views
+from tidemill.server.core import site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import listing, pages
+from tidemill.server.read import api_pages, listing
 from tidemill.server.read.listing import TOP
 from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
 
@@ -36,7 +36,7 @@ def jobs(
 ) -> JobsPage:
     """A page of jobs in one of several orders."""
     found = listing.find(session, filters, sort, after=after, size=size)
-    return JobsPage(pages.rows_of(session, found.ids, pages.kinds(session)), found)
+    return JobsPage(api_pages.rows_of(session, found.ids, api_pages.kinds(session)), found)
 
 
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +61,13 @@ def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow]
         "campaigns_sorted", pattern=f"%{held}%", owner=query.owner or "", open=int(query.unfinished), sort=query.sort,
         limit=query.size + 1, offset=query.offset,
     )  # fmt: skip
-    return pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
+    return api_pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
 
 
 def counts(session: Session, owner: str | None) -> Counts:
     """Jobs by state and sums, of all or of one owner."""
     if owner is None:
-        return pages.counts(session)
+        return api_pages.counts(session)
     states = {str(state): 0 for state in JOB_STATES}
     for state, jobs in session.rows("owner_counts", owner=owner):
         states[JOB_STATES[state]] = int(jobs)
@@ -109,7 +109,7 @@ def failures(
 ) -> FailurePage:
     """Failures, newest first; only those in an owner's newest campaigns if an owner is named."""
     if campaign is not None or owner is None:
-        return pages.failures(session, campaign=campaign, before=before, limit=limit)
+        return api_pages.failures(session, campaign=campaign, before=before, limit=limit)
     numbers = sorted((row[0] for row in session.rows("campaigns_of_owner", owner=owner)), reverse=True)
     top = TOP if before is None else before
     found: list[int] = []
@@ -117,7 +117,7 @@ def failures(
         rows = session.rows("failure_ids_of_campaign", campaign=number, before=top, limit=limit)
         found += [row[0] for row in rows]
     ids = heapq.nlargest(limit, found)
-    return pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
+    return api_pages.failure_page(session, session.rows("failures_by_id", ids=ids) if ids else [], limit)
 
 
 class SiteActivity(NamedTuple):
@@ -134,7 +134,7 @@ def running(session: Session) -> dict[str, SiteActivity]:
     states: dict[int, dict[str, int]] = defaultdict(dict)
     for site, state, jobs in session.rows("counts_by_site"):
         states[site][JOB_STATES[state]] = int(jobs)
-    told = views.told(session)
+    told = site_views.told(session)
     return {
         name: SiteActivity(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()
     }
