@@ -46,8 +46,8 @@ TEXT_SUFFIXES = {
 
 WALLS: dict[str, tuple[str, ...]] = {
     # module or call -> the only places, relative to src/tidemill, that may use it
-    "sqlite3": ("server/",),
-    "psycopg": ("server/",),
+    "sqlite3": ("server/database/",),
+    "psycopg": ("server/database/",),
     "subprocess": ("batch/run.py", "node/", "transfer/", "image/squash.py", "cli/", "examples/", "payload/"),
     "asyncio.create_subprocess_exec": ("batch/run.py", "node/", "transfer/"),
     "asyncio.create_subprocess_shell": (),

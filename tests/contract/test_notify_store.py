@@ -46,7 +46,7 @@ class Box:
         if self.dies_after:
             raise KeyboardInterrupt
 
-    def rest(self) -> None:
+    def release(self) -> None:
         pass
 
 

@@ -158,7 +158,7 @@ def _smtp(content: bytes) -> object:
         except (RefusedError, LaterError, AwayError) as error:
             found.append((type(error).__name__, _checked(error.message)))
         finally:
-            mailer.rest()
+            mailer.release()
     return found
 
 

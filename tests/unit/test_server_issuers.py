@@ -313,6 +313,6 @@ def test_a_member_that_could_never_be_met_is_refused_at_the_start(text: str, err
 
 def test_tokens_and_ports_are_refused_without_https() -> None:
     issuer = '[[tokens.issuers]]\nname = "iam"\nissuer = "https://i.example"\naudience = ["a"]\n'
-    for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "wants a secret, or https")):
+    for text, error in ((issuer, "by https only"), ('listen = "127.0.0.1:1"\n', "needs a secret, or https")):
         with pytest.raises(ConfigError, match=error):
             read_authenticator(loads(text, ServerConfig, source=Path("server.toml")))

@@ -102,5 +102,5 @@ def test_a_token_that_was_believed_ends_with_the_leeway(tmp_path: Path) -> None:
 def test_an_algorithm_that_is_none_is_refused(tmp_path: Path, algorithm: Any) -> None:
     head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "kid": "k"}).encode()).decode().rstrip("=")
     text = ".".join([head, *token(HERE).split(".")[1:]])
-    with pytest.raises(StrangerError, match=r"not believed|is none"):
+    with pytest.raises(StrangerError, match=r"not believed|can be read"):
         asyncio.run(asked(authenticator(tmp_path), text))

@@ -124,9 +124,7 @@ def test_a_changed_filter_starts_at_the_first_page_and_forgets_what_was_said() -
 
 def test_what_was_done_is_told_in_our_own_words_only() -> None:
     assert said({"said": "cancel", "n": "1", "m": "0"}) == "1 job canceled"
-    assert (
-        said({"said": "retry", "n": "1200", "m": "3"}) == "1,200 jobs will run again; 3 had no state for it"
-    )
+    assert said({"said": "retry", "n": "1200", "m": "3"}) == "1,200 jobs will run again; 3 unchanged"
     assert said({"said": "<b>", "n": "1", "m": "1"}) is None
     assert said({"said": "cancel", "n": "x", "m": "1"}) is None
 

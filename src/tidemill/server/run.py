@@ -114,7 +114,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
 
 
 def read_authenticator(config: ServerConfig) -> access.Authenticator:
-    """What connections are judged by. Raises ConfigError for what cannot be read, or would let anybody in."""
+    """Judges credentials. Raises ConfigError for files that cannot be read, or settings that would let everybody in."""
     tls, members = config.tls, config.roles.members
     _check_members(config)
     secured = tls.certificate is not None or tls.key is not None
@@ -126,7 +126,7 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
     )
     if config.listen is not None and not secured and authenticator.secret is None:
         raise ConfigError(
-            f"listening on `{config.listen}` wants a secret, or https",
+            f"listening on `{config.listen}` needs a secret, or https",
             hint="write one to a file of mode 0600 and name it with `secret_file`, or set `tls.certificate`; "
             "or use the Unix socket",
         )
@@ -136,7 +136,7 @@ def read_authenticator(config: ServerConfig) -> access.Authenticator:
 
 
 def _check_members(config: ServerConfig) -> None:
-    """A member that could never be met is a mistake of whoever wrote it."""
+    """Raises ConfigError for a member that no credential could ever match."""
     issuers = [each.name for each in config.tokens.issuers]
     for each in config.roles.members:
         told = [key for key in ("subject", "token", "group") if getattr(each, key)]
@@ -259,7 +259,7 @@ async def _watch_sites(api: Api) -> None:
             await loop.run_in_executor(api.waiters, api.dispatcher.check_sites)
         except SiteError as error:
             _LOG.warning("sites.unchecked", error=error.message)
-        except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+        except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
             _LOG.error("sites.unchecked", error=repr(error))
 
 
@@ -292,7 +292,7 @@ def locked(path: Path) -> Iterator[None]:
                 f"another server runs in `{path}`: process {pid or 'unknown'}",
                 hint="stop it first, or use it",
             ) from error
-        with suppress(OSError):  # on a full disk the lock is held all the same, only nobody can tell by whom
+        with suppress(OSError):  # on a full disk the lock is held all the same, only its owner is not known
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -341,7 +341,7 @@ def _unix(path: Path) -> socket.socket:
 def _tcp(address: str) -> socket.socket:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not host:
-        raise ConfigError(f"`{address}` is no address such as `127.0.0.1:8443`")
+        raise ConfigError(f"`{address}` is not an address such as `127.0.0.1:8443`")
     try:
         return socket.create_server(
             (host.strip("[]"), int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET

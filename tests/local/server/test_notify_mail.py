@@ -95,7 +95,7 @@ def test_a_mail_arrives_by_starttls_and_login_and_says_what_a_physicist_wants(
     )
 
     mailer.send(Parcel("me@example.org", digest()))
-    mailer.rest()
+    mailer.release()
 
     (mail,) = server.mails()
     text = mail.get_content()
@@ -124,7 +124,7 @@ def test_tls_from_the_first_byte_works_too(
     )  # fmt: skip
 
     mailer.send(Parcel("me@example.org", digest()))
-    mailer.rest()
+    mailer.release()
 
     assert len(server.mails()) == 1
 
@@ -177,7 +177,7 @@ def test_a_server_that_takes_its_time_for_a_mail_gets_it_once(start: Start) -> N
     )
 
     mailer.send(Parcel("me@example.org", digest()))
-    mailer.rest()
+    mailer.release()
 
     assert len(server.mails()) == 1
 
@@ -192,7 +192,7 @@ def test_a_refused_recipient_does_not_cost_the_connection(
     with pytest.raises(error, match=code):
         mailer.send(Parcel("nobody@example.org", digest()))
     mailer.send(Parcel("me@example.org", digest()))
-    mailer.rest()
+    mailer.release()
 
     assert [mail["X-Env-To"] for mail in server.mails()] == ["me@example.org"]
 
@@ -208,7 +208,7 @@ def test_no_more_mails_a_minute_than_the_limit(start: Start) -> None:
         mailer.send(Parcel("me@example.org", digest(number=3)))
     now[0] += 61
     mailer.send(Parcel("me@example.org", digest(number=3)))
-    mailer.rest()
+    mailer.release()
 
     assert len(server.mails()) == 3
 
@@ -238,7 +238,7 @@ def test_every_occasion_reads_well(start: Start) -> None:
     ]  # fmt: skip
 
     mailer.send(Parcel("me@example.org", digest(*items)))
-    mailer.rest()
+    mailer.release()
 
     (mail,) = server.mails()
     text = mail.get_content()

@@ -356,7 +356,7 @@ def test_tcp_wants_the_secret_and_logs_refusals(folder: Path, tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = {"listen": f"127.0.0.1:{port}", "secret_file": os.fspath(secret)}
-    for wrong, text in (({**config, "secret_file": None}, "wants a secret"), (config, "has mode 0644")):
+    for wrong, text in (({**config, "secret_file": None}, "needs a secret"), (config, "has mode 0644")):
         refused = Server(folder, **wrong)
         assert refused.process.wait(DEADLINE_S) == 1
         assert text in refused.log.read_text()

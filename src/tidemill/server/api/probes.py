@@ -1,4 +1,4 @@
-"""What watches the server: `/health` for probes, `/v1/health` for clients, `/metrics` for Prometheus; and counts."""
+"""Routes for monitoring: `/health` for probes, `/v1/health` for clients, `/metrics` for Prometheus; and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an error is told to whoever asked, by whatever way: the status of HTTP, which messages carry as well."""
+"""How an error is answered, by HTTP or by message: its status and its text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidemill.errors import SiteError, TidemillError
 from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import ErrorReply
 
-BUG = ErrorReply(error="the server has a bug: its log tells more", hint=None)
+BUG = ErrorReply(error="the server has a bug: its log says more", hint=None)
 
 
 def status_of(error: Exception) -> int:
@@ -26,5 +26,5 @@ def status_of(error: Exception) -> int:
 
 
 def reply_of(error: Exception) -> ErrorReply:
-    """What is told: never a traceback."""
+    """The text of an answer: never a traceback."""
     return ErrorReply(error=error.message, hint=error.hint) if isinstance(error, TidemillError) else BUG

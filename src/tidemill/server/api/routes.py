@@ -115,7 +115,7 @@ class Call(NamedTuple):
     identity: Identity = LOCAL
 
     def own(self, act: Act) -> str | None:
-        """The name that what is answered must carry; None = any."""
+        """The name of the owner, or site, that an answer must be about; None = any."""
         return own_name(self.identity, act)
 
     def silent(self) -> set[str]:

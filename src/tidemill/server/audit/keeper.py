@@ -41,7 +41,7 @@ class Keeper:
                 _LOG.warning(
                     "audit.unwritten", error=error.message, hint="the database keeps the notes meanwhile"
                 )
-            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+            except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("audit.unwritten", error=repr(error))
 
     def move(self, session: Session) -> None:

@@ -9,11 +9,11 @@ from tidemill.server.database.rows import Site
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.wire.api import SubmitRequest
 
-EVENT_S = 1.0  #: of an application that nobody has measured
+EVENT_S = 1.0  #: of an application without a measurement
 
 
 def remark(work: UnitOfWork, identity: Identity, request: SubmitRequest, *, margin_s: float) -> str:
-    """What a submitter should know of his credential; empty if it lasts, or has no end."""
+    """A warning about the submitter's credential; empty if it lasts, or does not expire."""
     if identity.expires_us is None:
         return ""
     sites = [site for site in work.memory.sites.values() if site.capacity is not None and not site.lost]

@@ -90,7 +90,7 @@ def cancel(work: UnitOfWork, job: StoredJob, reason: str) -> None:
 
 
 def end(work: UnitOfWork, job: StoredJob, state: int, *, forget: bool = True) -> None:
-    """Put a job into a final state; tell the sites that had it; remember it for the jobs that come after it."""
+    """Put a job into a final state; order the sites that had it to stop; note it for the jobs that come after it."""
     work.enter(job, state)
     job.ended_us = work.now_us
     job.ready = job.delivering = job.told = 0

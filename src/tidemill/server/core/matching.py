@@ -2,7 +2,7 @@
 
 Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528, 1995) on core-seconds: the campaign that has had the least per
 share goes first. What it has had is what was leased to it, corrected at settlement by what was used, and halves every
-`half_life_s`. A campaign that starts anew starts where the others stand, so that it starves nobody.
+`half_life_s`. A new campaign starts where the others are, so that it starves none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what somebody asks for is his: looks up of whom it is, and lets `model/identity.py` decide.
+"""Whether the one who asks may do it: looks up who owns the thing, and lets `model/identity.py` decide.
 
 The dispatcher asks before it changes anything, inside the same transaction, whichever way a request came.
 """
@@ -33,7 +33,7 @@ def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[in
 
 
 def check_campaign(session: Session, identity: Identity, act: Act, name: str | None) -> None:
-    """Raises ForbiddenError if there is such a campaign and it is of another; None asks for no certain one."""
+    """Raises ForbiddenError if the campaign exists and belongs to another; None names no campaign."""
     check(identity, act)
     if name is not None and own_name(identity, act) is not None:
         for (owner,) in session.rows("campaign_owner", name=name):
@@ -41,7 +41,7 @@ def check_campaign(session: Session, identity: Identity, act: Act, name: str | N
 
 
 def check_submit(session: Session, identity: Identity, request: SubmitRequest) -> None:
-    """Raises ForbiddenError. What a submitter sends belongs to him, whatever the request says."""
+    """Raises ForbiddenError. What a submitter sends belongs to that submitter, whatever the request says."""
     check_campaign(session, identity, Act.SUBMIT, request.campaign)
     if identity.is_everybody:
         return

@@ -158,7 +158,7 @@ def _welcome(work: UnitOfWork, site: Site, job: StoredJob, report: DoneReport) -
 def _take_from_leases(
     work: UnitOfWork, job: StoredJob, lease: StoredLease, events: Sequence[tuple[int, int]]
 ) -> None:
-    """These events are done or failed: no lease holds them any more. Other sites that held them are told."""
+    """These events are done or failed: no lease holds them any more. Other sites that held them get an order."""
     kept = work.sets(job)
     if lease.state == ACTIVE:
         ending.take(work, job, lease, events)

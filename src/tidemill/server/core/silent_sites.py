@@ -1,8 +1,8 @@
 """Sites that fall silent, and sites that come back: since when each was heard, what it loses, what it gets back.
 
 A site silent for `site_lost_s` loses its leases: undone events are free again, and so are the events whose outputs it
-keeps undelivered, since nobody else can deliver them. What was lost so is remembered: a site that comes back before
-anybody else has the job takes its results and leases up again. Works on a `UnitOfWork`; writes nothing itself.
+keeps undelivered, since no other site can deliver them. What was lost so is remembered: a site that comes back before
+another site has the job takes its results and leases up again. Works on a `UnitOfWork`; writes nothing itself.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def lose(work: UnitOfWork, site: Site, *, silent_s: float) -> int:
 
 
 def take_back(work: UnitOfWork, site: Site) -> None:
-    """A lost site is back: its results count where the job has no other home, its leases where nobody has events."""
+    """Take a lost site back: results count where the job has no other home, leases where their events are free."""
     rows = work.session.rows("lost_results", site=site.id)
     work.load(row[0] for row in rows)
     results = taken = 0
@@ -135,7 +135,7 @@ def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> N
 
 
 def _lease_again(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease) -> int:
-    """Take a lost lease up again if nobody else has any of its events; whether that was so."""
+    """Take a lost lease up again if no other site has any of its events; whether that was so."""
     kept = work.sets(job)
     rest = kept.undone(lease.first, lease.end)
     elsewhere = job.place not in (0, site.id) or kept.leased.touches(lease.first, lease.end)

@@ -1,4 +1,4 @@
-"""What sites tell for people only: kept bounded, read by pages. No decision looks here."""
+"""What sites show to people only: stored in bounds, read by pages. No decision uses it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def fitting(orders: list[Order]) -> int:
 
 
 def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
-    """The site's record, brought up to what it tells of itself."""
+    """The site's record, brought up to what the request says."""
     _check(request)
     request.host, request.version = clean(request.host), clean(request.version)
     site = work.memory.sites[site_records.site_id(work, request.site)]

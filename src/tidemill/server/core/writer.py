@@ -1,7 +1,7 @@
 """The one writer: every change of the store is a transaction of its thread, one after the other.
 
-Requests that wait together are committed together (each behind its own savepoint), and nobody is answered before the
-commit. Knows how to commit, not what is changed. Reading does not pass here (`database/readers.py`).
+Requests that wait together are committed together (each behind its own savepoint), and no request is answered before
+the commit. Knows how to commit, not what is changed. Reading does not pass here (`database/readers.py`).
 """
 
 from __future__ import annotations

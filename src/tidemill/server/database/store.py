@@ -93,7 +93,7 @@ class Store:
         self._queries = load(self.dialect)
 
     def init(self) -> None:
-        """Create the schema, or bring nothing about if it is there. Raises as `check`."""
+        """Create the schema, or bring it up to date. Raises ConfigError for a database on a network file system."""
         if self.path is not None:
             refuse_network(self.path.parent)
         self.upgrade()

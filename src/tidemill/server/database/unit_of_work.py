@@ -53,14 +53,14 @@ _COMPLETED = attrgetter("id", "ended_us", "usage")
 
 
 class FeedRetention(NamedTuple):
-    """Changes that the feed holds: so many in any case, and at most so many for followers (130 bytes each)."""
+    """Changes that the feed keeps: `always` in any case, up to `most` for slow followers (130 bytes each)."""
 
     always: int = 200_000
     most: int = 2_000_000
 
 
 class WriterMemory:
-    """What the writer remembers between transactions; thrown away whenever one is undone."""
+    """What the writer remembers between transactions; discarded whenever one is undone."""
 
     def __init__(self) -> None:
         self.sites: dict[int, Site] = {}
@@ -70,7 +70,7 @@ class WriterMemory:
         self.specs: dict[int, JobSpec] = {}
         self.spec_ids: dict[bytes, int] = {}
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
-        #: jobs of one event and their only lease, exactly as they are stored; whoever uses one takes it out
+        #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
         self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
         self._loaded = False
 
@@ -132,7 +132,7 @@ class UnitOfWork:
     # ---- load ------------------------------------------------------------------------------------------------
 
     def load(self, ids: Iterable[int]) -> None:
-        """Have these jobs at hand; unknown ids are left out."""
+        """Load these jobs; unknown ids are left out."""
         missing = []
         for each in dict.fromkeys(ids):
             if each not in self.jobs:
@@ -149,7 +149,7 @@ class UnitOfWork:
             self.adopt(self.session.rows("jobs_by_id", ids=missing))
 
     def adopt(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredJob]:
-        """Rows as jobs; one that is at hand already stays as it is here."""
+        """Rows as jobs; a job that is loaded already stays as it is here."""
         found = []
         for row in rows:
             job = self.jobs.get(row[0])
@@ -161,7 +161,7 @@ class UnitOfWork:
         return found
 
     def load_leases(self, ids: Iterable[int]) -> None:
-        """Have all leases of these jobs at hand."""
+        """Load all leases of these jobs."""
         missing = [each for each in dict.fromkeys(ids) if each not in self._whole]
         if missing:
             self._whole.update(missing)
@@ -304,7 +304,7 @@ class UnitOfWork:
         self._flush_changes()
 
     def _flush_completed(self) -> None:
-        """Of jobs that `completed` tells, and nothing else has touched, write what that changes."""
+        """Write what `completed` changed of jobs that nothing else has touched."""
         jobs = [job for job in self._completed if job.id not in self.touched]
         self._moved(jobs, COMPLETED)
         for kind, number in Counter(job.kind for job in jobs).items():

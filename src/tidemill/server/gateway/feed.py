@@ -1,8 +1,8 @@
 """State changes out: each submitter gets those of its own jobs, at least once, and in order per job.
 
-They come from the server's feed of changes. How far a submitter has been told is kept in the database after the
-broker's confirmation, so neither a restart of the server nor one of the broker skips anything; what waits for the
-broker waits in the feed, which is kept for it. A submitter whose queue is full holds up nobody else.
+They come from the server's feed of changes. The number of the last change that a submitter received is written to the
+database after the broker's confirmation, so neither a restart of the server nor one of the broker skips anything. What
+waits for the broker stays in the feed. A submitter whose queue is full delays no other submitter.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidemill.wire.link import Link, Message
 WINDOW_MAX = 500  #: messages that wait for their confirmation together
 ROWS = 4  #: rows of the feed that are read at once; a row holds the changes of one transaction
 CONFIRM_S = 60.0
-SAVE_S = 1.0  #: the position is written at most so often; what is told again after a crash is at most as old
-LOOK_S = 5.0  #: the feed is looked at so often even if nobody says that it has grown
+SAVE_S = 1.0  #: pause between two writes of the position; what is sent again after a crash is at most as old
+LOOK_S = 5.0  #: interval of polls of the feed, besides those after a commit
 AGAIN_S = 1.0
 AGAIN_MAX_S = 30.0
 OWNERS_MAX = 10_000
@@ -37,7 +37,7 @@ _CHANGES = msgspec.json.Decoder(list[Change])
 
 
 class Follower(msgspec.Struct):
-    """A submitter, and the number of the last change that it was told, or that is none of its."""
+    """A submitter, and the number of the last change that it was sent, or that is not about its jobs."""
 
     name: str
     position: int
@@ -76,7 +76,7 @@ def windows(changes: Iterable[Change]) -> Iterator[list[Change]]:
 
 
 class Feed:
-    """See the module. `run` in a thread of its own."""
+    """Sends state changes to submitters. `run` it in a thread of its own."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Feed:
         self.followers = self._dispatcher.writer.write(positions)
 
     def run(self) -> None:
-        """Tell changes until `close`."""
+        """Send changes until `close`."""
         session: Session | None = None
         while not self._closing:
             self._woken.clear()
@@ -136,7 +136,7 @@ class Feed:
                 _LOG.warning("feed.unread", error=error.message)
                 self._close(session)
                 session = None
-            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+            except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("feed.failed", error=repr(error))
                 self._close(session)
                 session = None
@@ -150,7 +150,7 @@ class Feed:
             session.close()
 
     def _pause_s(self) -> float:
-        """Until somebody is to be tried again, or the position is to be written."""
+        """Seconds until a submitter is to be tried again, or the position is to be written."""
         now_s = clock.monotonic_s()
         waits = [each.next_s - now_s for each in self.followers if each.next_s > now_s]
         waits += [SAVE_S] if any(each.position != each.saved for each in self.followers) else []
@@ -167,7 +167,7 @@ class Feed:
         return moved
 
     def _revoked(self, follower: Follower) -> bool:
-        """Who is revoked is told nothing; should that be taken back, it goes on where it stopped."""
+        """Whether a submitter is revoked: it is sent nothing. If that is taken back, it goes on where it stopped."""
         is_revoked = self._names[follower.name]()
         if is_revoked != follower.is_revoked:
             follower.is_revoked = is_revoked
@@ -175,7 +175,7 @@ class Feed:
         return is_revoked
 
     def _tell(self, session: Session, follower: Follower) -> bool:
-        """Tell the next changes; whether the position moved."""
+        """Send the next changes; whether the position moved."""
         before = follower.position
         try:
             for first, last, body in session.rows("changes_after", after=follower.position, limit=ROWS):

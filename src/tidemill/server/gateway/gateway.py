@@ -62,11 +62,14 @@ class GatewayStatus(msgspec.Struct, kw_only=True):
     taken: int  #: messages of submitters that were done
     refused: int  #: and those that became dead letters
     synced: int
-    positions: dict[str, int]  #: the last change that each submitter was told
+    positions: dict[str, int]  #: the last change that each submitter was sent
 
 
 class Gateway:
-    """See the module. `start` it when the dispatcher writes in its thread; `close` it before the dispatcher."""
+    """Takes messages in and sends state changes out.
+
+    `start` it when the dispatcher writes in its thread; `close` it before the dispatcher.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Gateway:
         judge: Judge = believe_all,
         on_refused: Callable[[str, str], None] = lambda _who, _why: None,
     ) -> None:
-        """`judge`: what revokes somebody; `on_refused` is told who may not do what. Raises ConfigError."""
+        """`judge`: why an identity is revoked; `on_refused` gets who may not do what. Raises ConfigError."""
         check(config)
         library()
         self._on_refused = on_refused
@@ -161,7 +164,7 @@ class Gateway:
                     break
                 except (SiteError, TimeoutError) as error:
                     _LOG.warning("message.waits", user=delivery.user, id=delivery.id[:100], why=str(error))
-                except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+                except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                     _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
                 self._closing.wait(AGAIN_S)
 
@@ -230,7 +233,7 @@ class Gateway:
                 continue
             try:
                 self._answer_sync(delivery)
-            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+            except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("message.failed", user=delivery.user, id=delivery.id[:100], error=repr(error))
             delivery.ack()
 
@@ -277,7 +280,7 @@ class Courier:
         except SiteError as error:  # its queue is full, or the connection broke
             raise (LaterError if self._link.is_up else AwayError)(error.message) from error
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """The connection is the gateway's."""
 
 

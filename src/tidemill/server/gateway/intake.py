@@ -28,7 +28,7 @@ _ACTION = msgspec.json.Decoder(ActionRequest)
 
 
 class IncomingMessage(NamedTuple):
-    """What came: the broker's user (checked by the broker; empty = not told), and the message."""
+    """What came: the broker's user (checked by the broker; empty = the message has none), and the message."""
 
     user: str
     type: str
@@ -38,7 +38,7 @@ class IncomingMessage(NamedTuple):
 
 
 class MessageAnswer(NamedTuple):
-    """What goes back. `refused` None = it was done, else why not; `to`: whose it is, None = nobody we know."""
+    """What goes back. `refused` None = it was done, else why not; `to`: whose it is, None = an unknown user."""
 
     to: str | None
     type: Type
@@ -60,7 +60,7 @@ Judge = Callable[[Identity], str | None]
 
 
 def believe_all(identity: Identity) -> str | None:
-    """Nobody is revoked."""
+    """None: no identity is revoked."""
     return None
 
 

@@ -1,6 +1,6 @@
-"""Connection -> Identity: on the Unix socket our own user; on TCP a client certificate, a token or the secret.
+"""Connection -> Identity: on the Unix socket the server's own user; on TCP a client certificate, token or secret.
 
-Says who asks and nothing of what that one may do (`model/identity.py`). Refusals are logged, without the credential.
+Decides who asks, not what that one may do (`model/identity.py`). Refusals are logged, without the credential.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Authenticator(msgspec.Struct, kw_only=True):
         if tokens is None or text.count(b".") != 2:
             raise StrangerError("the secret is missing or wrong")
         if not encrypted:
-            raise StrangerError("a token came in clear text; it is burnt: ask for another")
+            raise StrangerError("the token came in clear text: do not use it again, ask for another")
         found = tokens.known(text)
         if found is not None:
             return found
@@ -82,7 +82,7 @@ class Authenticator(msgspec.Struct, kw_only=True):
         return identity
 
     def believes(self, identity: Identity) -> bool:
-        """Whether somebody who was let in some time ago still would be."""
+        """Whether an identity that was accepted earlier still would be."""
         try:
             self.checked(identity)
         except StrangerError:

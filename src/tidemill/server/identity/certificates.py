@@ -72,7 +72,7 @@ class Certificates:
             await asyncio.sleep(self._tls.reload_s)
             try:
                 await loop.run_in_executor(None, self._refresh)
-            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+            except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("tls.unread", error=repr(error), hint=STAY)
 
     def _refresh(self) -> None:
@@ -229,7 +229,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _warn_of_end(tls: Tls) -> None:
-    """Tell the log at each start and reload that the server's own certificate ends soon."""
+    """Log at each start and reload that the server's own certificate expires soon."""
     if tls.ca is None or tls.certificate is None:
         return
     ends = _load_one(tls.certificate).not_valid_after_utc

@@ -1,4 +1,4 @@
-"""What is no longer believed: a file with one line each, read again whenever it changes."""
+"""Revoked credentials: a file with one line each, read again whenever it changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Revoked:
     """The list. `why` costs one `stat` while the file does not change. Shared by threads."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError if the file cannot be read: without it nobody knows who is out."""
+        """Raises ConfigError if the file cannot be read: without it revoked credentials would be accepted."""
         self._path = path
         self._lock = threading.Lock()
         self._seen: tuple[int, int, int] = (0, 0, 0)
@@ -28,7 +28,7 @@ class Revoked:
             self._read(path)
 
     def why(self, identity: Identity) -> str | None:
-        """The line that revokes somebody, or None."""
+        """The line that revokes an identity, or None."""
         if self._path is not None:
             self._again(self._path)
         kind = "token" if identity.via == "token" else "serial"
@@ -49,7 +49,11 @@ class Revoked:
             try:
                 self._read(path)
             except ConfigError as error:
-                if self._seen != (-1, -1, -1):  # what was known stays: nobody is let in by a damaged file
+                if self._seen != (
+                    -1,
+                    -1,
+                    -1,
+                ):  # what was known remains in force: a damaged file lets no one in
                     _LOG.error("revoked.unread", error=error.message)
                 self._seen = (-1, -1, -1)
 

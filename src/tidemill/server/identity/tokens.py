@@ -24,7 +24,7 @@ from tidemill.server.identity.issuers import ALGORITHMS, IssuerKeys
 
 TOKEN_BYTES_MAX = 16 * 1024
 KNOWN_MAX = 10_000  #: tokens whose verification is remembered
-KNOWN_S = 300.0  #: for so long, so that a key that its issuer withdraws is not believed much longer
+KNOWN_S = 300.0  #: how long, so that a key that its issuer withdraws is not accepted much longer
 SUBJECT_MAX = 150
 _ALGORITHMS = frozenset(each for several in ALGORITHMS.values() for each in several)
 
@@ -97,7 +97,7 @@ class TokenVerifier:
             head = jwt.get_unverified_header(text)
             told = jwt.decode(text, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise StrangerError("what was sent as a token is none") from error
+            raise StrangerError("the request carries no token that can be read") from error
         algorithm, kid = head.get("alg"), head.get("kid")
         if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS or "crit" in head:
             raise StrangerError(f"tokens signed by `{str(algorithm)[:20]}` are not believed")
@@ -134,7 +134,9 @@ class TokenVerifier:
             )
         version = claims.get("wlcg.ver")
         if issuer.profile == "wlcg" and not (isinstance(version, str) and version.split(".")[0] == "1"):
-            raise StrangerError(f"the token of `{subject}` is none of the WLCG profile 1: no `wlcg.ver`")
+            raise StrangerError(
+                f"the token of `{subject}` does not follow the WLCG profile 1: it has no `wlcg.ver`"
+            )
 
     def _identity(self, claims: Mapping[str, Any], issuer: Issuer) -> Identity:
         scope = claims.get("scope", "")

@@ -1,4 +1,4 @@
-"""Whom submitters may have told: what the server's configuration allows. Pure."""
+"""Which addressees submitters may name: what the server's configuration allows. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Addressees:
         self._mail, self._notify, self._messages = mail or Mail(), notify or Notify(), messages
 
     def refuse(self, wanted: Sequence[Subscription]) -> tuple[str, str] | None:
-        """Why these may not be told, and what would be legal; None = they may."""
+        """Why these may not be notified, and what would be legal; None = they may."""
         if len(wanted) > SUBSCRIPTIONS_MAX:
-            return f"{len(wanted)} want to be told of one campaign", f"at most {SUBSCRIPTIONS_MAX}"
+            return f"{len(wanted)} addressees of one campaign", f"at most {SUBSCRIPTIONS_MAX}"
         for each in wanted:
             hint = self._hint(parse_target(each.to))
             if hint is not None:
-                return f"this server may not tell `{each.to}`", hint
+                return f"this server may not notify `{each.to}`", hint
         return None
 
     def _hint(self, target: Target) -> str | None:

@@ -1,8 +1,8 @@
-"""When somebody is told, and of what at once: digests instead of floods. Pure.
+"""When an addressee is notified, and of what in one message: digests instead of floods. Pure.
 
-The first news after a quiet time waits `gather_us`, so that what happens together is told together; after that nobody
-is told more often than every `digest_us`, nor more than `per_hour_max` times an hour. Everything that waits is in the
-next message, up to `items_max`; what is beyond it stays for the one after.
+The first news after a quiet time waits `gather_us`, so that what happens together is in one message; after that no
+addressee is notified more often than every `digest_us`, nor more than `per_hour_max` times an hour. Everything that
+waits is in the next message, up to `items_max`; the rest stays for the one after.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ITEMS_MAX = 50
 
 
 class NoticeKey(NamedTuple):
-    """What somebody is told of: `subject` is a campaign's or a site's name."""
+    """What an addressee is notified of: `subject` is a campaign's or a site's name."""
 
     target: str
     subject: str
@@ -24,14 +24,14 @@ class NoticeKey(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Something to tell, and since when."""
+    """A notice that waits, and since when."""
 
     key: NoticeKey
     first_us: int
 
 
 class DigestLimits(NamedTuple):
-    """How often somebody may be told."""
+    """How often an addressee may be notified."""
 
     gather_us: int
     digest_us: int
@@ -49,7 +49,7 @@ class DueDigest(NamedTuple):
 def decide(
     pending: Iterable[Pending], sent: Mapping[str, Sequence[int]], now_us: int, limits: DigestLimits
 ) -> list[DueDigest]:
-    """The messages to send now. `sent`: when each addressee was told, as far as the last hour tells.
+    """The messages to send now. `sent`: when each addressee was notified within the last hour.
 
     A clock that was set back delays nothing: what seems to be of the future counts as due, and is not counted as sent.
     """

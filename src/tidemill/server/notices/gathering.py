@@ -1,7 +1,7 @@
 """What happened becomes notices: one per addressee, subject and occasion, however much happens. Pure.
 
 A notice holds sums and some examples, so that a campaign of a million jobs costs one row and one mail. `first_us` 0 =
-there is nothing to tell now; the notice stays to remember what was told.
+there is nothing to send now; the notice stays to remember what was sent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidemill.wire.api import Change
 from tidemill.wire.notification import JOBS_SHOWN, MOVES_SHOWN, Move
 
 FAILED_MIN = 10  #: failed events before a share of them means anything
-AGAIN = 0.5  #: a share that fell below this part of its limit may be told again
+AGAIN = 0.5  #: a share that fell below this part of its limit is reported again when it rises
 _FINAL = frozenset(str(state) for state in JOB_FINAL)
 _COMPLETED = "COMPLETED"
-TOLD_SITE_STATES = frozenset({"UP", "DRAINED", "LOST"})  #: a site that is SILENT may still be heard again
+TOLD_SITE_STATES = frozenset({"UP", "DRAINED", "LOST"})  #: a site that is SILENT may yet be heard again
 
 
 class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -31,8 +31,8 @@ class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     ended: dict[str, int] = {}  #: jobs by state
     jobs: list[tuple[int, str]] = []  #: some of them, and their states
-    limit: float = 0.0  #: share of failed events from which on somebody wants to know
-    told: bool = False  #: that the share is above the limit
+    limit: float = 0.0  #: share of failed events from which on the addressee is notified
+    told: bool = False  #: the addressee knows that the share is above the limit
     state: str = ""  #: of a site, as last looked at
     reason: str = ""
     moves: list[Move] = []
@@ -77,7 +77,7 @@ def _both(one: Subscription, other: Subscription) -> Subscription:
 def take_changes(
     notices: Notices, changes: Iterable[Change], wants: Mapping[str, Mapping[str, Subscription]]
 ) -> set[NoticeKey]:
-    """Add what state changes of jobs tell to the notices of those who want it (by campaign); which notices changed."""
+    """Add state changes of jobs to the notices of those who want them (by campaign); which notices changed."""
     changed: set[NoticeKey] = set()
     for change in changes:
         if change.state not in _FINAL:
@@ -95,7 +95,7 @@ def take_changes(
 
 
 def _notice(notices: Notices, key: NoticeKey, at_us: int) -> Notice:
-    """The notice, with something to tell from now on."""
+    """The notice, which has something to send from now on."""
     found = notices.get(key)
     if found is None:
         found = notices[key] = Notice(key=key, first_us=at_us, last_us=at_us, body=Body())
@@ -124,7 +124,7 @@ def take_failures(
 ) -> set[NoticeKey]:
     """Compare a campaign's failed events with what its addressees want to know; which notices changed.
 
-    `counts`: events done and failed. Told once when the share goes over the limit, and again only after it fell well
+    `counts`: events done and failed. Reported once when the share exceeds the limit, and again only after it fell well
     below (such as after a retry).
     """
     changed: set[NoticeKey] = set()
@@ -159,7 +159,7 @@ def take_sites(
 ) -> set[NoticeKey]:
     """Compare sites with what their addressees (by site) last heard; which notices changed.
 
-    A site that nobody has been told of yet is only remembered, unless it does not work.
+    A site of which no addressee knows yet is only remembered, unless it does not work.
     """
     changed: set[NoticeKey] = set()
     for site in sites:

@@ -1,4 +1,4 @@
-"""What every way of telling somebody offers, and how it says that it could not."""
+"""What the sender of every channel does: mail, web hook, message."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Sender(Protocol):
     def send(self, parcel: Parcel) -> None:
         """Hand the message over; it is sent when this returns. Raises RefusedError, LaterError or AwayError."""
 
-    def rest(self) -> None:
-        """Nothing is to be sent for a while: let go of connections."""
+    def release(self) -> None:
+        """Close connections: nothing is to be sent for a while."""

@@ -1,4 +1,4 @@
-"""Notices and messages in the database. Every change is one transaction of the dispatcher's; reading goes beside it."""
+"""Notices and messages in the database. Changes run in the writer's transactions."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class Made(NamedTuple):
 
 
 def subscribe(work: UnitOfWork, campaign: str, wanted: Sequence[Subscription]) -> None:
-    """Keep who wants to be told of a campaign. In the transaction that submits its jobs."""
+    """Store who is to be notified of a campaign. In the transaction that submits its jobs."""
     if not wanted:
         return
     number, _, owner = work.session.rows("campaign_whole", name=campaign)[0][:3]
     wanted = [_named(each, owner) for each in wanted]
     known = {row[1] for row in work.session.rows("subscriptions_of", names=[campaign])}
     if len(known | {each.to for each in wanted}) > SUBSCRIPTIONS_MAX:
-        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} want to be told of campaign `{campaign}`")
+        raise RequestError(f"more than {SUBSCRIPTIONS_MAX} addressees of campaign `{campaign}`")
     rows = [(number, each.to, int(Occasion.SITE in each.occasions), _ENCODER.encode(each)) for each in wanted]
     work.session.many("insert_subscriptions", rows)
 
 
 def _named(wanted: Subscription, owner: str) -> Subscription:
-    """The same with the name of whoever gets messages."""
+    """The same subscription, with the name of the submitter who gets the messages."""
     if wanted.to != str(Channel.MESSAGE):
         return wanted
     try:
@@ -117,7 +117,7 @@ def post(work: UnitOfWork, made: Sequence[Made], now_us: int) -> list[int]:
 
 
 def recent(session: Session, now_us: int) -> dict[str, list[int]]:
-    """When addressees were told within the last hour."""
+    """When each addressee was notified within the last hour."""
     found: dict[str, list[int]] = defaultdict(list)
     for target, made_us in session.rows("outbox_recent", since=now_us - HOUR_US):
         found[target].append(made_us)

@@ -29,7 +29,7 @@ TEXT_MAX = 400
 
 
 def news(session: Session, notices: Iterable[Notice]) -> list[News]:
-    """What the notices tell, with figures of this moment."""
+    """News of these notices, with figures of this moment."""
     figures: dict[str, CampaignFigures | None] = {}
     items = []
     for notice in notices:
@@ -90,7 +90,7 @@ def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
 
 
 def campaign_figures(session: Session, name: str) -> CampaignFigures | None:
-    """A campaign as it stands; None = there is none of this name."""
+    """A campaign as it is now; None = it does not exist."""
     try:
         row = api_pages.campaign(session, name)
     except MissingError:

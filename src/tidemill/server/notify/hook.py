@@ -118,7 +118,7 @@ class Poster:
             )
         raise LaterError(f"hook `{shown(parcel.where)}` answers {status}", hint="expected 2xx")
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """No connection is kept."""
 
     def _find(self, where: str) -> HookTarget:

@@ -103,7 +103,7 @@ class Mailer:
             self._reset()
             raise _refusal(parcel, *error.recipients[parcel.where]) from error
         except smtplib.SMTPSenderRefused as error:
-            self.rest()
+            self.release()
             raise AwayError(
                 f"`{self._config.server}` refuses mail from `{self._config.sender}`: {_said(error.smtp_error)}",
                 hint=_HINT,
@@ -112,7 +112,7 @@ class Mailer:
             self._reset()
             raise _refusal(parcel, error.smtp_code, error.smtp_error) from error
         except (OSError, smtplib.SMTPException) as error:
-            self.rest()
+            self.release()
             raise self._away(error) from error
         self._sent_s.append(self._monotonic_s())
 
@@ -129,7 +129,7 @@ class Mailer:
         made.set_content(text.body(digest))
         return made
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Close the connection."""
         if self._server is not None:
             with contextlib.suppress(OSError, smtplib.SMTPException):
@@ -143,7 +143,7 @@ class Mailer:
             if self._server is not None:
                 self._server.rset()
         except (OSError, smtplib.SMTPException):
-            self.rest()
+            self.release()
 
     def _connected(self) -> smtplib.SMTP:
         if self._server is None:

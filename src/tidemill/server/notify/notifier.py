@@ -1,4 +1,4 @@
-"""The threads that tell: one gathers what happened and makes messages of it, one for each way sends them.
+"""Threads of notifications: one gathers what happened and makes messages of it, one for each channel sends them.
 
 What is gathered, what is to be sent and what was sent is committed before the next step, so a server that is killed
 anywhere loses nothing, and sends at most the one message twice that it was just handing over.
@@ -35,7 +35,7 @@ from tidemill.server.read import api_pages
 from tidemill.wire.api import Change
 
 SITES_S = 2.0  #: pause between two looks at sites
-IDLE_KEEP_S = 10.0  #: the place in the feed is kept so often while nobody wants to know
+IDLE_KEEP_S = 10.0  #: interval at which the position in the feed is written while there is no subscription
 IDLE_KEEP_CHANGES = 50_000
 ROUNDS_MAX = 50  #: pieces of the feed that are taken before messages are made
 PRUNE_S = 600.0
@@ -93,7 +93,7 @@ class Gatherer:
         end = int(self._session.rows("changes_end")[0][0])  # first: who subscribes later is not passed over
         if not self._config.rules and not self._session.rows("subscriptions_any"):
             self._at = max(self._at, end)
-            self._going_on.clear()  # nobody follows them
+            self._going_on.clear()  # no subscription follows them
         for _ in range(ROUNDS_MAX):
             changes, reached = api_pages.changes(self._session, self._at, None)
             if reached == self._at:
@@ -149,7 +149,7 @@ class Gatherer:
             for site in rows:
                 if site.id in working[campaign]:
                     wants[site.name].add(target)
-        for key in self._load():  # whoever was told that a site is away hears that it is back
+        for key in self._load():  # those who were notified that a site is away are notified that it is back
             if key.what == Occasion.SITE and key.subject in wants:
                 wants[key.subject].add(key.target)
         now = [
@@ -271,7 +271,7 @@ class Post:
             else:
                 sent += 1
                 self._end(message, tables.SENT)
-        self._sender.rest()
+        self._sender.release()
         return sent
 
     def forget_pauses(self) -> None:
@@ -280,7 +280,7 @@ class Post:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._sender.rest()
+        self._sender.release()
         self._session.close()
 
     def _waits(self, key: str) -> bool:
@@ -340,7 +340,7 @@ class Post:
 
 
 class Notifier:
-    """All threads. `senders`: the ways that there are."""
+    """All threads. `senders`: one for each channel."""
 
     def __init__(
         self,
@@ -368,7 +368,7 @@ class Notifier:
             )
 
     def start(self) -> None:
-        """Tell people from now on."""
+        """Send notifications from now on."""
         for thread in self._threads:
             thread.daemon = True
             thread.start()
@@ -394,6 +394,6 @@ class Notifier:
                 if not away:
                     _LOG.warning("notify.waits", part=name, reason=error.message, hint=error.hint)
                 away = True
-            except Exception as error:  # noqa: BLE001 - top of a loop: tell it and go on
+            except Exception as error:  # noqa: BLE001 - top of a loop: log it and go on
                 _LOG.error("notify.failed", part=name, error=repr(error))
             self._ended.wait(self._look_s)

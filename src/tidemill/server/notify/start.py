@@ -1,4 +1,4 @@
-"""Notifications of a server: the ways to tell that its configuration gives, and their threads."""
+"""Notifications of a server: the channels that its configuration gives, and their threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemill.wire.notification import Digest, TrialNews
 
 
 def senders_of(config: ServerConfig) -> dict[Channel, Sender]:
-    """The ways that the configuration gives. Raises ConfigError when a file of theirs cannot be read."""
+    """The channels that the configuration gives. Raises ConfigError when a file of theirs cannot be read."""
     found: dict[Channel, Sender] = {}
     if config.mail.server:
         found[Channel.MAIL] = Mailer(config.mail)
@@ -37,16 +37,16 @@ def telling(
     *,
     more: Mapping[Channel, Sender] | None = None,
 ) -> Iterator[Notifier]:
-    """Tell people as long as this lasts. `more`: ways that other parts of the server offer, such as messages.
+    """Send notifications inside the block. `more`: channels of other parts of the server, such as messages.
 
-    Raises ConfigError when a rule names a way that there is not.
+    Raises ConfigError when a rule names a channel that is not configured.
     """
     senders = {**senders_of(config), **(more or {})}
     for rule in config.notify.rules:
         channel = parse_target(rule.to).channel
         if channel not in senders:
             raise ConfigError(
-                f"a rule of `[notify]` tells `{rule.to}`, and this server cannot: it has no {channel}",
+                f"a rule of `[notify]` names `{rule.to}`, but this server has no {channel}",
                 hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
             )
     notifier = Notifier(store, dispatcher, config.notify, senders=senders, server=socket.gethostname())
@@ -66,7 +66,7 @@ def send_test(config: ServerConfig, to: str) -> None:
     sender = senders_of(config).get(target.channel)
     if sender is None:
         raise ConfigError(
-            f"this server cannot tell `{to}`: its server.toml gives no way for it",
+            f"this server cannot notify `{to}`: its server.toml configures no channel for it",
             hint="set `[mail] server` or `[[notify.hooks]]`",
         )
     now_us = clock.now_us()
@@ -77,4 +77,4 @@ def send_test(config: ServerConfig, to: str) -> None:
     try:
         sender.send(Parcel(target.where, digest))
     finally:
-        sender.rest()
+        sender.release()

@@ -172,7 +172,7 @@ def _output(row: tuple[Any, ...]) -> OutputRow:
 def campaigns(
     session: Session, *, owner: str | None = None, before: int | None = None, limit: int | None = None
 ) -> list[CampaignRow]:
-    """Campaigns of somebody or of all, newest first."""
+    """Campaigns of an owner or of all, newest first."""
     place = {"before": TOP if before is None else before, "limit": limit_of(limit, PAGE_MAX)}
     rows = (
         session.rows("campaigns", **place)
@@ -183,7 +183,7 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign. Raises MissingError, which hints at campaigns of `owner` only, None = of anybody."""
+    """One campaign. Raises MissingError, which hints at campaigns of `owner` only, None = of all."""
     rows = session.rows("campaign_whole", name=name)
     if not rows:
         raise _no_campaign(session, name, owner)
@@ -371,7 +371,7 @@ def changes(session: Session, after: int, campaign: str | None) -> tuple[list[Ch
 
 
 def changes_owned(session: Session, found: list[Change], owner: str, known: dict[str, bool]) -> list[Change]:
-    """Those of the changes that are of somebody's campaigns. `known` remembers by campaign: owners never change."""
+    """Those of the changes that are about an owner's campaigns. `known` remembers by campaign: owners never change."""
     for name in {each.campaign for each in found} - known.keys():
         known[name] = session.rows("campaign_owner", name=name) == [(owner,)]
     return [each for each in found if known[each.campaign]]

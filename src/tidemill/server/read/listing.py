@@ -22,7 +22,7 @@ from tidemill.server.errors import RequestError
 TOP = 2**62
 LOOK = 5_000  #: jobs looked at in one step, by order; about 5 ms
 ROUNDS = 4  #: such steps for one page, at most
-LEGS_FEW = 16  #: so few legs are asked at once, without a look first
+LEGS_FEW = 16  #: up to this many legs are read at once, without a first pass
 LAST = "\U0010ffff"  #: above every name, in both databases
 ENDED = (COMPLETED, PARTIAL, FAILED, CANCELED)
 Leg = tuple[int, int, int]

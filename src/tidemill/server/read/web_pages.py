@@ -90,7 +90,7 @@ def failing(session: Session, owner: str | None) -> list[str]:
 
 
 def owned(session: Session, owner: str) -> set[str]:
-    """Names of somebody's campaigns."""
+    """Names of an owner's campaigns."""
     return {row[0] for row in session.rows("campaigns_owned", owner=owner)}
 
 

@@ -15,7 +15,7 @@ from tidemill.server.read import api_pages
 from tidemill.wire.api import Health, Problem
 
 BUSY = QUEUE_MAX // 2  #: requests that wait for the writer
-OLD_S = 900.0  #: a message that nobody takes for so long
+OLD_S = 900.0  #: age from which on a waiting message is a problem
 
 
 class Watched(NamedTuple):
@@ -78,7 +78,7 @@ def problems(session: Session, watched: Watched) -> list[str]:
 
 
 def health(session: Session | None, watched: Watched) -> Health:
-    """The whole answer. It names nobody and no place: whoever reaches the server may read it."""
+    """The whole answer. It names no user and no place: every client that reaches the server may read it."""
     try:
         found = ["database_away"] if session is None else problems(session, watched)
     except SiteError:

@@ -1,6 +1,6 @@
 """`GET /metrics`: what the server counts and what the database holds, as `model/metrics.py` names it.
 
-What needs the database is read at most every CACHE_S, however often and by whomever it is asked for.
+What needs the database is read at most every CACHE_S, however often it is asked for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ServerMetrics:
         self._kept: list[Sample] = []
 
     def text(self, session: Session | None, *, feed_readers: int) -> str:
-        """The whole text; without what the database tells if `session` is None or it is away."""
+        """The whole text; without the samples of the database if `session` is None or it does not answer."""
         samples = [
             Sample(
                 "tidemill_server_info",
@@ -62,7 +62,7 @@ class ServerMetrics:
             if clock.monotonic_s() - self._read_s >= CACHE_S:
                 try:
                     if session is None:
-                        raise SiteError("there is no connection")  # noqa: TRY301  one place tells of both
+                        raise SiteError("there is no connection")  # noqa: TRY301  one place handles both
                     self._kept = list(self._of_database(session))
                 except SiteError:
                     self._kept = list(_of_problems(["database_away"]))

@@ -62,7 +62,7 @@ def with_values(path: str, **values: str | int | None) -> str:
 
 
 def own_path(text: str | None) -> str:
-    """Where to go on after a form: a path of ours, else the first page. Nothing here leads to another host."""
+    """Where to go on after a form: a path of this server, else the first page. Nothing here leads to another host."""
     if not text or len(text) > 2_000 or not text.startswith("/") or text.startswith(("//", "/\\")):
         return "/"
     if any(ord(each) < 33 or each == "\\" for each in text):
@@ -77,5 +77,5 @@ def said(values: Mapping[str, str]) -> str | None:
         return None
     done = {"cancel": "canceled", "retry": "will run again"}[word]
     number = f"{int(changed[:18]):,} job{'' if changed == '1' else 's'}"
-    rest = f"; {int(unchanged[:18]):,} had no state for it" if unchanged.strip("0") else ""
+    rest = f"; {int(unchanged[:18]):,} unchanged" if unchanged.strip("0") else ""
     return f"{number} {done}{rest}"
