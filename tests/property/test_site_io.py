@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.site.fleet.io_budget import SETTLE_S, STEP_S, Told, ceiling, parts
+from tidemill.site.fleet.io_budget import SETTLE_S, STEP_S, GivenPart, ceiling, parts
 
 FLEETS = ("a", "b", "c", "d")
 DEMANDS = st.dictionaries(st.sampled_from(FLEETS), st.floats(0, 100), max_size=4)
@@ -15,7 +15,7 @@ DEMANDS = st.dictionaries(st.sampled_from(FLEETS), st.floats(0, 100), max_size=4
 class Site(msgspec.Struct):
     """Fleets with what they were told, and what their leads go by: some read a work file late."""
 
-    told: dict[str, list[Told]] = {}
+    told: dict[str, list[GivenPart]] = {}
     in_use: dict[str, float] = {}
     unread: list[tuple[float, str, float]] = []
 
@@ -25,7 +25,7 @@ class Site(msgspec.Struct):
             self.unread.remove((at_s, fleet, part))
         news = parts(demands, self.told, now_s)
         for fleet, part in news.items():
-            self.told.setdefault(fleet, []).append(Told(part, now_s))
+            self.told.setdefault(fleet, []).append(GivenPart(part, now_s))
             self.unread = [each for each in self.unread if each[1] != fleet]
             self.unread.append((now_s + delay_s, fleet, part))
         return news
@@ -59,4 +59,4 @@ def test_every_fleet_with_demand_gets_about_its_part_in_half_a_minute(story: lis
 
 
 def test_without_demand_all_stays_as_it_is() -> None:
-    assert parts({"a": 0.0}, {"a": [Told(1.0, 0.0)]}, 100.0) == {}
+    assert parts({"a": 0.0}, {"a": [GivenPart(1.0, 0.0)]}, 100.0) == {}

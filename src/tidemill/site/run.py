@@ -20,7 +20,7 @@ from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.site.state.served_site import serve
 
 ONCE_S = 20.0
-"""`--once` ends after so long, or earlier when nothing is under way."""
+"""`--once` ends after this time, or earlier when nothing is under way."""
 
 CONTESTED_HINT = "another agent may run with a copy of this site directory: stop one"
 AWAY_FIRST_S = 2.0
@@ -62,7 +62,7 @@ def run_agent(
     log.bind(site=config.name, epoch=epoch.number)
     signals = _Signals()
     batch = open_batch(config, site_dir)
-    machine = _first_look(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
+    machine = _first_poll(config, site_dir, batch=batch, epoch=epoch, signals=None if once else signals)
     if machine is None:
         epoch.leave()
         return 0
@@ -84,10 +84,10 @@ def run_agent(
     return 0
 
 
-def _first_look(
+def _first_poll(
     config: SiteConfig, site_dir: Path, *, batch: BatchSystem, epoch: Epoch, signals: _Signals | None
 ) -> SiteMachine | None:
-    """The machine, asked again and again while its batch system is away; None when told to end before that.
+    """The machine, polled again while its batch system is unreachable; None when asked to end before that.
 
     Raises SiteError: at once without `signals` (`--once`), else when asking again cannot help.
     """

@@ -200,8 +200,8 @@ def _files(path: Path, app: Application, digests: Digests) -> dict[str, str]:
 
 
 class Applications:
-    """The applications of a directory; files that change are read again. `beside`: nobody may wait for large files to
-    be read: what needs their digests is pending until then. `site`: as for `load_application`."""
+    """The applications of a directory; files that change are read again. `beside`: large files are read in a
+    thread, and what needs their digests is pending until then. `site`: as for `load_application`."""
 
     def __init__(self, directory: Path, *, site: SiteConfig | None = None, beside: bool = False) -> None:
         self._directory = directory
@@ -281,7 +281,7 @@ class Applications:
         return {name: (*mark, changed_ns) if name in self.problems else mark for name, mark in listed.items()}
 
     def known(self, name: str) -> Approved:
-        """The application; its files are not looked at. Raises JobError (class `dispatch`), and PendingError while
+        """The application; its files are not read. Raises JobError (class `dispatch`), and PendingError while
         it is read."""
         approved = self.by_name.get(name)
         if approved is None and self.pending:
@@ -294,7 +294,7 @@ class Applications:
 
     def get(self, name: str) -> Approved:
         """The application, whose files still have their digests. Raises JobError (class `dispatch`), and SiteError
-        where that cannot be told just now (PendingError: they are being read)."""
+        where that is unknown just now (PendingError: they are being read)."""
         approved = self.known(name)
         for path, wanted in approved.files.items():
             try:
@@ -318,7 +318,7 @@ class Applications:
         return approved
 
     def approved_files(self, approved: Approved) -> list[ApprovedFile]:
-        """What a slot compares before every start, as the files were when `get` looked at them last."""
+        """What a slot compares before every start, as the files were when `get` last read them."""
         found = []
         for path, digest in approved.files.items():
             size, mtime_ns, *_ = self.digests.mark(path)
@@ -327,7 +327,7 @@ class Applications:
         return found
 
     def offers(self, event_s: dict[str, float]) -> list[AppOffer]:
-        """What the server is told."""
+        """What the server receives."""
         return [
             AppOffer(
                 name=name,

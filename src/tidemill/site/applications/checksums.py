@@ -23,7 +23,7 @@ from tidemill.files import read_bounded, write_whole
 from tidemill.log import Log
 
 INLINE_BYTES_MAX = 64 << 20
-"""Larger files are read in a thread where nobody may wait: 0.05 s at 1.3 GB/s out of the page cache."""
+"""Larger files are read in a thread where the caller cannot wait: 0.05 s at 1.3 GB/s out of the page cache."""
 
 SLICE_BYTES = 4 << 20
 RECORD = "digests.json"
@@ -37,7 +37,7 @@ LASTING = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
 )
-"""What open(2) and read(2) say of a path that stays as it is until somebody mends it; all else may be a file system's
+"""What open(2) and read(2) say of a path that stays as it is until it is mended; all else may be a file system's
 hiccup, such as ESTALE, EIO and ETIMEDOUT of NFS."""
 
 Mark = tuple[int, int, int, int]
@@ -73,7 +73,7 @@ class Digests:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a file is being read, or was and nobody has asked since."""
+        """Whether a file is being read, or was, and its digest was not asked for since."""
         return bool(self._under_way)
 
     def of(self, path: str) -> str:
@@ -81,7 +81,7 @@ class Digests:
         return self._remembered(self._known, path, lambda mark: self._read(path, mark))
 
     def mark(self, path: str) -> Mark:
-        """Of the file whose digest `of` told last; zeros where it told none."""
+        """Of the file whose digest `of` returned last; zeros where it returned none."""
         known = self._known.get(path)
         return (0, 0, 0, 0) if known is None else known[0]
 

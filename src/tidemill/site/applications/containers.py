@@ -19,7 +19,7 @@ OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_V
 """What the slot adds to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
 DESCRIPTORS = 2  #: of the range protocol: 3 and 4
 CWD_SINCE = (1, 2)  #: Apptainer says `--cwd` for what was `--pwd`
-HOME_HIDDEN_SINCE = (0, 27)  #: ch-run showed the home directory before, unless told not to
+HOME_HIDDEN_SINCE = (0, 27)  #: ch-run showed the home directory before, without an option
 PODMANS = (Runtime.PODMAN, Runtime.PODMAN_HPC)
 INNER_ROOT = ("/usr/bin/unshare", "--user", "--map-root-user", "--mount")
 """podman 4.3 copies the map of the user namespace that it is in, and then fails to become user 0, whom a slot's does

@@ -1,4 +1,4 @@
-"""Images of the site's applications: names in application files become what pilots are told. Knows no fleet.
+"""Images of the site's applications: names in application files become what pilots receive. Knows no fleet.
 
 The bytes of each pack are compared with its name once per agent and pack, and again when the file looks different,
 large ones beside the agent's tick (`digest`); nodes compare the whole image's digest before they show it. Recipes are

@@ -44,12 +44,12 @@ def find_launcher(config: SiteConfig) -> str:
 
 
 def launcher_words(launcher: str, width: Width) -> list[str]:
-    """What stands before the program and its arguments. Raises ConfigError for a launcher that is none."""
+    """What stands before the program and its arguments. Raises ConfigError for an unknown launcher."""
     return mpi_words(launcher, width.nodes, width.ranks, [])
 
 
 def rank_environment(width: Width, cores: int) -> dict[str, str]:
-    """What a payload that spans nodes is told besides its events."""
+    """Variables of a payload that spans nodes, besides its events."""
     return {
         "OMP_NUM_THREADS": str(cores),
         "TIDEMILL_CORES": str(cores),

@@ -1,4 +1,4 @@
-"""Memory that programs take on a node, and what they get where nobody says. Pure.
+"""Memory that programs take on a node, and what they get where nothing is asked for. Pure.
 
 A slot takes what its payloads may use and what its work directory may grow to, since both are memory. Images are there
 once for all slots. `crates/wire/src/memory.rs` counts alike. A site may name a place besides memory for large work
@@ -17,7 +17,7 @@ IMAGE_SERVER_MB = 64
 """Of a squashfuse with its cache of blocks; an image that is unpacked takes more, where there is more."""
 
 SCRATCH_MB_MIN = 50
-"""A work directory that nobody asked for is never smaller."""
+"""A work directory of default size is never smaller."""
 
 SCRATCH_SHARE = 4
 """... and takes such a part of a core's memory where there is little."""
@@ -36,7 +36,7 @@ def has_room(program: Program, memory_mb: int, *, spills: bool) -> bool:
 
 
 def slot_memory(asked_mb: int | None, scratch_mb: int | None, *, share_mb: int) -> tuple[int, int]:
-    """Memory and work directory of a slot in MB, with what nobody asked for chosen so that a core's part of the node's
+    """Memory and work directory of a slot in MB, with defaults chosen so that a core's part of the node's
     memory (`share_mb`) does for both, if that is possible."""
     if scratch_mb is None:
         left_mb = share_mb // SCRATCH_SHARE if asked_mb is None else share_mb - asked_mb

@@ -31,7 +31,7 @@ class Offers:
         self._next_refresh_s = 0.0
 
     def step(self) -> None:
-        """Look for changed applications and new profiles when it is time."""
+        """Read changed applications and new profiles when it is time."""
         now_s = clock.monotonic_s()
         if now_s >= self._next_refresh_s:
             self._next_refresh_s = now_s + REFRESH_S

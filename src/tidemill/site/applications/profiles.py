@@ -1,8 +1,8 @@
 """SITE/profiles: what starts of applications cost file systems, from traces of payloads that came back in bundles.
 
 One file per version of an application, `APP@VERSION.json`: the merged profile of all its traced payloads, with the
-busiest paths. A pilot's note (topic `trace`) says whose index to look at; besides that, those of a few pilots that did
-something are looked at in turn, so that what it costs does not grow with nodes. Files are read in a helper's thread.
+busiest paths. A pilot's note (topic `trace`) says whose index to read; besides that, those of a few pilots that did
+something are read in turn, so that what it costs does not grow with nodes. Files are read in a helper's thread.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TAKEN_S = 600.0
 """Where no profile came, it is written so often how far indices were read: the next agent reads the rest once more."""
 
 CHANGE_MIN = 0.1
-"""Fleets are told of a cost that has changed by so much."""
+"""Fleets get a new cost when it has changed by this part."""
 
 ADHOC = "command"
 NOT_TRACED = "none"
@@ -90,7 +90,7 @@ class _Job(msgspec.Struct):
 
 
 class _WorkFile(msgspec.Struct):
-    """The part of a work file that tells which program a job runs."""
+    """The part of a work file that says which program a job runs."""
 
     programs: list[_Program]
     jobs: list[_Job]
@@ -100,8 +100,8 @@ Pilot = tuple[str, str]
 """Name of a fleet, name of a pilot."""
 
 
-class _Look(msgspec.Struct):
-    """What a look is to do, and what came of it."""
+class _Search(msgspec.Struct):
+    """What a search is to do, and what came of it."""
 
     pilots: list[Pilot]
     areas: dict[str, list[str]]
@@ -120,10 +120,10 @@ class Profiles:
         self._fleets = fleets
         self._costs: dict[Version, StartCost | None] = {}
         self._marks: dict[Version, int] = {}
-        self._noted: dict[Pilot, int] = {}  #: -> looks in vain
+        self._noted: dict[Pilot, int] = {}  #: -> searches in vain
         self._active: dict[Pilot, None] = {}
         self._refused: set[int | None] = set()
-        self._under_way: Future[_Look] | None = None
+        self._under_way: Future[_Search] | None = None
         self._next_s = 0.0
         self._taken: dict[str, int] | None = None
         self._next_taken_s = clock.monotonic_s() + TAKEN_S
@@ -148,12 +148,12 @@ class Profiles:
         return {} if cost is None else dict(cost.bytes)
 
     def wants_first(self, app: str, version: str) -> bool:
-        """Whether nobody has traced this version yet."""
+        """Whether this version has no trace yet."""
         return app != ADHOC and self.cost(app, version) is None
 
     def outfit(self, program: Program, trace_every: int) -> Program:
         """The program with what its starts cost, and with orders to trace some of them. What of that images spare file
-        systems is `io.with_costs`'s to say."""
+        systems is decided by `with_costs`."""
         return msgspec.structs.replace(
             program,
             trace_first=trace_every > 0 and self.wants_first(program.app, program.version),
@@ -163,7 +163,7 @@ class Profiles:
         )
 
     def mark(self, app: str, version: str) -> int:
-        """Another number whenever fleets should be told of another cost."""
+        """A number that changes whenever fleets should get a new cost."""
         return self._marks.get(Version(app, version), 0)
 
     def offers(self, offers: list[AppOffer]) -> list[AppOffer]:
@@ -172,7 +172,7 @@ class Profiles:
             msgspec.structs.replace(offer, start=self.cost(offer.name, offer.version)) for offer in offers
         ]
 
-    # ---- the look at bundles ----
+    # ---- the search in bundles ----
 
     def heard(self, fleet: str, records: Iterable[Record]) -> None:
         """A pilot that notes a trace has a profile in its bundle; one that did something may have."""
@@ -186,7 +186,7 @@ class Profiles:
                 self._active[fleet, record.p] = None
 
     def step(self, executor: Executor) -> bool:
-        """Look for profiles when it is due; whether a cost became known or is another one now."""
+        """Search for profiles when it is due; whether a cost became known or has changed."""
         changed = self._take()
         is_due = self._under_way is None and clock.monotonic_s() >= self._next_s
         if is_due and (self._noted or self._active):
@@ -195,7 +195,7 @@ class Profiles:
             for pilot in turn:
                 del self._active[pilot]
             pilots = list(dict.fromkeys([*self._noted, *turn]))
-            self._under_way = executor.submit(self._look, _Look(pilots, dict(self.areas)))
+            self._under_way = executor.submit(self._search, _Search(pilots, dict(self.areas)))
         return changed
 
     def _tell_refusal(self, record: Noted) -> None:
@@ -226,7 +226,7 @@ class Profiles:
                 _log.info("profile.known", app=key.app, version=key.version, runs=cost.runs, ops=cost.ops)
         return changed
 
-    def _look(self, look: _Look) -> _Look:
+    def _search(self, look: _Search) -> _Search:
         """In a helper's thread: read indices, merge the profiles that they name, write them."""
         taken = self._read_taken()
         found: dict[Version, list[Profile]] = {}
@@ -247,7 +247,7 @@ class Profiles:
             try:
                 look.costs[version] = self._keep(version, several, look.areas)
             except SiteError as error:
-                # What these runs cost is lost; a version of which none is kept is traced anew
+                # What these runs cost is lost; a version of which none is kept is traced again
                 _log.warning("profile.unkept", app=version.app, reason=error.message, hint=error.hint)
         if found or clock.monotonic_s() >= self._next_taken_s:
             try:
@@ -259,7 +259,7 @@ class Profiles:
     def _read(
         self, fleet: Path, bundle: Path, tail: IndexTail
     ) -> list[tuple[Version | None, Profile | None]]:
-        """The new profiles of a bundle; those that are nobody's or damaged as None. Raises SiteError."""
+        """The new profiles of a bundle; those without an application, or damaged, as None. Raises SiteError."""
         try:
             entries = [entry for entry in tail.read() if entry.kind == "profile" and entry.length]
         except ProtocolError as error:

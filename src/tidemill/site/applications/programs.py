@@ -57,7 +57,7 @@ class NodeShape(msgspec.Struct, frozen=True):
 
 class Preparer:
     """Turns jobs into definitions for fleets. Programs are numbered for the life of the agent. `profiles`: what was
-    traced; None = nothing is; `denials`: whom the site's staff deny; None = nobody."""
+    traced; None = nothing is; `denials`: whom the site's staff deny; None = no submitter."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Preparer:
         self._programs: dict[tuple[str, str, bytes, bytes, bool], Program] = {}
         self._arguments: dict[str, _Arguments] = {}
         self._checked: dict[str, TidemillError | None] = {}  #: applications in this tick, and what was wrong
-        self._files_of: dict[str, list[ApprovedFile]] = {}  #: of applications, as they were looked at last
+        self._files_of: dict[str, list[ApprovedFile]] = {}  #: of applications, as they were read last
         self._commands: dict[tuple[str, ...], Approved] = {}
         self._next_program = 1
 
@@ -94,7 +94,7 @@ class Preparer:
             raise JobError(why)
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
-        """The program of a job. Raises JobError (class `dispatch`), and SiteError where a file system hiccups."""
+        """The program of a job. Raises JobError (class `dispatch`), SiteError where a file system fails briefly."""
         name = spec.app if spec.app is not None else "\0" + (spec.command or [""])[0]
         shape = _encode(spec.command) if spec.app is None else b""
         if spec.app is not None:
@@ -163,7 +163,7 @@ class Preparer:
         return approved.digest if approved else ""
 
     def _refresh(self, name: str) -> None:
-        """Look at the application's files, once in a tick; after a change of the application forget what was made of
+        """Read the application's files, once in a tick; after a change of the application forget what was made of
         it. Raises JobError, SiteError."""
         if name in self._checked:
             wrong = self._checked[name]
@@ -185,7 +185,7 @@ class Preparer:
         self._files_of[name] = files
 
     def _traced_mark(self, spec: JobSpec) -> str:
-        """Another one when traces told another cost of a start: then there is a new program."""
+        """Changes when traces show another cost of a start: then there is a new program."""
         approved = None if spec.app is None else self._applications.by_name.get(spec.app)
         if self._profiles is None or approved is None:
             return ""

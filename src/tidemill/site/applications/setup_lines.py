@@ -1,4 +1,4 @@
-"""`setup` lines of an application: what pilots are told of them. Pure.
+"""`setup` lines of an application: what pilots receive of them. Pure.
 
 Pilots run them (`crates/pilot/src/setup.rs`) and store the difference that they make to the environment as
 `SITE/setup/KEY.NODETYPE.json`, which every later start reads.
@@ -35,8 +35,8 @@ def setup_of(app: Application, site_dir: Path) -> SetupDef | None:
 
 def key_of(app: Application) -> str:
     """Another one for every other name, version or line: nothing that was stored before is used then."""
-    told = msgspec.json.encode([app.name, app.version, app.setup])
-    return f"{app.name}-{hashlib.sha256(told).hexdigest()[:KEY_DIGITS]}"
+    content = msgspec.json.encode([app.name, app.version, app.setup])
+    return f"{app.name}-{hashlib.sha256(content).hexdigest()[:KEY_DIGITS]}"
 
 
 def check_setup(app: Application) -> list[str]:

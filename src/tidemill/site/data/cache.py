@@ -1,6 +1,6 @@
-"""The site's copies of inputs, each content once, whoever needs it and for as long as it may be needed again.
+"""The site's copies of inputs, each content once, for all jobs, as long as it may be needed again.
 
-    SITE/stage/files/NAME         a copy; NAME is `sha256-HEX`, or `v-KEY` of the source where nobody knows the digest
+    SITE/stage/files/NAME         a copy; NAME is `sha256-HEX`, or `v-KEY` of the source where the digest is unknown
     SITE/stage/files/.NAME.json   `CopyRecord`: size, digest, which URLs had this content; changed at the last use
     SITE/stage/files/.NAME.sha256 the digest by which nodes exchange it (`staging`)
 
@@ -31,7 +31,7 @@ SOURCES_MAX = 16
 
 KEPT_BYTES_MAX = 1 << 20
 PART_AGE_S = 86400.0
-"""A broken attempt that nobody has gone on with for so long is deleted."""
+"""A broken attempt that was not resumed for this time is deleted."""
 
 TIDY_S = 60.0
 _log = Log("datacache")
@@ -133,7 +133,7 @@ class DataCache:
         return None if name is None else self._kept[name].sources.get(url)
 
     def find(self, url: str, version: str, sha256: str | None) -> str | None:
-        """The copy of this version of a URL, whole, and of this digest if one is told; None = it must be fetched."""
+        """The copy of this version of a URL, whole, and of this digest if one is given; None = it must be fetched."""
         name = self._names.get(url)
         if name is None or self._kept[name].sources.get(url) != version:
             return None
@@ -196,7 +196,7 @@ class DataCache:
             )
 
     def tidy(self, *, at_once: bool = False) -> None:
-        """Delete what is over the limits, and what came or broke off a day ago and nobody wanted; once a minute."""
+        """Delete what is over the limits, and what came or broke off a day ago and was not used; once a minute."""
         now_s = clock.monotonic_s()
         if now_s < self._next_tidy_s and not at_once:
             return

@@ -20,8 +20,9 @@ def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
 
 
 def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The site directory, its secrets, keys and tokens, also those for other places, and the server beside it: whoever
-    reaches that one's socket as our user may submit, and whoever reaches its directory may change the database."""
+    """The site directory, its secrets, keys and tokens, also those for other places, and the server beside it: a
+    process of this user that reaches the server's socket may submit, one that reaches its directory may change the
+    database."""
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]

@@ -28,7 +28,7 @@ from tidemill.transfer.contract import Direction, TransferError, Watch
 from tidemill.transfer.mover import Moved, Mover
 
 KEEP_S = 3600.0
-"""An outcome that nobody has taken for so long is dropped."""
+"""An outcome that was not taken for this time is dropped."""
 
 TELL_S = 1.0
 """How far moves are is written down so often."""
@@ -160,7 +160,7 @@ class LocalMoves:
         self._outcomes: dict[str, MoveOutcome] = {}
         self._ended_s: dict[str, float] = {}
         self._is_closed = False
-        self._progress = progress  #: where moves under way are told
+        self._progress = progress  #: where moves under way are shown
         self._next_told_s = 0.0
         self.counts = {direction: MoveCounts() for direction in Direction}
 
@@ -192,12 +192,12 @@ class LocalMoves:
         return bool(self._orders)
 
     def known(self) -> set[str]:
-        """Orders that wait, run, or have an outcome that nobody took."""
+        """Orders that wait, run, or have an outcome that was not taken."""
         with self._lock:
             return {*self._orders, *self._outcomes}
 
     def cancel(self, order_id: str) -> None:
-        """Nobody wants it any more."""
+        """Drop an order that is not wanted any more."""
         with self._lock:
             if order_id in self._running:
                 self._running[order_id].canceled.set()
@@ -233,7 +233,7 @@ class LocalMoves:
         )
 
     def _tell(self, *, at_once: bool = False) -> None:
-        """Write down how far the moves are, now and then; for those who look on only."""
+        """Write down how far the moves are, now and then, for people to see."""
         now_s = clock.monotonic_s()
         if self._progress is None or self._is_closed or (now_s < self._next_told_s and not at_once):
             return
@@ -256,7 +256,7 @@ class LocalMoves:
         watch.told = lambda _: self._tell()
         try:
             outcome = make(self._mover, order, watch, lambda: self._has_come(order))
-        except Exception as error:  # noqa: BLE001 - top of a thread: whoever waits for the move is told in any case
+        except Exception as error:  # noqa: BLE001 - top of a thread: the caller gets an outcome in any case
             _log.error("move.bug", move=order.id, error=repr(error))
         finally:
             self._end(order, outcome)
@@ -280,14 +280,14 @@ class LocalMoves:
             self._here.discard(order.id)
             if self._is_closed:
                 return
-            if not was_canceled:  # else whoever wants it again by now has it made again
+            if not was_canceled:  # else a caller that wants it again has it made again
                 self._outcomes[order.id] = outcome
                 self._ended_s[order.id] = clock.monotonic_s()
             self._forget()
             self._start()
 
     def _forget(self) -> None:
-        """Drop outcomes that nobody took: their jobs are gone. What came is deleted by the data cache."""
+        """Drop outcomes that were not taken: their jobs are gone. What came is deleted by the data cache."""
         now_s = clock.monotonic_s()
         while self._ended_s:
             oldest, ended_s = next(iter(self._ended_s.items()))

@@ -6,7 +6,7 @@
 
 An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moves`), bundles as one file.
 Beside local ones stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums,
-seeds and failed events. A file that no manifest of ours claims is never overwritten. Works in the agent's helper
+seeds and failed events. A file that no manifest of this site claims is never overwritten. Works in the agent's helper
 threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is called again.
 """
 
@@ -252,7 +252,7 @@ class Deliverer:
             self._write_joined(path, refs, None)
 
     def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
-        path.unlink(missing_ok=True)  # of an agent that died, or a link that somebody left
+        path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
         with path.open("xb") as file:  # never through a link
             for part, ref in refs:
                 for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
@@ -313,7 +313,7 @@ class Deliverer:
     def _claim(
         self, delivery: OutputDelivery, made: list[tuple[Path, Path, File]]
     ) -> dict[Path, set[str | None]]:
-        """Write the manifests, after a look that nothing foreign stands where the files go.
+        """Write the manifests, after a check that nothing foreign stands where the files go.
 
         Returns the checksums that each file may have now: its own, and that of our earlier delivery.
         """

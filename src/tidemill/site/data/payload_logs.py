@@ -19,7 +19,7 @@ _log = Log("logs")
 
 
 class LogFetches:
-    """Logs that helper threads look for."""
+    """Logs that helper threads search for."""
 
     def __init__(self, site: ServedSite) -> None:
         self._site = site
@@ -31,7 +31,7 @@ class LogFetches:
         return bool(self._under_way)
 
     def step(self) -> bool:
-        """Note the logs that were found, look for others; whether anything was found."""
+        """Note the logs that were found, search for others; whether anything was found."""
         done = [request for request, future in self._under_way.items() if future.done()]
         for request in done:
             self._site.log.apply(self._under_way.pop(request).result())

@@ -26,7 +26,7 @@ READY_BYTES_MAX = 65536
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """An output that may go. `before`: the digest of the one that went there before; empty = none did. `adler32`: what
-    most servers will tell of it."""
+    most servers report of it."""
 
     done: str
     size_bytes: int

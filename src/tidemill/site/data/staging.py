@@ -1,6 +1,6 @@
 """Inputs of jobs, copied into `SITE/stage` before their events are granted.
 
-    SITE/stage/files/NAME     one copy of each content, whoever needs it (see `cache`)
+    SITE/stage/files/NAME     one copy of each content, for all jobs (see `cache`)
     SITE/stage/files/.NAME.sha256  the digest of a large one, by which nodes exchange it
     SITE/stage/files/in-*     a remote file on its way (see `moves`)
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
@@ -45,7 +45,7 @@ FRESH_S = 30.0
 
 FRESH_MAX = 10_000
 STAGED_BYTES_MIN = 1 << 20
-"""Smaller inputs are read by each slot (crates/pilot/src/staging.rs): nobody needs their digest."""
+"""Smaller inputs are read by each slot (crates/pilot/src/staging.rs): their digest is not needed."""
 
 
 class DataFigures(NamedTuple):
@@ -61,7 +61,7 @@ class DataFigures(NamedTuple):
 
 
 class Stage:
-    """The stage of one site. Thread-safe. `moving`: who brings remote files; None = nobody."""
+    """The stage of one site. Thread-safe. `moving`: brings remote files; None = none are brought."""
 
     def __init__(
         self, directory: Path, config: SiteConfig, roots: Roots, moving: Moves | None = None
@@ -108,8 +108,8 @@ class Stage:
         return [each for each in inputs if each is not None]
 
     def check_places(self, spec: JobSpec) -> None:
-        """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: that is told
-        before anything runs."""
+        """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: before
+        anything runs."""
         for place in {spec.output_dir, *(each.url for each in spec.outputs or ())}:
             if place and is_remote(place):
                 permit(place, self._config.endpoints, Direction.OUT)
@@ -125,14 +125,14 @@ class Stage:
         """What the cache holds and did, beside what was moved; as it was last while a thread is at work with it."""
         if self._lock.acquire(blocking=False):
             try:
-                told = self.cache.figures
+                counts = self.cache.figures
                 self._figures = DataFigures(
                     files=self.cache.files,
                     bytes=self.cache.bytes,
                     pinned_bytes=self.cache.pinned_bytes(),
-                    hits=told.hits,
-                    misses=told.misses,
-                    evicted_bytes=told.evicted_bytes,
+                    hits=counts.hits,
+                    misses=counts.misses,
+                    evicted_bytes=counts.evicted_bytes,
                     moves=[],
                 )
             finally:
@@ -146,7 +146,7 @@ class Stage:
 
     def sweep(self) -> None:
         """Let the cache keep its limits, once for all jobs that were cleaned. While a thread is at work with it that is
-        left for the next call: nobody waits for a large file. Raises SiteError."""
+        left for the next call: no tick waits for a large file. Raises SiteError."""
         if self._is_swept or not self._lock.acquire(blocking=False):
             return
         try:
@@ -177,7 +177,7 @@ class Stage:
         return inputs
 
     def clean(self, job: int) -> None:
-        """Remove a job's inputs; `sweep` lets go of copies that nobody needs any more. Raises SiteError."""
+        """Remove a job's inputs; `sweep` lets go of copies that are not needed any more. Raises SiteError."""
         try:
             shutil.rmtree(self._directory / str(job))
         except FileNotFoundError:
@@ -301,10 +301,10 @@ class Stage:
         self._fresh_s[url] = clock.monotonic_s() + FRESH_S
 
     def _know_digest(self, copy: Path) -> None:
-        """Have the digest of a copy beside it; its name tells it where it was moved."""
-        told = copy.name.removeprefix("sha256-")
-        if told != copy.name and not _digest_file(copy).exists():
-            write_durable(_digest_file(copy), told.encode())
+        """Have the digest of a copy beside it; its name has it where it was moved."""
+        digest = copy.name.removeprefix("sha256-")
+        if digest != copy.name and not _digest_file(copy).exists():
+            write_durable(_digest_file(copy), digest.encode())
         _digest(copy)
 
 

@@ -1,6 +1,6 @@
 """Moves by a process on a data-transfer node: `tidemill site run --only transfer`, which shares the site directory.
 
-    SITE/transfer/orders/ID.json   what the agent wants, `MoveOrder`; gone = nobody wants it any more
+    SITE/transfer/orders/ID.json   what the agent wants, `MoveOrder`; gone = it is not wanted any more
     SITE/transfer/done/ID.json     what came of it, `MoveOutcome`; the agent deletes both when it has read it
     SITE/transfer/moving.json      how far the moves are that run now; `tidemill site status` shows it
     SITE/transfer/epoch/           who moves: one process, as in `epoch`
@@ -27,7 +27,7 @@ from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutc
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.transfer.contract import Direction
 
-LOOK_S = 0.5
+POLL_S = 0.5
 """Either side lists the other's directory so often."""
 
 FILE_BYTES_MAX = 1 << 20
@@ -45,7 +45,7 @@ def open_moves(site_dir: Path, config: SiteConfig) -> Moves:
 
 
 def under_way(site_dir: Path) -> list[UnderWay]:
-    """The moves that run at a site now, as whoever makes them wrote it down last; none where that cannot be read."""
+    """The moves that run at a site now, as their process wrote it down last; none where that cannot be read."""
     content = read_bounded(site_dir / "transfer" / PROGRESS, FILE_BYTES_MAX)
     try:
         return msgspec.json.decode(content or b"[]", type=list[UnderWay])
@@ -57,7 +57,7 @@ class TransferNodeMoves:
     """The agent's side: orders out, outcomes in. Thread-safe."""
 
     def __init__(self, directory: Path, config: SiteConfig) -> None:
-        LocalMoves(config).close()  # endpoints that cannot be meant are told at the start
+        LocalMoves(config).close()  # impossible endpoints are refused at the start
         self._orders, self._done = directory / "orders", directory / "done"
         for folder in (self._orders, self._done):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class TransferNodeMoves:
                 (folder / name).unlink(missing_ok=True)
         self._wanted: dict[str, MoveOrder] = {}
         self._seen: set[str] = set()
-        self._next_look_s = 0.0
+        self._next_poll_s = 0.0
         self._lock = threading.Lock()
         self.counts = {direction: MoveCounts() for direction in Direction}
 
@@ -103,8 +103,8 @@ class TransferNodeMoves:
         """Whether none of these is still on its way. Lists a directory, twice a second at most."""
         with self._lock:
             now_s = clock.monotonic_s()
-            if now_s >= self._next_look_s:
-                self._next_look_s = now_s + LOOK_S
+            if now_s >= self._next_poll_s:
+                self._next_poll_s = now_s + POLL_S
                 self._seen = {name.removesuffix(".json") for name in names_in(self._done) or []}
             return all(each in self._seen or each not in self._wanted for each in order_ids)
 
@@ -143,7 +143,7 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
                 busy = True
             if once and not busy:
                 break
-            clock.sleep_s(LOOK_S / 5 if busy else LOOK_S)
+            clock.sleep_s(POLL_S / 5 if busy else POLL_S)
     finally:
         here.close()
     epoch.leave()
@@ -152,14 +152,14 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
 
 
 def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
-    """Take new orders, tell outcomes, drop what nobody wants any more; whether anything is on its way."""
+    """Take new orders, write outcomes, drop what is not wanted any more; whether anything is on its way."""
     epoch.check()
     orders = {name.removesuffix(".json") for name in names_in(directory / "orders") or [] if name[0] != "."}
-    told = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
+    done = {name.removesuffix(".json") for name in names_in(directory / "done") or [] if name[0] != "."}
     known = here.known()
     for order_id in known - orders:
         here.cancel(order_id)
-    for order_id in orders - known - told:
+    for order_id in orders - known - done:
         try:
             order = _read(directory / "orders" / f"{order_id}.json", stage)
         except SiteError as error:
@@ -174,7 +174,7 @@ def _step(directory: Path, stage: Path, here: LocalMoves, epoch: Epoch) -> bool:
         outcome = here.take(order_id)
         if outcome is not None:
             _tell(directory, outcome, epoch)
-    return bool(orders - told)
+    return bool(orders - done)
 
 
 def _tell(directory: Path, outcome: MoveOutcome, epoch: Epoch) -> None:

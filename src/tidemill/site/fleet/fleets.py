@@ -40,10 +40,10 @@ SCRATCH = "scratch"
 """In the directory of a fleet for payloads that span nodes: their work directories, which all nodes see."""
 
 LOST_TOLD_US = 600_000_000
-"""A lead is told so late that a lost allocation has ended: once told, it gives that one's pilots nothing more."""
+"""A lead learns this late that a lost allocation has ended: from then on it gives that one's pilots nothing."""
 
 END_TOLD_US = 1_500_000
-"""Batch systems tell ends to the second."""
+"""Batch systems report ends to the second."""
 
 WIDE_QUEUE_S = 30.0
 """Work that is queued at an allocation for payloads that span nodes: a chunk should hold an event for each rank."""
@@ -59,7 +59,7 @@ READ_SHARE, READ_S_MIN = 1 / 12, 0.1
 """... and as often as that part of a top-up interval, which is what a result then waits."""
 
 RETIRE_S = 60.0
-"""Journals of allocations that have ended are left alone so long afterwards: network file systems may show what was
+"""Journals of allocations that have ended are not read for this time: network file systems may show what was
 written last only after their cache's time (acdirmax of nfs(5): 60 s)."""
 
 UNKNOWN_MEMORY_MB = 1 << 40
@@ -72,7 +72,7 @@ _log = Log("fleets")
 
 
 class OpenFleet:
-    """A fleet directory with its journal, its lead's process and what its lead was told."""
+    """A fleet directory with its journal, its lead's process and what its lead has received."""
 
     def __init__(self, record: s.SiteFleet, fleet: Fleet, binary: Path) -> None:
         self.record = record
@@ -88,7 +88,7 @@ class OpenFleet:
         self.mailbox = Mailbox(fleet) if is_closed else None
         self.lead: Serving = NoLead(fleet) if is_closed else Lead(fleet, binary)
         self.next_read_s = 0.0
-        self.is_paced = False  #: it was told a program whose starts cost shared file systems
+        self.is_paced = False  #: it has a program whose starts cost shared file systems
         self.retiring: dict[
             str, float
         ] = {}  #: allocations that have ended -> when their journals are left alone
@@ -230,9 +230,9 @@ class Fleets:
     def first_work(
         self, state: s.SiteState, submissions: list[Submission], check: Callable[[], None]
     ) -> list[Submission]:
-        """Submissions with the work file that their pilots start with, where they read files. One that cannot be
-        written is no reason to wait: those pilots get work once they are heard. `check` as for `hand_out`."""
-        told: list[Submission] = []
+        """Submissions with the work file that their pilots start with, where they read files. Where one cannot be
+        written, those pilots get work once they report. `check` as for `hand_out`."""
+        complete: list[Submission] = []
         for submission in submissions:
             members = [a for a in state.allocations.values() if a.submission == submission.name]
             mailbox = self.open[members[0].fleet].mailbox if members else None
@@ -246,8 +246,8 @@ class Fleets:
                 else:
                     command = [*submission.command, "--work-from", str(number)]
                     submission = msgspec.structs.replace(submission, command=command)
-            told.append(submission)
-        return told
+            complete.append(submission)
+        return complete
 
     def hand_out(self, opened: OpenFleet, state: s.SiteState, check: Callable[[], None]) -> None:
         """Write orders and shares where pilots read files. `check` refuses where a newer agent serves the site. Raises
@@ -257,8 +257,8 @@ class Fleets:
             opened.mailbox.step(seats, clock.monotonic_s(), check)
 
     def share_io(self, state: s.SiteState, check: Callable[[], None]) -> None:
-        """Tell leads what their fleets may do to shared file systems now: by the allocations of those that have work
-        whose starts cost something there. When it is due: all allocations are looked at."""
+        """Divide what fleets may do to shared file systems: by the allocations of those that have work whose starts
+        cost something there. Cost: one pass over all allocations, when it is due."""
         if not self.io.is_due:
             return
         living: dict[str, float] = {}
@@ -281,7 +281,7 @@ class Fleets:
         jobs: dict[int, JobDef],
         order: WorkOrder,
     ) -> None:
-        """Write one work file, with the programs and jobs that this fleet has not been told; without a lead, leave that
+        """Write one work file, with the programs and jobs that this fleet does not have; without a lead, leave that
         to `hand_out`. Raises SiteError."""
         if opened.mailbox is not None:
             opened.mailbox.grant(grants, programs.values(), jobs.values())
@@ -348,8 +348,7 @@ def _first_seat(name: str, submission: Submission, devices: dict[str, int]) -> S
 
 
 def _seats(state: s.SiteState, fleet: str, devices: dict[str, int]) -> Iterator[Seat]:
-    """The fleet's allocations that run; their pilots tell what they found there. Nothing is done before the first is
-    wanted: it takes 9 ms for 8,000."""
+    """The fleet's allocations that run; their pilots report what they found there. Lazy: it takes 9 ms for 8,000."""
     now_us = clock.now_us()
     for a in state.allocations.values():
         if a.fleet == fleet and a.state is AllocationState.ACTIVE and not a.leaves and not a.canceled_us:
@@ -374,8 +373,8 @@ def is_over(state: s.SiteState, fleet: str) -> bool:
 
 
 def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str], list[End], list[str]]:
-    """What the fleet's lead must still be told of its allocations: those that ended, those that end earlier than they
-    were told, those that are to leave. One that was lost may come back: it is told of later."""
+    """What the fleet's lead does not know yet of its allocations: those that ended, those that end earlier than it
+    knows, those that are to leave. One that was lost may come back, and is reported later."""
     ended: list[str] = []
     ends: list[End] = []
     leave: list[str] = []

@@ -54,7 +54,7 @@ class _Staging(msgspec.Struct):
 
 
 class Granting:
-    """What was prepared for the jobs in the backlog. Everything here can be made anew after a restart."""
+    """What was prepared for the jobs in the backlog. Everything here can be prepared again after a restart."""
 
     def __init__(
         self, log: SiteLog, preparer: Preparer, stage: Stage, fleets: Fleets, executor: Executor
@@ -66,7 +66,7 @@ class Granting:
         self._executor = executor
         self._staging: dict[int, _Staging] = {}
         self._defined: dict[int, tuple[Program, JobDef]] = {}
-        self._hiccup = ""  #: that was told last
+        self._hiccup = ""  #: that was logged last
         self.unwritten: list[UnwrittenWork] = []
 
     def plan(self, fleet: OpenFleet, launching: Launching) -> bool:

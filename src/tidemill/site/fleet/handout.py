@@ -1,4 +1,4 @@
-"""Who gets which events of a fleet that has no lead. Pure: told of grants, records and endings, gives shares as data.
+"""Who gets which events of a fleet that has no lead. Pure: from grants, records and endings to shares.
 
 Knows no files and no clock. An event of a grant is *open* until a record settles it; an open event is *free* or held
 by one allocation. Losing track costs a second execution, never an event: what an allocation held when it ended is

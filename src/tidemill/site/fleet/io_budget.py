@@ -30,34 +30,36 @@ NEXT_TO_NOTHING = 1e-3
 STEP_S = 2.0
 
 OVER_S = 300.0
-"""An area of which no pilot has said for so long that it is over its budget, is within it again. Pilots that see it say
-so once a minute."""
+"""An area is within its budget again when no pilot has reported the contrary for this time. Pilots that see it report
+once a minute."""
 
 _log = Log("io")
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A part of the whole that a fleet was told."""
+class GivenPart(msgspec.Struct, frozen=True):
+    """A part of the whole that a fleet was given, and when."""
 
     part: float
     at_s: float
 
 
-def ceiling(told: Sequence[Told], now_s: float) -> float:
-    """The largest part that a fleet may still be using: the one it was told last, or before that a moment ago."""
+def ceiling(told: Sequence[GivenPart], now_s: float) -> float:
+    """The largest part that a fleet may still be using: the last that it was given, or the one before, a moment ago."""
     at = [each.part for each in told[-1:]]
     later = [after.at_s for after in told[1:]]
     at += [each.part for each, until_s in zip(told, later, strict=False) if now_s < until_s + SETTLE_S]
     return max(at, default=0.0)
 
 
-def parts(demands: Mapping[str, float], told: Mapping[str, Sequence[Told]], now_s: float) -> dict[str, float]:
-    """The parts that fleets are to be told now, so that all ceilings together stay within 1 and parts follow demands.
+def parts(
+    demands: Mapping[str, float], told: Mapping[str, Sequence[GivenPart]], now_s: float
+) -> dict[str, float]:
+    """The parts that fleets are to be given now, so that all ceilings together stay within 1 and parts follow demands.
 
-    Lowering comes at once; what it frees is given on when it is free. Fleets that are told nothing new are left out."""
+    Lowering comes at once; what it frees is given on when it is free. Fleets whose part stays are left out."""
     total = sum(demands.values())
     if total <= 0:
-        return {}  # nobody needs any: all stays as it is
+        return {}  # no fleet needs any: all parts stay
     before = {fleet: told[fleet][-1].part if told.get(fleet) else 0.0 for fleet in {**told, **demands}}
     aims = {fleet: demands.get(fleet, 0.0) / total for fleet in before}
     is_starving = any(aims[fleet] > 0 and before[fleet] < NEXT_TO_NOTHING for fleet in before)
@@ -77,11 +79,11 @@ def parts(demands: Mapping[str, float], told: Mapping[str, Sequence[Told]], now_
 
 
 class IoShares:
-    """What fleets were told, and what their nodes counted."""
+    """What fleets were given, and what their nodes counted."""
 
     def __init__(self, config: SiteConfig) -> None:
         self._config = config
-        self._told: dict[str, list[Told]] = {}
+        self._told: dict[str, list[GivenPart]] = {}
         self._next_s = 0.0
         self.observed: Counter[tuple[str, str]] = Counter()  #: (area, `ops` or `bytes`) -> since our start
         self.over: Counter[tuple[str, str]] = Counter()  #: as `observed`: records that it was over its budget
@@ -93,7 +95,7 @@ class IoShares:
         return {area.name: (area.ops_per_s, area.bytes_per_s) for area in self._config.io}
 
     def part(self, fleet: str) -> float:
-        """The part that a fleet was told last."""
+        """The part that a fleet was given last."""
         told = self._told.get(fleet)
         return told[-1].part if told else 0.0
 
@@ -102,7 +104,7 @@ class IoShares:
         return sum(self.part(fleet) for fleet in self._told)
 
     def first(self, fleet: str) -> list[IoArea]:
-        """The areas that a new fleet begins with: what nobody else may use, or nothing until others gave some up."""
+        """The areas that a new fleet begins with: what no other fleet may use, or nothing until others gave some up."""
         config = self._config
         if not config.io:
             return []
@@ -110,13 +112,13 @@ class IoShares:
             return self._areas(1.0 / config.nodes_max)
         now_s = clock.monotonic_s()
         part = max(0.0, 1.0 - sum(ceiling(told, now_s) for told in self._told.values()))
-        self._told[fleet] = [Told(part, now_s)]
+        self._told[fleet] = [GivenPart(part, now_s)]
         return self._areas(part)
 
     def adopt(self, fleet: str) -> None:
-        """A fleet of an earlier agent: it may be using everything until it was told something else."""
+        """A fleet of an earlier agent: it may be using everything until it is given a part."""
         if self._config.io and self._config.harvest.lead != "none":
-            self._told.setdefault(fleet, [Told(1.0, clock.monotonic_s())])
+            self._told.setdefault(fleet, [GivenPart(1.0, clock.monotonic_s())])
 
     @property
     def is_due(self) -> bool:
@@ -127,7 +129,7 @@ class IoShares:
     def step(
         self, demands: Mapping[str, float], fleets: Mapping[str, Fleet], check: Callable[[], None]
     ) -> None:
-        """Tell fleets their parts where they change; what cannot be written is tried again."""
+        """Give fleets their parts where they change; what cannot be written is tried again."""
         if not self.is_due:
             return
         now_s = clock.monotonic_s()
@@ -142,7 +144,9 @@ class IoShares:
             history = self._told.setdefault(fleet, [])
             is_raise = part >= self.part(fleet)
             if is_raise:
-                history.append(Told(part, now_s))  # it counts before it is told, a cut only afterwards
+                history.append(
+                    GivenPart(part, now_s)
+                )  # it counts before it is written, a cut only afterwards
             try:
                 target.write_work(order=WorkOrder(io=self._areas(part)))
             except SiteError as error:
@@ -151,12 +155,12 @@ class IoShares:
                 _log.error("io.untold", fleet=fleet, reason=error.message, hint=error.hint)
                 continue
             if not is_raise:
-                history.append(Told(part, clock.monotonic_s()))
+                history.append(GivenPart(part, clock.monotonic_s()))
             del history[:-8]
             _log.info("io.share", fleet=fleet, part=round(part, 3))
 
     def heard(self, records: Iterable[Record]) -> None:
-        """Add up what nodes counted; tell people what is over."""
+        """Add up what nodes counted; log what is over its budget."""
         for record in records:
             if type(record) is not Noted or record.topic != "io":
                 continue
@@ -169,7 +173,7 @@ class IoShares:
                         self.observed[area, kind] += value
 
     def _heard_over(self, record: Noted, over: list[tuple[str, str]]) -> None:
-        """Every pilot says it again and again while it lasts: people are told when it begins."""
+        """Every pilot reports it again and again while it lasts: it is logged when it begins."""
         now_s = clock.monotonic_s()
         is_new = any(now_s - self._over_s.get(each, -OVER_S) >= OVER_S for each in over)
         self.over.update(over)

@@ -22,10 +22,10 @@ from tidemill.site.state.epoch import Epoch
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 30.0
 STEADY_S = 60.0
-"""A lead that has lived so long starts the next one without delay."""
+"""After a lead that has lived this long the next one starts without delay."""
 
 CLOSING_S = 5.0
-"""A lead whose fleet is over ends by itself; it is told so after this time."""
+"""A lead whose fleet is over ends by itself; after this time it gets TERM."""
 
 _log = Log("lead")
 
@@ -44,13 +44,13 @@ class Serving(Protocol):
 
 
 class NoLead:
-    """Pilots read files: there is no process to keep, only the agent's sign of life."""
+    """Pilots read files: the agent keeps up its sign of life, and no process."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def keep(self, epoch: Epoch) -> None:
-        """Tell the pilots that we live. Raises SiteError."""
+        """Renew the sign of life that pilots read. Raises SiteError."""
         self._fleet.beat(epoch.number)
 
     def end(self) -> bool:
@@ -115,7 +115,7 @@ class Lead:
         return False
 
     def stop(self) -> None:
-        """Tell it to end at once."""
+        """Send TERM."""
         is_child = self._child is not None and self._child.poll() is None
         pid = self._child.pid if is_child and self._child is not None else self._foreign()
         if pid is not None:

@@ -68,7 +68,7 @@ class Lifecycle:
             self._standing = self._fleets.open_new(self._log, self._epoch.check)
         return self._standing
 
-    # ---- what pilots tell ----
+    # ---- records of pilots ----
 
     def read(self, heard: Heard, *, hurry: bool = False) -> bool:
         """Take what is new in all journals; whether there was anything. `heard` gets each with its fleet."""
@@ -91,7 +91,7 @@ class Lifecycle:
             heard(opened.record.name, entry)
         return bool(entries)
 
-    # ---- what they are told ----
+    # ---- work and orders ----
 
     def write(self) -> None:
         """Write the work files that are noted."""
@@ -131,13 +131,13 @@ class Lifecycle:
         anything had to be ordered, or given back to the server."""
         self._standing = None
         self.wide.forget_fleets()
-        told = False
+        is_news = False
         for opened in self._working():
             if opened.record.name not in self._drained:
                 self._drained.add(opened.record.name)
                 self.granting.drain(opened)
-                told = True
-        return told or (not self._working() and self._give_back())
+                is_news = True
+        return is_news or (not self._working() and self._give_back())
 
     def _give_back(self) -> bool:
         """Nothing works here any more: what is leased may run elsewhere. Steps of our own wait."""
@@ -152,7 +152,7 @@ class Lifecycle:
     # ---- their life ----
 
     def tend(self, heard: Heard) -> bool:
-        """Keep leads alive, tell them what ended, finish fleets of earlier epochs. `heard` as for `read`."""
+        """Keep leads alive, order what ends and leaves, finish fleets of earlier epochs. `heard` as for `read`."""
         changed = False
         for opened in self._working():
             opened.fleet.beat(self._epoch.number)

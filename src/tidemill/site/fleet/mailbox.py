@@ -19,7 +19,7 @@ from tidemill.site.fleet.handout import Book, Given, Seat, plan, shares_of
 from tidemill.wire.node import End, Ended, Grant, JobDef, Program, Record, Share, Started
 
 LOOKS_PER_TOP_UP = 10
-"""Where nobody wants anything, it is looked again so often in a top-up interval."""
+"""Where no pilot wants anything, checks in a top-up interval."""
 
 _log = Log("mailbox")
 

@@ -44,7 +44,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldWide(msgspec.Struct, frozen=True, kw_only=True):
-    """One allocation of ours. Not `is_useful`: its fleet is an earlier agent's and has nothing left."""
+    """One allocation. Not `is_useful`: its fleet is an earlier agent's and has nothing left."""
 
     name: str
     nodes: int
@@ -141,8 +141,7 @@ def room_for(waiting: Sequence[s.Allocation], others: Sequence[s.Allocation], fr
 
 
 def as_regular(snapshot: Snapshot, names: Container[str]) -> Snapshot:
-    """The machine with these allocations of ours as jobs like any other: nodes are not taken from them, and are given
-    to them."""
+    """The machine with these allocations as regular jobs: they yield no nodes, and others yield nodes to them."""
 
     def regular(job: Running | Queued) -> Running | Queued:
         return msgspec.structs.replace(job, ours=False) if job.ours and job.name in names else job

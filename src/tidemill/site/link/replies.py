@@ -1,6 +1,6 @@
-"""What the agent makes of a server's reply, and of the staff's word on submitters: the acting side of `screening`.
+"""What the agent makes of a server's reply, and of the staff's denials of submitters: the acting side of `screening`.
 
-Refusals are told in the log, by at most `TOLD` lines in `TOLD_S` seconds, with how many more there were.
+Refusals are logged, at most `TOLD` of them in `TOLD_S` seconds, with the number of the rest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a site takes of its server's orders. Pure.
 
-The server is taken as hostile: it may be broken into, or somebody else's. A legal lease is taken; one that is not goes
-back with the reason; any other order that makes no sense is passed over; what is too much is left, and the server sends
+The server is taken as hostile: it may be compromised, or another one. A legal lease is taken; one that is not goes
+back with the reason; any other malformed order is passed over; what is too much is left, and the server sends
 it again. So nothing that a server says makes the agent's memory, its log or the time of a tick grow without bound, and
-no text of it becomes a path, a number of a process or an argument before somebody has looked at it.
+no text of it becomes a path, a number of a process or an argument unchecked.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Deny = Callable[[str], str | None]
 
 class Screened(NamedTuple):
     """`orders`: to be taken; `refused`: why not, by the number of a lease among them (whose specification is left
-    out); `passed`: highest number that was looked at; `dropped`: how many made no sense, `why`: the first of them;
+    out); `passed`: highest number that was screened; `dropped`: how many were malformed, `why`: the first of them;
     `left`: not taken now, `full`: what there is too much of."""
 
     orders: list[api.Order]
@@ -85,7 +85,7 @@ def room_of(settlement: Settlement, limits: Limits, *, leases_max: int, paced: i
 
 
 class Screen:
-    """Looks at one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
+    """Screens one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
 
     def __init__(self, state: s.SiteState, limits: Limits, room: IntakeRoom, deny: Deny) -> None:
         self._jobs = state.jobs
@@ -94,7 +94,7 @@ class Screen:
         self._room = dict(room._asdict())
         self._deny = deny
         self._specs: dict[int, JobSpec] = {}
-        self._spec_bytes = 0  #: of the one looked at last
+        self._spec_bytes = 0  #: of the one screened last
         self._leases: Counter[int] = Counter()
         self._orders: list[api.Order] = []
         self._refused: dict[int, str] = {}
@@ -200,7 +200,7 @@ class Screen:
 
 
 def _fault(order: api.Order) -> str | None:
-    """Why an order makes no sense, whatever the state."""
+    """Why an order is malformed, whatever the state."""
     if isinstance(order, api.DrainOrder):
         return None
     if not 0 < order.job < s.STEP_BASE:

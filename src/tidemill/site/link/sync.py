@@ -96,7 +96,7 @@ class Sync:
         return reply
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the exchange under way has its answer, at most so long."""
+        """Wait until the exchange under way has its answer, at most `timeout_s`."""
         deadline = clock.monotonic_s() + timeout_s
         while self._under_way is not None and not self._under_way.done() and clock.monotonic_s() < deadline:
             clock.sleep_s(0.002)
@@ -132,5 +132,5 @@ class Sync:
             if isinstance(error, ConflictError):
                 _log.error("server.contests", reason=message, hint=hint, next_try_s=round(pause_s, 1))
                 return
-            tell = _log.warning if is_transient(error) else _log.error
-            tell("server.away", reason=message, hint=hint, next_try_s=round(pause_s, 1))
+            write = _log.warning if is_transient(error) else _log.error
+            write("server.away", reason=message, hint=hint, next_try_s=round(pause_s, 1))

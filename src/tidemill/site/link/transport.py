@@ -24,8 +24,8 @@ from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import Connection, TooLongError, error_of
 from tidemill.wire.link import Delivery, Link, Message, Source
 
-CONNECTED_S = 5.0  #: a connection that is not there is waited for so long, by a thread that may have to end
-LONGEST_S = 300.0  #: for a whole exchange, however slowly it comes: as long as 32 MB take by 1 Mbit/s
+CONNECTED_S = 5.0  #: longest wait for a connection, by a thread that may have to end
+LONGEST_S = 300.0  #: for a whole exchange, however slowly it comes: as long as 32 MB take at 1 Mbit/s
 _ENCODER = msgspec.json.Encoder()
 _log = Log("sync")
 
@@ -93,7 +93,7 @@ class HttpTransport:
 class AmqpTransport:
     """A message to the server's queue, and its answer by the channel that asked; found again by the request's number.
 
-    An answer that nobody waits for - late, doubled, of another request - is dropped and counted.
+    An answer that is not awaited - late, doubled, of another request - is dropped and counted.
     """
 
     def __init__(self, broker: Broker, *, timeout_s: float) -> None:

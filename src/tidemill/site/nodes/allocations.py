@@ -23,11 +23,11 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 
 INTENT_LOST_S = 10.0
-"""An intent that the local batch system does not know so long after our submit call ended has come to nothing; with
+"""An intent that the local batch system does not know this long after the submit call ended has come to nothing; with
 others the call of a killed agent may go on for `cluster.timeout_s`."""
 
 LOST_WATCHED_S = 3600.0
-"""A lost allocation is asked for so long: a controller that was restarted from an old state may know it again."""
+"""A lost allocation is polled for this time: a controller that was restarted from an old state may know it again."""
 
 STARTED_FAILED = frozenset({Ending.FAILED, Ending.LAUNCH})
 """Endings that are failures of a start, where no pilot has worked. Preemption and walltime never are."""
@@ -180,7 +180,7 @@ class Allocations:
         self._failed_start(submission.name, error.message)
 
     def _shortened(self, allocation: s.Allocation, end_s: float) -> None:
-        """Note the end that the batch system has set; its fleet is told from that."""
+        """Note the end that the batch system has set; its fleet gets its order from that."""
         if allocation.state is AllocationState.ACTIVE:
             self._log.apply(
                 s.Observed(
@@ -196,7 +196,7 @@ class Allocations:
     # ---- answers ----
 
     def take(self, statuses: dict[str, Status]) -> bool:
-        """Note what the batch system told of those that were asked for. Whether anything changed."""
+        """Note the states that the batch system reports. Whether anything changed."""
         allocations = self._log.pool.state.allocations
         changed = False
         held: list[tuple[str, str]] = []
@@ -303,7 +303,7 @@ class Allocations:
 
     def _gone(self, allocation: s.Allocation) -> bool:
         """Neither queue nor accounting know it. A submit that was under way may still appear for a while; for one that
-        was submitted the adapter has waited. Pilots that told their end have ended it."""
+        was submitted the adapter has waited. Pilots that reported their end have ended it."""
         if allocation.state is AllocationState.LOST:
             return False
         now = clock.monotonic_s()
@@ -350,7 +350,7 @@ class Allocations:
 
 
 def _is_news(allocation: s.Allocation, status: Status) -> bool:
-    """Whether the status tells more than the log has."""
+    """Whether the status has more than the log."""
     return (
         status.state is not allocation.state
         or status.requeued > allocation.requeued
@@ -365,7 +365,7 @@ def _us(at_s: float | None) -> int:
     return 0 if at_s is None or at_s >= FAR_FUTURE_S else int(at_s * 1e6)
 
 
-def _differs(told_s: float | None, known_us: int) -> bool:
-    """Whether a time differs by more than the second to which batch systems tell it."""
-    told_us = _us(told_s)
-    return bool(told_us) and abs(told_us - known_us) > 1_500_000
+def _differs(status_s: float | None, known_us: int) -> bool:
+    """Whether a time differs by more than the second to which batch systems report it."""
+    status_us = _us(status_s)
+    return bool(status_us) and abs(status_us - known_us) > 1_500_000

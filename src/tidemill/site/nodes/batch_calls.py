@@ -37,7 +37,7 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ActionsDone(msgspec.Struct, kw_only=True):
     """What came of it. Every action that was ordered is in one of these. `refused`: submission -> the error; its
-    `transient` tells whether it may have been taken all the same."""
+    `transient`: it may have been taken all the same."""
 
     acts: Actions
     canceled: bool = False

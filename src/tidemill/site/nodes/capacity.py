@@ -12,7 +12,7 @@ from tidemill.site.state.served_site import ServedSite
 from tidemill.wire.api import Capacity
 
 SYNCS_AHEAD = 3
-"""At least what is done in so many syncs is kept leased ahead."""
+"""At least what is done in this number of syncs is kept leased ahead."""
 
 
 WINDOW_S = 2.0

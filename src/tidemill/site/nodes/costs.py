@@ -25,7 +25,7 @@ EVENTS_LOST_MAX = 2.0
 
 
 class _Pilot(msgspec.Struct):
-    """What was heard from the pilots of one allocation. `slots`: when each slot told something last."""
+    """What was heard from the pilots of one allocation. `slots`: when each slot was last heard."""
 
     started_us: int
     first_done_us: int = 0
@@ -35,7 +35,7 @@ class _Pilot(msgspec.Struct):
 
 
 class Costs:
-    """Losses and start-ups as far as records tell."""
+    """Losses and start-ups as far as records show them."""
 
     def __init__(self, startup_s: float) -> None:
         self.startup_s = (
@@ -46,7 +46,7 @@ class Costs:
         self._first: dict[str, int] = {}
 
     def heard(self, records: Iterable[Record], allocations: dict[str, Allocation]) -> None:
-        """Take records of a fleet; `allocations` by name tell when each began for the batch system."""
+        """Take records of a fleet; `allocations`: by name, with their start in the batch system."""
         for record in records:
             if type(record) is Started:
                 if record.rank == 0 or record.allocation not in self._pilots:
@@ -76,7 +76,7 @@ class Costs:
         return allocation.nodes * (flying_s + unpaid_s)
 
     def outcomes(self, name: str) -> tuple[int, int]:
-        """How many records of the allocation tell of work that was done, and of work that failed."""
+        """How many records of the allocation report work done, and work failed."""
         pilot = self._pilots.get(name)
         return (pilot.done, pilot.failed) if pilot is not None else (0, 0)
 

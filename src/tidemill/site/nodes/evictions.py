@@ -16,7 +16,7 @@ from tidemill.model.state import AllocationState
 from tidemill.site.state.site_state import Allocation
 
 AGAIN_S = 60.0
-"""What waits and was told to end is told again after so long."""
+"""What waits and was canceled is canceled again after this time."""
 
 LATE_SLACK_S = 60.0
 """Slurm ends at its deadline what has not started, when it next looks: within a minute at most by default. The others
@@ -26,7 +26,7 @@ WAITING = frozenset({AllocationState.INTENDED, AllocationState.QUEUED})
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
-    """Allocations to end, and why, in words. `is_failure`: it tells against their nodes, or against starting at all."""
+    """Allocations to end, and why, in words. `is_failure`: counts against their nodes, or against starting at all."""
 
     names: list[str]
     why: str
@@ -37,7 +37,7 @@ class Silence:
     """Since when this agent knows that an allocation runs without a word of a pilot.
 
     Its own clock counts, not the batch system's: hosts disagree about the time, and an agent that begins has not read
-    yet what pilots told before.
+    yet what pilots recorded before.
     """
 
     def __init__(self, bound_s: float) -> None:
@@ -52,7 +52,7 @@ class Silence:
         for each in silent:
             if now_s - self._since_s[each.name] < self._bound_s:
                 continue
-            self._since_s[each.name] = now_s  # it is told again if it stays
+            self._since_s[each.name] = now_s  # it is canceled again if it stays
             where = (
                 f" on {', '.join(each.hosts[:4])}{', ...' if len(each.hosts) > 4 else ''}"
                 if each.hosts

@@ -84,7 +84,7 @@ class Harvesting:
         self.machine = machine
         self.fleets = fleets
         self.book = Allocations(
-            site.log, config, binary=site.binary, fleets=site.fleets_dir, nodes=machine.bad
+            site.log, config, binary=site.binary, fleets=site.fleets_dir, nodes=machine.quarantine
         )
         self.calls = BatchCalls(batch, site.epoch.check, inline=machine.is_local)
         self._policy = policy_of(config)
@@ -92,7 +92,7 @@ class Harvesting:
         self._last_poll_s: float | None = None
         self._hurries = False
         self._wanted = False  #: as of the last tick
-        self._begins = False  #: work has come since the last poll
+        self._has_new_work = False  #: work has come since the last poll
         self._is_fresh = False
         self._unreachable = ""
         self._shortened_by: dict[str, str] = {}
@@ -150,7 +150,7 @@ class Harvesting:
             return changed
         if is_due:
             self._last_poll_s = clock.monotonic_s()
-            self._hurries = self._begins = False
+            self._hurries = self._has_new_work = False
             names = [a.name for a in self.book.watched(clock.now_us())]
             self.calls.poll(names, machine=self.machine.reads_snapshots)
             changed |= self._take()
@@ -182,13 +182,13 @@ class Harvesting:
         return is_needed or self._log.pool.state.stop is not None or self._config.mode == "observe"
 
     def _is_due(self, *, wants: bool) -> bool:
-        self._begins = wants and (self._begins or not self._wanted)
+        self._has_new_work = wants and (self._has_new_work or not self._wanted)
         self._wanted = wants
         if self._last_poll_s is None or self._hurries:
             return self.machine.reads_snapshots or bool(self.book.living)
         pause_s = self._pause_s()
         if not self.book.living:
-            if self._begins:  # the first work for a while should not wait for the next poll
+            if self._has_new_work:  # the first work for a while should not wait for the next poll
                 pause_s = min(pause_s, FIRST_WORK_S)
             elif not wants:
                 if not self.machine.reads_snapshots:
@@ -297,7 +297,7 @@ class Harvesting:
         return self.cancel(order.cancel, why=order.why)
 
     def cancel(self, names: Sequence[str], *, why: str) -> bool:
-        """End allocations because somebody says so, not a plan. Whether there was anything to end now."""
+        """End allocations for another reason than a plan. Whether there was anything to end now."""
         return self._end([Eviction(names=list(names), why=why)] if names else [])
 
     def release_all(self, read_fleets: Callable[[], object]) -> None:
@@ -339,7 +339,7 @@ class Harvesting:
 
     def _evictions(self) -> list[Eviction]:
         """What has to go whatever the plan says."""
-        bad, now_us = self.machine.bad, clock.now_us()
+        bad, now_us = self.machine.quarantine, clock.now_us()
         living = self.book.living
         found = self._silence.look(living, clock.monotonic_s())
         if self.machine.is_local:
@@ -348,7 +348,7 @@ class Harvesting:
         waiting = [a for a in living if a.fleet not in fleets or not fleets[a.fleet].width]
         found += late(waiting, self._config.harvest, now_us)
         exclude = bad.judge(now_us / 1e6).exclude
-        if exclude and self._config.batch != "pbs":  # which cannot be told to leave nodes out
+        if exclude and self._config.batch != "pbs":  # which cannot exclude nodes
             found += doomed(waiting, bad.sentenced_s, exclude, now_us)
         return found
 
@@ -435,8 +435,8 @@ class Harvesting:
 
     def _starts(self, contested: str) -> Starts:
         """How starting went: submissions that were refused, and pilots that failed wherever they started."""
-        self.machine.bad.heard(self._log.pool.state.allocations)
-        book, verdict = self.book, self.machine.bad.judge(clock.now_us() / 1e6)
+        self.machine.quarantine.heard(self._log.pool.state.allocations)
+        book, verdict = self.book, self.machine.quarantine.judge(clock.now_us() / 1e6)
         since_us = clock.now_us() - HOUR_US
         while self._asked and self._asked[0][0] < since_us:
             self._asked.popleft()
@@ -453,7 +453,7 @@ class Harvesting:
         why = f"{book.starts_failed} allocations in a row did not start work: {when}: {book.why_failed}"
         return Starts(pause_s=max(pause_s, verdict.pause_s), tries=1, why=why, hour=hour)
 
-    # ---- telling ----
+    # ---- logging ----
 
     def _tell(self, reasons: Sequence[str]) -> None:
         notes = self.machine.ledger.notes
@@ -465,5 +465,5 @@ class Harvesting:
         if waits_for == self.waits_for:
             return
         self.waits_for = waits_for
-        if self.book.starts_failed or self.machine.bad.verdict.pause_s:
+        if self.book.starts_failed or self.machine.quarantine.verdict.pause_s:
             _log.warning("allocation.waits", reason=waits_for)

@@ -1,7 +1,7 @@
 """What the site knows of its machine: what its nodes are like, the last snapshot, the pools cut from it.
 
 The embedded batch system is one pool without others, for which no snapshot is needed. Everything decided on here is in
-`planning` and `harvest`; this keeps what they need between two looks.
+`planning` and `harvest`; this keeps what they need between two polls.
 """
 
 from __future__ import annotations
@@ -56,31 +56,33 @@ class SiteMachine:
         self.reads_snapshots = not self.is_local or planning.policy_of(config) is not Policy.DEMAND
         self._config = config
         self.costs = costs
-        self.bad = NodeQuarantine(site_dir / "quarantine.json", config, costs)
+        self.quarantine = NodeQuarantine(site_dir / "quarantine.json", config, costs)
         self.ledger = balance(config.accounts, {}, [], now_s=0.0, bounds=Bounds())
         self.snapshot: Snapshot | None = None
         self.patience = Patience()
         self.nodes = 0  #: that we could ever use
         self.idle = 0  #: of them, free now
         if self.reads_snapshots:
-            self.shape = self._look(batch.snapshot())
+            self.shape = self._read(batch.snapshot())
         else:
-            told = batch.machine()
-            self.nodes = self.idle = told.nodes
-            self.shape = NodeShape(told.cores_per_node, told.memory_mb_per_node, told.devices_per_node)
+            machine = batch.machine()
+            self.nodes = self.idle = machine.nodes
+            self.shape = NodeShape(
+                machine.cores_per_node, machine.memory_mb_per_node, machine.devices_per_node
+            )
         self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
 
     def take(self, snapshot: Snapshot) -> None:
-        """A new look at the machine."""
-        self.shape = self._look(snapshot)
+        """Take a new snapshot."""
+        self.shape = self._read(snapshot)
 
     @property
     def cores(self) -> int:
-        """Cores of the nodes that we may hold; where others run, too, of those that we hold or that are idle now."""
+        """Cores of the nodes that we may hold; where others run, too, of those that are held or idle now."""
         nodes = self.nodes if self.is_local else max(1, self.idle)
         return min(self._config.nodes_max, nodes) * self.shape.cores
 
-    def _look(self, snapshot: Snapshot) -> NodeShape:
+    def _read(self, snapshot: Snapshot) -> NodeShape:
         self.snapshot = snapshot
         cluster = self._config.cluster
         ours = {each.name for each in partitions(snapshot, cluster.partition)}
@@ -145,8 +147,8 @@ class SiteMachine:
             shape = self._shape_of(pool, single=len(pools) == 1)
             choice = PlacedDecision(decision=decision, layout=layout)
             plan = with_names(shape, pool.situation, choice=choice, groups=groups, starts_wait=wait)
-            told = planning.for_others(plan.decision, self.snapshot)
-            plans.append(msgspec.structs.replace(plan, decision=told))
+            decision = planning.for_others(plan.decision, self.snapshot)
+            plans.append(msgspec.structs.replace(plan, decision=decision))
         for job in self.patience.look(self.snapshot.at_s, ready, cycle_s=limits.cycle_s):
             _log.info("job.left_out", job=job, reason="its nodes are idle, and it does not start")
         return plans
@@ -240,7 +242,7 @@ class SiteMachine:
         )
 
     def leaving(self, state: SiteState) -> list[str]:
-        """Allocations whose pilots are to drain and go: those that run on a grant that is used up, whoever used it."""
+        """Allocations whose pilots are to drain and go: those that run on a grant that is used up, by any user."""
         over = {
             account.name
             for account, line in zip(self._config.accounts, self.ledger.lines, strict=True)
@@ -255,7 +257,7 @@ class SiteMachine:
         ]
 
     def _excluded(self) -> set[str]:
-        return {*self._config.cluster.exclude, *self.bad.verdict.exclude}
+        return {*self._config.cluster.exclude, *self.quarantine.verdict.exclude}
 
     def _limits(self, starts: Starts, policy: Policy) -> Limits:
         config, harvest = self._config, self._config.harvest
@@ -326,5 +328,5 @@ def _is_wide(state: SiteState, allocation: Allocation) -> bool:
 
 
 def _end_us(allocation: Allocation) -> int:
-    """The end that we ordered or were told, whichever comes first; 0 = neither."""
+    """The end that was ordered or reported, whichever comes first; 0 = neither."""
     return min([end_us for end_us in (allocation.ends_us, allocation.shortened_us) if end_us], default=0)

@@ -1,6 +1,6 @@
-"""SITE/away.json: while the batch system does not answer, since when, and what came back: for people.
+"""SITE/away.json: while the batch system is unreachable, since when, and what came back: for people.
 
-It is its agent's: what one that was killed left says nothing, and is not read.
+The file is valid while its agent lives: one that a killed agent left is not read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchOutage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
-    """It does not answer. Nothing depends on the file: a failure is logged."""
+    """Note that it does not answer. Nothing depends on the file: a failure is logged."""
     known = _read(site_dir)
     waiting = BatchOutage(
         since_us=known.since_us if known else clock.now_us(), reason=reason, hint=hint or ""
@@ -42,7 +42,7 @@ def show_outage(site_dir: Path, reason: str, hint: str | None = None) -> None:
 
 
 def clear_outage(site_dir: Path) -> None:
-    """It answers, or nobody asks any more."""
+    """Note that it answers, or is not asked any more."""
     try:
         (site_dir / NAME).unlink(missing_ok=True)
     except OSError as error:
@@ -50,8 +50,8 @@ def clear_outage(site_dir: Path) -> None:
 
 
 def read_outage(site_dir: Path, *, dead_s: float = DEAD_S) -> BatchOutage | None:
-    """What the file says; None where there is none that can be read, or no agent whose it is. `dead_s`: an agent on
-    another host without a sign of life for so long is none."""
+    """What the file says; None where none can be read, or its agent is dead; one on another host is after `dead_s`
+    without a sign of life."""
     try:
         return _read(site_dir) if serving(site_dir, dead_s=dead_s) is not None else None
     except (ProtocolError, SiteError):

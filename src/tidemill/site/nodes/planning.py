@@ -24,14 +24,14 @@ NODE_WORK_S_MIN = 30.0
 """A further node is asked for only if each has at least so much work; starting a pilot takes about a second."""
 
 POLL_S = 30.0
-"""Pause between two looks at a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
+"""Pause between two polls of a centre's machine: 2-3 % of a typical run of 20 minutes and more."""
 
 SUBMITS_MAX = 20
 """Allocations submitted at once where there are no arrays."""
 
 DYING_US = 20_000_000
-"""An allocation that was told to end is gone after so long: KillWait and epilog are 30 s at most by default, ours exits
-at once."""
+"""An allocation that was canceled is gone after this time: KillWait and epilog are 30 s at most by default, a pilot
+exits at once."""
 
 STOPPED, CONTESTED, WIDE, FAILED_STARTS = "stopped", "contested", "wide", "failed_starts"
 """Why no more nodes are asked for, besides what decisions name (`harvest.plan.waves.Binding`)."""
@@ -41,8 +41,8 @@ NO_BOUND = 1_000_000_000
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):
-    """How starting went. `pause_s`: none is tried for so long; `tries`: then so many, None = no bound; `why` tells it
-    to people. `hour`: allocations asked for in the last hour."""
+    """How starting went. `pause_s`: time until one is tried; `tries`: how many then, None = no bound; `why`: for
+    people. `hour`: allocations asked for in the last hour."""
 
     pause_s: float = 0.0
     tries: int | None = None
@@ -59,7 +59,7 @@ def policy_of(config: SiteConfig) -> Policy:
 
 
 def poll_s_of(config: SiteConfig) -> float:
-    """The pause between two looks at the machine, while nothing is slow."""
+    """The pause between two polls of the machine, while nothing is slow."""
     return config.harvest.poll_s or (config.batch_poll_s if config.batch == "local" else POLL_S)
 
 
@@ -161,13 +161,13 @@ def group_by_start(allocations: Sequence[Allocation]) -> list[HoldingGroup]:
 
 
 def dying(allocations: Iterable[Allocation], now_us: int) -> set[str]:
-    """Names of those that we told to end and that should be gone any moment: they hold nothing that could be given
-    back once more. What does not go in time counts again, and is told again."""
+    """Names of those that were canceled and should be gone any moment: they hold nothing that could be released once
+    more. One that does not go in time counts again, and is canceled again."""
     return {a.name for a in allocations if a.canceled_us and now_us - a.canceled_us < DYING_US}
 
 
 def without_dying(snapshot: Snapshot, names: Container[str]) -> Snapshot:
-    """The machine with these allocations of ours as somebody's jobs that end now."""
+    """The machine with these allocations as regular jobs that end now."""
     replace = msgspec.structs.replace
     return replace(
         snapshot,
@@ -188,7 +188,7 @@ def causes_of(plans: Sequence[Named], *, wide_waits: bool) -> list[str]:
 
 
 def for_others(decision: Decision, snapshot: Snapshot) -> Decision:
-    """The decision as what it is for others: that our pilots make room for our own wide jobs is nobody's wait."""
+    """The decision as it concerns other users: yielding to Tidemill's own wide jobs is left out."""
     ours = {job.id for job in snapshot.queued if job.ours}
     yields_to = [name for name in decision.yields_to if name not in ours]
     return msgspec.structs.replace(decision, yields_to=yields_to) if ours else decision

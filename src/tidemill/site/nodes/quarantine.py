@@ -71,7 +71,7 @@ class NodeQuarantine:
         self._is_news = True
 
     def heard(self, allocations: Mapping[str, Allocation]) -> None:
-        """First work was done in some allocations: that tells for their nodes, however long they go on."""
+        """First work was done in some allocations: that counts for their nodes, however long they go on."""
         for name, at_us in self._costs.take_first():
             if name in allocations and allocations[name].hosts:
                 self._quarantine.worked(allocations[name].hosts, at_us / 1e6)

@@ -17,7 +17,7 @@ from tidemill.model.state import ALLOCATION_FINAL
 from tidemill.site.state.site_state import Allocation
 
 KEPT_S = 86400.0
-"""Files stay for so long, for people who look for a reason."""
+"""Files stay for this time, for people who search for a reason."""
 
 KEPT_MAX = 10_000
 """Beyond that the oldest go earlier."""

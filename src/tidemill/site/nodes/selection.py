@@ -92,7 +92,7 @@ def ends_of(decision: Decision, groups: Sequence[HoldingGroup], cancel: Sequence
     """Who is shortened, to which end: what goes is not shortened, too.
 
     Others may go than were decided in counts. Those that go instead of being shortened leave as many the less to be
-    shortened: one too many, and the scheduler plans anew, on nodes that the job which starts now was to have. Those
+    shortened: one too many, and the scheduler plans again, on nodes that the job which starts now was to have. Those
     that stay for them are shortened where they would end later.
     """
     counts = {order.key: order.count for order in decision.cancel}

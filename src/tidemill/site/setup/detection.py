@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
 
 class SiteWishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person has said, or what the home tells."""
+    """What the person has said, or what the home shows."""
 
     server: str
     batch: str

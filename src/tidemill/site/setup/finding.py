@@ -1,4 +1,4 @@
-"""What a check found: the shape in which `doctor`, `site init` and `site check` tell it."""
+"""What a check found: the shape in which `doctor`, `site init` and `site check` print it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """What was looked at: `ok`, `warn` (works, but less well) or `fail`; what was found; what to do about it."""
+    """What was checked: `ok`, `warn` (works, but less well) or `fail`; what was found; what to do about it."""
 
     check: str
     state: str

@@ -1,7 +1,7 @@
-"""One small job that tells what a compute node is like: the site directory, networks, memory, clock, our binary.
+"""One small job that reports what a compute node is like: the site directory, networks, memory, clock, our binary.
 
 There need be no Python on the node: the probe is a POSIX shell program that travels within the batch script and prints
-`key=value` lines. It reads; the only thing it does beyond that is to connect to listeners of ours on this host.
+`key=value` lines. It reads; the only thing it does beyond that is to connect to listeners of this process on this host.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidemill.site.setup.capabilities import Abilities, parse_abilities
 from tidemill.site.setup.finding import Finding
 
 WALLTIME_S = 120.0
-POLL_S = 0.25  #: pause between two looks at the output file and the listeners
+POLL_S = 0.25  #: pause between two reads of the output file and the listeners
 STATUS_S = 1.0  #: first pause between two questions to the batch system; each is longer, up to
 STATUS_S_MAX = 8.0
 OUTPUT_S = (
-    15.0  #: a shared file system may show the output so long after the end (attribute caches, NFS: 3-60 s)
+    15.0  #: a shared file system may show the output this long after the end (attribute caches, NFS: 3-60 s)
 )
 OUTPUT_BYTES_MAX = 100_000
 ADDRESSES_MAX = 16
@@ -94,7 +94,7 @@ put end 1
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probe found out about a compute node. None or empty = it could not tell."""
+    """What the probe found out about a compute node. None or empty = unknown."""
 
     host: str
     machine: str  #: as `uname -m`
@@ -122,7 +122,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """A connection of the probe: the address of ours that it came to, its clock and ours."""
+    """A connection of the probe: the address here that it came to, its clock and the one here."""
 
     address: str
     its_s: float
@@ -249,9 +249,9 @@ class Probe:
         )
 
     def look(self) -> NodeFacts | None:
-        """What the probe told, None while there is nothing yet.
+        """What the probe reported, None while there is nothing yet.
 
-        Raises SiteError that says why, where it has ended without telling.
+        Raises SiteError that says why, where it has ended without a report.
         """
         self._listeners.poll()
         text = _read(self._batch.output(self.name))
@@ -297,7 +297,7 @@ class Probe:
 
 
 def run_probe(probe: Probe, *, wait_s: float, tell: Callable[[str], None]) -> NodeFacts | None:
-    """Submit a probe and wait for what it tells; None if it did not start in time. `tell` gets news, one line each.
+    """Submit a probe and wait for its report; None if it did not start in time. `tell` gets news, one line each.
 
     The probe never stays behind: it is cancelled whatever happens. Raises SiteError.
     """
@@ -331,7 +331,7 @@ def _news(probe: Probe) -> str:
 
 
 def _silent(status: Status | None, text: str) -> SiteError:
-    """The error for a probe that has ended and told nothing, or not all."""
+    """The error for a probe that has ended and reported nothing, or not all."""
     why = "" if status is None else (status.reason or status.ending.value)
     if status is not None and status.ending in (
         Ending.NODE,
@@ -350,7 +350,7 @@ def _silent(status: Status | None, text: str) -> SiteError:
 
 
 def _read(path: Path) -> str:
-    """The file anew, at most so much of it: network file systems show changes to who opens it again."""
+    """The file, opened again, at most the given bytes: network file systems show changes to a new descriptor."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -403,7 +403,7 @@ def parse(text: str, *, heard: list[Heard]) -> NodeFacts:
 
 
 def _abilities(text: str | None) -> tuple[Abilities | None, Finding | None]:
-    """What the binary's doctor told, or what is wrong with that; neither where the binary did not run."""
+    """What the binary's doctor reported, or what is wrong with that; neither where the binary did not run."""
     try:
         return None if text is None else parse_abilities(text), None
     except SiteError as error:
@@ -420,7 +420,7 @@ def _thousandth(text: str | None) -> int | None:
 
 
 def _same(told: str | None, here: Path) -> bool | None:
-    """Whether the inode is that of the directory here; None where either side could not tell."""
+    """Whether the inode is that of the directory here; None where either is unknown."""
     try:
         inode = here.stat().st_ino
     except OSError:

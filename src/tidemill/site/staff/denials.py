@@ -1,10 +1,10 @@
 """Submitters whom the site's own staff deny, whatever the server says: a file that command line and agent share.
 
-    SITE/denied.json    list of Denial, by `tidemill site deny` and `site allow`; the agent looks at it once a second
+    SITE/denied.json    list of Denial, by `tidemill site deny` and `site allow`; the agent checks it once a second
     SITE/denied.log     one JSON line for each `deny` and `allow`: when, who, why
 
 `deny_submitters` of site.toml counts besides. A file that cannot be read denies everybody until it is mended: its
-reader cannot tell whom the staff meant.
+reader does not know whom the staff meant.
 """
 
 from __future__ import annotations

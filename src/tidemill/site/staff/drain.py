@@ -1,6 +1,6 @@
 """How people stop and resume a site: files in its directory that agent and command line share.
 
-    SITE/STOP                 whoever makes it drains the site; its text is the reason
+    SITE/STOP                 while it exists the site is drained; its text is the reason
     SITE/resume/TIME.json     Request: an operator lets the site work again; the agent takes it up and deletes it
     SITE/drained.json         `site_state.Stop`, as the agent's log has it: for people, without reading the log
     SITE/resumed.log          one JSON line for each resume that was asked for
@@ -27,7 +27,7 @@ REQUESTS_MAX = 100
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody wants the site to work again."""
+    """An operator wants the site to work again."""
 
     reason: str
     at_us: int
@@ -40,7 +40,7 @@ def request_drain(site_dir: Path, reason: str) -> None:
 
 
 def request_resume(site_dir: Path, reason: str, *, stop_file: Path | None = None) -> None:
-    """Let the site work again, from the agent's next look on.
+    """Let the site work again, from the agent's next check on.
 
     Raises ConfigError without a reason or while the staff's `stop_file` exists, SiteError.
     """
@@ -64,7 +64,7 @@ def request_resume(site_dir: Path, reason: str, *, stop_file: Path | None = None
 
 
 def drained(site_dir: Path) -> str | None:
-    """Why the site is drained, as far as its files tell; None where it is not, or is about to be resumed."""
+    """Why the site is drained, by its files; None where it is not, or is about to be resumed."""
     text = stop_text(site_dir / "STOP")
     if text is not None:
         return text or "no reason given"
@@ -122,7 +122,7 @@ def forget_requests(site_dir: Path) -> None:
 
 
 def show_stop(site_dir: Path, stop: Stop | None) -> None:
-    """Let SITE/drained.json tell what the log has. Raises SiteError."""
+    """Let SITE/drained.json show what the log has. Raises SiteError."""
     path = site_dir / "drained.json"
     if stop is None:
         path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ SMTP_PORT = 25
 
 
 def can_mail(config: SiteConfig) -> bool:
-    """Whether there is a server and somebody to write to."""
+    """Whether a mail server and a contact are configured."""
     return bool(config.mail.server and config.contact)
 
 
@@ -39,7 +39,7 @@ def send(config: SiteConfig, subject: str, text: str) -> None:
 
 
 def stop_text(config: SiteConfig, reason: str, at: str) -> str:
-    """What the contact is told when the site was stopped."""
+    """The mail to the contact when the site was stopped."""
     return (
         f"Site `{config.name}` was stopped at {at} on {socket.gethostname()}:\n\n    {reason}\n\n"
         "Nothing is submitted any more, what waited in the queue is canceled, what ran is given back within a minute.\n"

@@ -27,7 +27,7 @@ _log = Log("guest")
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
     """What may stop the site. `stop_files`: (path, text) of those that exist. `foreign_us`: when allocations were
-    canceled that we had not canceled (preemption, walltime and deadlines are none). `held`: (allocation, the batch
+    canceled by others (preemption, walltime and deadlines do not count). `held`: (allocation, the batch
     system's word) of those that staff or an account keep from starting."""
 
     stop_files: list[tuple[str, str]] = []
@@ -67,7 +67,7 @@ def retreat(
     stop: s.Stop, allocations: Iterable[s.Allocation], limits: Yielding, *, now_us: int, again_s: float
 ) -> Retreat:
     """The allocations to end now: those that wait at once, those that run when their pilots had `stop_s` to drain.
-    What was told to end and is still there is told again every `again_s`."""
+    What was canceled and is still there is canceled again every `again_s`."""
     is_over = now_us >= stop.at_us + int(limits.stop_s * 1e6)
     names = [
         a.name

@@ -1,7 +1,8 @@
 """How entries about allocations and the site's stop change the state. Pure.
 
 What an allocation used is booked to its account when it ends: node-seconds between the start and the end that the batch
-system tells, and for one that was lost up to its limit, since nobody knows better; one that comes back is booked anew.
+system reports, and for one that was lost up to its limit, as nothing better is known; one that comes back is booked
+again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Bookings:
                 allocations[name].leaves = True
 
     def observed(self, entry: s.Observed) -> None:
-        """The batch system told something new."""
+        """The batch system reported something new."""
         allocation = self._state.allocations.get(entry.allocation)
         if allocation is None:
             return
@@ -90,8 +91,8 @@ class Bookings:
         self._state.stop = None
         self._state.foreign_us = []
 
-    def told(self, entry: s.Granted) -> None:
-        """A fleet is told what has ended, what ends earlier and what is to leave."""
+    def instructed(self, entry: s.Granted) -> None:
+        """A fleet is sent what has ended, what ends earlier and what is to leave."""
         allocations = self._state.allocations
         for name in entry.ended:
             allocations[name].told_lead = True

@@ -4,7 +4,7 @@
     SITE/epoch/000007.beat    the owner's sign of life, renewed by rename
     SITE/epoch/000007.ended   the owner has left cleanly
 
-The newest epoch is the only one that may act. An agent looks for a newer one before everything it does outside its
+The newest epoch is the only one that may act. An agent checks for a newer one before everything it does outside its
 own memory, so that one that was stopped and wakes after a take-over does nothing.
 """
 
@@ -43,7 +43,7 @@ class SupersededError(SiteError):
 
 
 class Epoch:
-    """An epoch that is ours, as long as `check` says so."""
+    """This agent's epoch, until a newer one exists."""
 
     def __init__(self, directory: Path, owner: Owner, *, heartbeat_s: float) -> None:
         self._directory = directory
@@ -70,14 +70,14 @@ class Epoch:
         )
 
     def beat(self) -> None:
-        """Renew the sign of life when it is time."""
+        """Renew the sign of life when it is due."""
         now = clock.monotonic_s()
         if now >= self._next_beat_s:
             self._next_beat_s = now + self._heartbeat_s
             _write_beat(self._directory, self.number)
 
     def leave(self) -> None:
-        """Tell that this agent ends: a successor need not wait or ask."""
+        """Note that this agent ends: a successor need not wait or ask."""
         write_durable(self._directory / f"{self.number:06}.ended", b"")
 
 
@@ -118,7 +118,7 @@ def claim(site_dir: Path, *, take_over: bool, heartbeat_s: float, dead_s: float)
 
 
 def _take(directory: Path, owner: Owner) -> bool:
-    """Whether the epoch is ours: the file appears whole, and only if nobody else made it."""
+    """Whether this process got the epoch: the file appears whole, and only if no other process made it."""
     try:
         create_durable(directory / f"{owner.epoch:06}.json", msgspec.json.encode(owner))
     except FileExistsError:
@@ -127,7 +127,7 @@ def _take(directory: Path, owner: Owner) -> bool:
 
 
 def serving(site_dir: Path, *, dead_s: float) -> Owner | None:
-    """The agent that serves the site directory, as far as can be seen without waiting; None = nobody does. `dead_s`: as
+    """The agent that serves the site directory, as far as can be seen without waiting; None = none does. `dead_s`: as
     for `claim`."""
     directory = site_dir / "epoch"
     newest = max(_epochs(directory), default=0)

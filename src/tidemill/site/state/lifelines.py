@@ -15,7 +15,7 @@ Line = tuple[str, dict[str, Any]]
 
 
 def lines(entry: s.Entry, have: int) -> Iterator[Line]:
-    """What the entry tells of jobs and pilots. `have`: the number of the last order that was carried out before it."""
+    """What an entry does to jobs and pilots. `have`: the number of the last order that was carried out before it."""
     match entry:
         case s.Replied():
             for order in entry.orders:

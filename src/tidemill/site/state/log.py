@@ -45,7 +45,7 @@ class Restored:
 
 
 def restore(directory: Path, site: str) -> Restored:
-    """The state that the newest whole snapshot and its log tell; a new state where there is none.
+    """The state by the newest whole snapshot and its log; a new state where there is none.
 
     Raises SiteError where files cannot be read, ProtocolError where they are of a newer version or another site.
     """

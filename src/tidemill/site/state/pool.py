@@ -76,9 +76,9 @@ class WorkPool:
         fleet = self._fleet(entry.fleet)
         fleet.open += len(entry.grants)
         fleet.closed = fleet.closed or entry.close
-        told = set(entry.cancels)
-        fleet.cancels = [job for job in fleet.cancels if job not in told]
-        self._bookings.told(entry)
+        sent = set(entry.cancels)
+        fleet.cancels = [job for job in fleet.cancels if job not in sent]
+        self._bookings.instructed(entry)
         if len(self.state.allocations) > ALLOCATIONS_KEPT:
             for name in [a.name for a in self.state.allocations.values() if a.told_lead]:
                 del self.state.allocations[name]

@@ -16,7 +16,7 @@ _encode = msgspec.json.encode
 
 
 class WideLoad(NamedTuple):
-    """What makes open events of payloads that span nodes alike; 0 = not told by the job."""
+    """What makes open events of payloads that span nodes alike; 0 = not set by the job."""
 
     width: Width
     app: str
@@ -67,7 +67,7 @@ class Settlement:
         return self.backlog if width is None else self.wide.setdefault(width.nodes, {})
 
     def specify(self, job: s.SiteJob, spec: JobSpec) -> None:
-        """The server told what the job is."""
+        """Take the specification that the server sent."""
         size = len(_encode(spec))
         self.spec_bytes += size - job.spec_bytes
         job.spec, job.spec_bytes = spec, size
@@ -115,12 +115,12 @@ class Settlement:
 
     def done(self, job: s.SiteJob, first: int, end: int, *, outputs: bool, usage: Usage) -> None:
         """Report events as kept; the usage goes with the first piece."""
-        told = usage
+        rest = usage
         for lease, at, count in self.settle(job, first, end):
             self.report(
-                DoneReport(n=0, lease=lease, job=job.id, first=at, count=count, outputs=outputs, usage=told)
+                DoneReport(n=0, lease=lease, job=job.id, first=at, count=count, outputs=outputs, usage=rest)
             )
-            told = Usage()
+            rest = Usage()
 
     def fail(self, job: s.SiteJob, event: int, evidence: Evidence) -> None:
         """Report an event as failed for good."""
@@ -150,7 +150,7 @@ class Settlement:
             )
 
     def forget_grants(self, job: s.SiteJob, *, cancel: bool) -> None:
-        """No grant of the job counts any more; with `cancel` the leads are told to stop its payloads."""
+        """No grant of the job counts any more; with `cancel` the leads stop its payloads."""
         for held in job.grants.values():
             fleet = self.state.fleets[held.fleet]
             fleet.open -= 1
@@ -191,7 +191,7 @@ class Settlement:
                 self.state.forgotten.append(step)
 
     def end_step(self, job: s.SiteJob, evidence: Evidence) -> None:
-        """A step failed for good, and with it the delivery that needs it: the agent tells, see `OutputsDelivered`."""
+        """A step failed for good, and with it the delivery that needs it: reported by `OutputsDelivered`."""
         self._weigh(job, -len(job.open))
         job.open = IntervalSet()
         job.ready.clear()

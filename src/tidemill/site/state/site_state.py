@@ -64,7 +64,7 @@ class SiteJob(msgspec.Struct, kw_only=True):
     seed_base: int
     spec: JobSpec
     leases: list[SiteLease] = []
-    open: IntervalSet  #: events leased to us, neither kept, failed for good nor given back
+    open: IntervalSet  #: events leased here, neither kept, failed for good nor given back
     done: IntervalSet  #: events kept here
     ready: list[UndonePiece] = []
     grants: dict[int, GrantState] = {}
@@ -75,11 +75,11 @@ class SiteJob(msgspec.Struct, kw_only=True):
     reported: int = 0  #: failures reported as evidence
     parts: list[KeptPart] = []
     repairs: int = 0  #: times that kept outputs turned out to be lost
-    spec_bytes: int = 0  #: of `spec` as JSON, as the server told it
+    spec_bytes: int = 0  #: of `spec` as JSON, as the server sent it
 
 
 class SiteFleet(msgspec.Struct, kw_only=True):
-    """A fleet directory. `open`: grants that are not settled. `cancels`: jobs its lead must still be told to stop."""
+    """A fleet directory. `open`: grants that are not settled. `cancels`: jobs that its lead must still stop."""
 
     name: str
     epoch: int
@@ -90,13 +90,13 @@ class SiteFleet(msgspec.Struct, kw_only=True):
     seen: dict[str, IntervalSet] = {}
     ended: dict[str, int] = {}
     cancels: list[int] = []
-    closed: bool = False  #: its lead was told that nothing follows
+    closed: bool = False  #: its lead knows that nothing follows
     finished_us: int | None = None  #: every allocation ended, every record merged, the rest taken back
     width: int = 0  #: it is for payloads that span so many nodes; 0 = for ordinary ones
 
 
 class Allocation(msgspec.Struct, kw_only=True):
-    """An allocation of ours that the batch system may know."""
+    """An allocation that the batch system may know."""
 
     name: str
     fleet: str
@@ -107,8 +107,8 @@ class Allocation(msgspec.Struct, kw_only=True):
     intended_us: int
     ended_us: int = 0
     reason: str = ""
-    pilots: int = 0  #: starts of pilots that its fleet's journal tells
-    pilots_ended: int = 0  #: ... and how many of them told their end
+    pilots: int = 0  #: starts of pilots in its fleet's journal
+    pilots_ended: int = 0  #: ... and how many of them ended in order
     busy_us: int = 0
     slot_us: int = 0
     told_lead: bool = False  #: the lead knows that it has ended
@@ -119,7 +119,7 @@ class Allocation(msgspec.Struct, kw_only=True):
     ending: str = ""  #: `contract.Ending`, once it has ended
     hosts: list[str] = []  #: the nodes that it has or had
     started_us: int = 0  #: as the batch system says; 0 while it waits
-    ends_us: int = 0  #: by its limit, 0 = not told
+    ends_us: int = 0  #: by its limit, 0 = not known
     requeued: int = 0
     canceled_us: int = 0  #: when we last ordered its end; 0 = we did not
     shortened_us: int = 0  #: the end that we ordered last, 0 = none
@@ -189,7 +189,7 @@ class Opened(msgspec.Struct, tag_field="e", tag="opened", kw_only=True):
 
 class Replied(msgspec.Struct, tag_field="e", tag="replied", kw_only=True):
     """The server's answer to a sync, as far as it is taken. `refused`: why a lease among the orders is not, by the
-    order's number; `passed`: highest number that was looked at."""
+    order's number; `passed`: highest number that was screened."""
 
     acked: int
     orders: list[Order]
@@ -250,7 +250,7 @@ class Intended(msgspec.Struct, tag_field="e", tag="intended", kw_only=True):
 
 class Ordered(msgspec.Struct, tag_field="e", tag="ordered", kw_only=True):
     """We are about to end allocations, to let them end earlier, or to have their pilots leave. What ends without such
-    an entry was ended by somebody else."""
+    an entry was ended by another user."""
 
     at_us: int
     cancel: list[str] = []
@@ -260,7 +260,7 @@ class Ordered(msgspec.Struct, tag_field="e", tag="ordered", kw_only=True):
 
 
 class Observed(msgspec.Struct, tag_field="e", tag="observed", kw_only=True):
-    """The batch system's word on an allocation."""
+    """What the batch system reports of an allocation."""
 
     allocation: str
     state: AllocationState
@@ -381,7 +381,7 @@ Entry = (
 
 
 def encode_hook(value: Any) -> str:
-    """How the snapshot writes what JSON has no form for; NotImplementedError tells msgspec that we know none either."""
+    """How the snapshot writes what JSON has no form for; NotImplementedError is what msgspec asks for."""
     if isinstance(value, IntervalSet):
         return str(value)
     raise NotImplementedError(type(value))

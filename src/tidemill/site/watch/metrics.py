@@ -81,7 +81,7 @@ class MetricsFile:
             *_of_machine(machine.snapshot),
             *_of_state(state, harvesting.counts),
             *_of_ledger(machine.ledger),
-            Sample("tidemill_quarantined_nodes", len(machine.bad.verdict.exclude)),
+            Sample("tidemill_quarantined_nodes", len(machine.quarantine.verdict.exclude)),
             Sample("tidemill_startup_seconds", machine.costs.startup_s),
             *(Sample("tidemill_waits_for", 1.0, (("cause", cause),)) for cause in harvesting.causes),
             *_of_io(harvesting.fleets.io),

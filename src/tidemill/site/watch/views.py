@@ -122,7 +122,7 @@ class Views:
             return None
         self._next_view_s = now_s + VIEW_S
         transfers = list(self._transfers(state))
-        bad = self._machine.bad.serving()
+        bad = self._machine.quarantine.serving()
         view = SiteView(
             tide=self._tide.points(),
             bad_nodes=[
