@@ -57,7 +57,7 @@ def test_the_first_payload_in_a_container_is_traced_and_ends_as_ever(
     with users_fleet() as it:
         script = "cat /etc/inside || exit 9; test -e /no/such/place; echo words >&2; exit {event}"
         work = job(1, script, events=2)
-        of = program(wrap=wrap, env=env, scratch_mb=200, trace_first=True, chunk_max=1)
+        of = program(wrap=wrap, env=env, memory_mb=300, scratch_mb=200, trace_first=True, chunk_max=1)
         it.fleet.write_work(programs=[of], jobs=[work], grants=grants(work))
         give_away(it)
         it.lead()
@@ -92,6 +92,7 @@ def test_a_payload_in_a_container_asks_for_its_events(
                     mode="range",
                     chunk_max=20,
                     range_s=0.1,
+                    memory_mb=300,
                     scratch_mb=200,
                     event_s=0.001,
                     trace_first=traced,

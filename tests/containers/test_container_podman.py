@@ -60,7 +60,11 @@ def test_a_directory_runs_as_a_container_and_its_status_comes_through(tree: Path
         it.fleet.write_work(
             programs=[
                 program(
-                    wrap=wrap, env={**env, "EXTRA": "told"}, outputs=[output("out", "out")], scratch_mb=200
+                    wrap=wrap,
+                    env={**env, "EXTRA": "told"},
+                    outputs=[output("out", "out")],
+                    memory_mb=300,
+                    scratch_mb=200,
                 )
             ],
             jobs=[good, bad],
@@ -88,7 +92,7 @@ def test_a_container_that_is_killed_leaves_neither_process_nor_monitor(tree: Pat
     with users_fleet() as it:
         work = job(1, "sleep 76543 & sleep 76543", events=1)
         it.fleet.write_work(
-            programs=[program(wrap=wrap, env=env, timeout_s=1.5, scratch_mb=200)],
+            programs=[program(wrap=wrap, env=env, timeout_s=1.5, memory_mb=300, scratch_mb=200)],
             jobs=[work],
             grants=grants(work),
         )
@@ -144,7 +148,9 @@ def test_an_image_of_the_store_runs_by_its_digest(tree: Path) -> None:
         )
         work = job(1, "test -e /etc/inside && exit 3", events=1)
         it.fleet.write_work(
-            programs=[program(wrap=wrap, env=env, scratch_mb=200)], jobs=[work], grants=grants(work)
+            programs=[program(wrap=wrap, env=env, memory_mb=300, scratch_mb=200)],
+            jobs=[work],
+            grants=grants(work),
         )
         give_away(it)
         it.lead()

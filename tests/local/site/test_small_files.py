@@ -6,6 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import pytest
 from tests.worlds.home.homes import Home
 
 FILES_MAX = 50
@@ -13,6 +14,7 @@ RANGES = 10_000
 NAMES = ("a", "b", "c", "d", "e")
 
 
+@pytest.mark.timeout(300)
 def test_ten_thousand_ranges_with_five_files_each_leave_fewer_than_fifty_files() -> None:
     home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
     try:
@@ -31,7 +33,7 @@ def test_ten_thousand_ranges_with_five_files_each_leave_fewer_than_fifty_files()
             outputs = [{outputs}]
             """
         )
-        done = home.run("submit", str(job_file), "--wait", timeout_s=120)
+        done = home.run("submit", str(job_file), "--wait", timeout_s=240)
         assert done.returncode == 0, done.stderr + home.logs()
         [row] = home.jobs("small")
         assert (row.state, row.events_done) == ("COMPLETED", RANGES)
