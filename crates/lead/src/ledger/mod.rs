@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::value::RawValue;
 use tidemill_wire::{Ask, Grant, Program};
 
-use crate::intervals::Intervals;
 use crate::ledger::pace::Pace;
 use crate::ledger::record::{Kind, RecordHead};
+use tidemill_wire::intervals::Intervals;
 
 /// A pilot that returned work (its slot broke, its time is short) is not given that grant again for so long.
 const REFUSAL_US: u64 = 30_000_000;
