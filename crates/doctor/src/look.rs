@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
 use tidemill_image::PROGRAM_PLACES;
 use tidemill_sys::process::Limit;
-use tidemill_sys::{file, process, spawn};
+use tidemill_sys::{file, machine, process, spawn};
 
 use crate::facts::{CGroups, Facts, Limits, Memory, Place};
 
@@ -55,13 +54,13 @@ pub fn facts() -> Facts {
         .collect();
     Facts {
         format: 1,
-        host: line("/proc/sys/kernel/hostname"),
+        host: machine::host(),
         kernel: line("/proc/sys/kernel/osrelease"),
         machine: std::env::consts::ARCH.to_owned(),
         uid,
         gid,
         no_new_privs: status_field("NoNewPrivs").is_some_and(|value| value == "1"),
-        address: address().unwrap_or_default(),
+        address: machine::outbound_address().map_or_else(String::new, |address| address.to_string()),
         sysctl: sysctl(),
         confined: confined(),
         tried: BTreeMap::new(),
@@ -86,13 +85,6 @@ fn status_field(name: &str) -> Option<String> {
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().to_owned())
-}
-
-/// The source address of packets that leave the node; connecting a datagram socket sends none.
-fn address() -> Option<String> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("10.255.255.255:9").ok()?;
-    Some(socket.local_addr().ok()?.ip().to_string())
 }
 
 fn sysctl() -> BTreeMap<String, String> {
@@ -147,72 +139,17 @@ fn limits() -> Limits {
 }
 
 fn memory() -> Memory {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-            .map_or(0, |kb| kb * 1024)
-    };
+    let memory = machine::memory();
     Memory {
-        total: bytes("MemTotal"),
-        available: bytes("MemAvailable"),
-        limit: hierarchies()
-            .iter()
-            .filter_map(|(_, dir)| memory_limit(dir))
-            .min(),
+        total: memory.total_bytes.unwrap_or(0),
+        available: memory.available_bytes.unwrap_or(0),
+        limit: machine::memory_limit_bytes(),
     }
-}
-
-/// The smallest limit from a group up to its hierarchy's root.
-fn memory_limit(dir: &Path) -> Option<u64> {
-    dir.ancestors()
-        .take_while(|above| above.starts_with("/sys/fs/cgroup"))
-        .flat_map(|above| ["memory.max", "memory.limit_in_bytes"].map(|name| above.join(name)))
-        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
-        .filter(|&bytes| bytes < 1 << 60) // cgroup-v1/memory.rst: no limit is a number near 2^63
-        .min()
-}
-
-/// Our groups: the controllers of a hierarchy (empty = v2) and our directory in it, where it is mounted (cgroups(7)).
-fn hierarchies() -> Vec<(String, PathBuf)> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let mut found = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (_, Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        if let Some(point) = mounts.lines().find_map(|line| mounted(line, controllers)) {
-            found.push((
-                controllers.to_owned(),
-                Path::new(point).join(path.trim_start_matches('/')),
-            ));
-        }
-    }
-    found
-}
-
-/// The mount point in a line of /proc/self/mounts, if it is that of this hierarchy.
-fn mounted<'a>(line: &'a str, controllers: &str) -> Option<&'a str> {
-    let mut words = line.split(' ').skip(1);
-    let (point, kind, options) = (words.next()?, words.next()?, words.next()?);
-    let is_it = match controllers {
-        "" => kind == "cgroup2",
-        list => {
-            kind == "cgroup"
-                && list
-                    .split(',')
-                    .all(|each| options.split(',').any(|one| one == each))
-        }
-    };
-    is_it.then_some(point)
 }
 
 /// Delegated: a group of ours may have children, and processes may be moved into it (cgroup-v2.rst, "Delegation").
 fn cgroups() -> CGroups {
-    let all = hierarchies();
+    let all = machine::control_groups();
     let new = all.iter().any(|(controllers, _)| controllers.is_empty());
     let old = all.iter().any(|(controllers, _)| !controllers.is_empty());
     let version = match (new, old) {
@@ -293,16 +230,6 @@ fn kind(magic: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_hierarchy_is_found_by_its_controllers() {
-        let v2 = "cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0";
-        let v1 = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0";
-        assert_eq!(mounted(v2, ""), Some("/sys/fs/cgroup/unified"));
-        assert_eq!(mounted(v1, "cpu,cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct"));
-        assert_eq!(mounted(v1, "memory"), None);
-        assert_eq!(mounted(v1, ""), None);
-    }
 
     #[test]
     fn this_node_tells_its_kernel_memory_and_limits() {

@@ -11,7 +11,7 @@ use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::overlay::{self, FuseUser};
 use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::trial::{self, Tracing};
-use tidemill_sys::{child, file, mount, security, signal, time, Result, SysError};
+use tidemill_sys::{child, file, machine, mount, security, signal, time, Result, SysError};
 
 use crate::facts::{
     Tried, FUSE, FUSE_DEVICE, MOUNT, NESTED, OVERLAY, PROC, PTRACE, SECCOMP, TCP, TMPFS, TRACE, USER,
@@ -284,9 +284,8 @@ fn network(tell: Tell<'_>) {
         move |source: std::io::Error| SysError::new(operation, "an address of this node", source)
     };
     let try_it = || -> Result<()> {
-        let out = std::net::UdpSocket::bind("0.0.0.0:0").map_err(said("use"))?;
-        out.connect("10.255.255.255:9").map_err(said("find"))?;
-        let address = out.local_addr().map_err(said("find"))?.ip();
+        let none = || std::io::Error::other("no route leads out");
+        let address = machine::outbound_address().ok_or_else(|| said("find")(none()))?;
         let listener = TcpListener::bind((address, 0)).map_err(said("listen at"))?;
         let place = listener.local_addr().map_err(said("listen at"))?;
         let timeout = Duration::from_micros(ANSWER_US / 2);

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tidemill_wire::{Piece, StagedFile};
+use tidemill_wire::{hex, Piece, StagedFile};
 
 use crate::ImageError;
 
@@ -68,7 +68,7 @@ fn fill(
             bytes += got as u64;
         }
     }
-    compare(name, staged, &hex(&hash.finalize()), bytes)?;
+    compare(name, staged, &hex::text(&hash.finalize()), bytes)?;
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(0o444))
         .map_err(ImageError::file("protect", out))
@@ -87,16 +87,6 @@ fn compare(name: &str, staged: &StagedFile, found: &str, bytes: u64) -> Result<(
     })
 }
 
-/// Lower case hex digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}"); // a String takes everything
-    }
-    text
-}
-
 /// Digest and length of a file.
 pub fn digest(path: &Path) -> Result<(String, u64), ImageError> {
     let mut file = File::open(path).map_err(ImageError::file("open", path))?;
@@ -104,7 +94,7 @@ pub fn digest(path: &Path) -> Result<(String, u64), ImageError> {
     loop {
         let got = file.read(&mut buffer).map_err(ImageError::file("read", path))?;
         if got == 0 {
-            return Ok((hex(&hash.finalize()), bytes));
+            return Ok((hex::text(&hash.finalize()), bytes));
         }
         hash.update(&buffer[..got]);
         bytes += got as u64;
@@ -134,7 +124,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.pack"), "0123456789").unwrap();
         let out = dir.path().join("image");
-        let good = hex(&Sha256::digest("45601"));
+        let good = hex::text(&Sha256::digest("45601"));
         assemble("x", &staged(dir.path(), &good, 5), &out, &mut || true).unwrap();
         assert_eq!(std::fs::read(&out).unwrap(), b"45601");
     }
@@ -144,11 +134,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.pack"), "01234").unwrap();
         let out = dir.path().join("image");
-        let good = hex(&Sha256::digest("45601"));
+        let good = hex::text(&Sha256::digest("45601"));
         let error = assemble("x", &staged(dir.path(), &good, 5), &out, &mut || true).unwrap_err();
         let text = error.to_string();
         assert!(
-            text.contains(&good) && text.contains(&hex(&Sha256::digest("401"))) && text.contains("3 bytes")
+            text.contains(&good)
+                && text.contains(&hex::text(&Sha256::digest("401")))
+                && text.contains("3 bytes")
         );
         assert!(!out.exists());
     }

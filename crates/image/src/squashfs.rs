@@ -163,7 +163,7 @@ impl Squashfs {
         while out.len() < length {
             let (content, next) = self.metadata(cursor.block)?;
             if cursor.at > content.len() {
-                return Err(self.damaged(format!("a place {} in a shorter metadata block", cursor.at)));
+                return Err(self.damaged(format!("offset {} is beyond its metadata block", cursor.at)));
             }
             let step = (content.len() - cursor.at).min(length - out.len());
             out.extend_from_slice(&content[cursor.at..cursor.at + step]);

@@ -2,7 +2,6 @@
 
 mod address;
 mod error;
-mod intervals;
 mod journal;
 mod ledger;
 mod server;

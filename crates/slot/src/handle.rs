@@ -1,6 +1,5 @@
 //! The pilot's side of a slot.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +11,8 @@ use tidemill_sys::process::{self, Fork, Namespaces};
 use tidemill_sys::{child, file, socket, time, SysError};
 use tidemill_wire::log::cause;
 
-use crate::codec::{get_upward, next_frame, put_downward, Downward, Upward};
+use crate::codec::{get_upward, put_downward, Downward, Upward};
+use crate::framed::Framed;
 use crate::init::{self, Birth};
 use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
 
@@ -20,7 +20,6 @@ use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
 const START_US: u64 = 10_000_000;
 /// A slot without namespaces may take so long to kill its payloads.
 const LEAVE_US: u64 = 5_000_000;
-const READ_BYTES: usize = 64 << 10;
 /// Names of scratch directories begin so.
 const WHAT: &str = "slot";
 
@@ -29,7 +28,7 @@ pub struct Slot {
     index: u32,
     pid: i32,
     /// None once it is being killed
-    socket: Option<OwnedFd>,
+    socket: Option<Framed>,
     scratch: OwnedFd,
     /// scratch directory of a slot without namespaces, or outside of memory
     directory: Option<OwnDirectory>,
@@ -39,8 +38,6 @@ pub struct Slot {
     isolated: Isolated,
     note: String,
     up: Option<FromSlot>,
-    input: Vec<u8>,
-    output: RefCell<Vec<u8>>,
 }
 
 /// Forks the slot's init and waits until it is up (10 s at most). Call only while single-threaded. With
@@ -134,11 +131,12 @@ fn start_in(
         }),
     };
     drop(theirs);
-    let up = wait_until_up(spec, pid, &ours);
+    let mut ours = Framed::new(ours);
+    let up = wait_until_up(spec, pid, &mut ours);
     if up.is_err() {
         child::end(pid); // nobody else waits for it
     }
-    let (scratch, input, isolated, note) = up?;
+    let (scratch, isolated, note) = up?;
     let up = FromSlot::Up {
         isolated,
         note: note.clone(),
@@ -160,39 +158,31 @@ fn start_in(
         isolated,
         note,
         up: Some(up),
-        input,
-        output: RefCell::default(),
     })
 }
 
-type Started = (OwnedFd, Vec<u8>, Isolated, String);
+type Started = (OwnedFd, Isolated, String);
 
 /// The scratch descriptor and the first message.
-fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &OwnedFd) -> Result<Started, SlotError> {
+fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &mut Framed) -> Result<Started, SlotError> {
     let index = spec.index;
     let refused = |reason: String| SlotError::Refused { index, reason };
     let limit_us = time::monotonic_us() + START_US;
-    let wait = || -> Result<(), SlotError> {
+    let wait = |ours: &Framed| -> Result<(), SlotError> {
         loop {
             let left_us = limit_us.saturating_sub(time::monotonic_us());
             if left_us == 0 {
                 return Err(refused("not up after 10 s".to_owned()));
             }
-            if fd::poll(&mut [Poll::new(ours.as_fd(), READABLE)], Some(left_us))? > 0 {
+            if fd::poll(&mut [Poll::new(ours.fd(), READABLE)], Some(left_us))? > 0 {
                 return Ok(());
             }
         }
     };
-    wait()?;
-    let scratch = socket::receive_descriptor(ours.as_fd())?;
-    let mut input = Vec::new();
+    wait(ours)?;
+    let scratch = socket::receive_descriptor(ours.fd())?;
     loop {
-        let first = next_frame(&input).and_then(|frame| {
-            frame
-                .map(|(content, taken)| get_upward(content).map(|message| (message, taken)))
-                .transpose()
-        });
-        match first {
+        match ours.next(get_upward) {
             Err(garbled) => {
                 return Err(SlotError::Garbled {
                     index,
@@ -200,17 +190,19 @@ fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &OwnedFd) -> Result<Started, S
                     what: garbled.0,
                 })
             }
-            Ok(Some((Upward::Refused(reason), _))) => return Err(refused(reason)),
-            Ok(Some((Upward::Slot(FromSlot::Up { isolated, note, .. }), taken))) => {
-                input.drain(..taken);
+            Ok(Some(Upward::Refused(reason))) => return Err(refused(reason)),
+            Ok(Some(Upward::Slot(FromSlot::Up { isolated, note, .. }))) => {
                 let scratch = scratch.ok_or_else(|| refused("it sent no scratch directory".to_owned()))?;
-                return Ok((scratch, input, isolated, note));
+                return Ok((scratch, isolated, note));
             }
             Ok(Some(_)) => return Err(refused("its first message was another one".to_owned())),
             Ok(None) => {}
         }
-        wait()?;
-        if !read_some(ours.as_fd(), &mut input).map_err(|source| talk_error("hear", index, pid, source))? {
+        wait(ours)?;
+        if !ours
+            .receive()
+            .map_err(|source| talk_error("hear", index, pid, source))?
+        {
             return Err(refused("it ended before it was up".to_owned()));
         }
     }
@@ -225,33 +217,13 @@ fn talk_error(operation: &'static str, index: u32, pid: i32, source: io::Error) 
     }
 }
 
-/// Appends what is there; false at the end.
-fn read_some(from: BorrowedFd<'_>, into: &mut Vec<u8>) -> io::Result<bool> {
-    let mut piece = [0_u8; READ_BYTES];
-    loop {
-        match socket::receive(from, &mut piece) {
-            Ok(0) => return Ok(false),
-            Ok(got) => {
-                into.extend_from_slice(&piece[..got]);
-                if got < READ_BYTES {
-                    return Ok(true);
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 impl Slot {
     /// Poll it for reading (and for writing while `wants_write`).
     pub fn fd(&self) -> BorrowedFd<'_> {
         // only `end` takes the socket, and the slot with it; the scratch is never ready for reading in a way that matters
         self.socket
             .as_ref()
-            .map_or(self.scratch.as_fd(), |socket| socket.as_fd())
+            .map_or(self.scratch.as_fd(), |socket| socket.fd())
     }
 
     pub fn index(&self) -> u32 {
@@ -265,7 +237,7 @@ impl Slot {
 
     /// Messages wait to be written: poll for writing and call `flush`.
     pub fn wants_write(&self) -> bool {
-        !self.output.borrow().is_empty()
+        self.socket.as_ref().is_some_and(|socket| socket.pending() > 0)
     }
 
     /// What the slot got, and a note that says why not more.
@@ -293,7 +265,10 @@ impl Slot {
     }
 
     fn put(&self, message: &Downward) -> Result<(), SlotError> {
-        put_downward(&mut self.output.borrow_mut(), message)
+        let Some(socket) = &self.socket else {
+            return Ok(());
+        };
+        put_downward(&mut socket.output(), message)
             .map_err(|source| talk_error("tell", self.index, self.pid, source.into()))
     }
 
@@ -303,66 +278,42 @@ impl Slot {
     }
 
     fn flush_output(&self) -> Result<(), SlotError> {
-        let mut output = self.output.borrow_mut();
         let Some(socket) = &self.socket else {
-            output.clear();
             return Ok(());
         };
-        let mut written = 0;
-        while written < output.len() {
-            match socket::send(socket.as_fd(), &output[written..]) {
-                Ok(put) => written += put,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-                    ) =>
-                {
-                    written = output.len();
-                }
-                Err(error) => return Err(talk_error("tell", self.index, self.pid, error)),
+        match socket.flush() {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                socket.forget_output();
+                Ok(())
             }
+            result => result.map_err(|error| talk_error("tell", self.index, self.pid, error)),
         }
-        output.drain(..written);
-        Ok(())
     }
 
     /// Appends what the slot has told since; false when the slot has ended. Never blocks.
     pub fn receive(&mut self, into: &mut Vec<FromSlot>) -> Result<bool, SlotError> {
         into.extend(self.up.take());
-        let Some(socket) = &self.socket else {
+        let (index, pid) = (self.index, self.pid);
+        let Some(socket) = &mut self.socket else {
             return Ok(false);
         };
-        let alive = read_some(socket.as_fd(), &mut self.input)
-            .map_err(|source| talk_error("hear", self.index, self.pid, source))?;
-        let mut at = 0;
-        let garbled = loop {
-            let frame = next_frame(&self.input[at..]).and_then(|frame| {
-                frame
-                    .map(|(content, taken)| Ok((get_upward(content)?, taken)))
-                    .transpose()
-            });
-            match frame {
-                Ok(None) => break None,
-                Ok(Some((Upward::Slot(message), taken))) => {
-                    into.push(message);
-                    at += taken;
-                }
-                Ok(Some((Upward::Refused(reason), _))) => break Some(reason),
-                Err(garbled) => break Some(garbled.0),
+        let alive = socket
+            .receive()
+            .map_err(|source| talk_error("hear", index, pid, source))?;
+        let what = loop {
+            match socket.next(get_upward) {
+                Ok(None) => return Ok(alive),
+                Ok(Some(Upward::Slot(message))) => into.push(message),
+                Ok(Some(Upward::Refused(reason))) => break reason,
+                Err(garbled) => break garbled.0,
             }
         };
-        self.input.drain(..at);
-        match garbled {
-            Some(what) => Err(SlotError::Garbled {
-                index: self.index,
-                pid: self.pid,
-                what,
-            }),
-            None => Ok(alive),
-        }
+        Err(SlotError::Garbled { index, pid, what })
     }
 
     /// Opens an output of a Done message for reading: a regular file below the scratch directory, no links.

@@ -13,6 +13,7 @@ mod capture;
 mod codec;
 mod error;
 mod fields;
+mod framed;
 mod handle;
 #[cfg(test)]
 mod hostile;

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::entry::hex;
+use tidemill_wire::hex;
 
 /// Blocks that wait to be digested: more only cost memory.
 const WAITING_MAX: usize = 2;
@@ -27,7 +27,7 @@ impl Digest {
                 hasher.update(&block);
                 let _ = back.send(block); // nobody fills it again: it is freed
             }
-            hex(&hasher.finalize())
+            hex::text(&hasher.finalize())
         });
         Digest { blocks, used, thread }
     }

@@ -228,7 +228,7 @@ impl Entry {
         let mut writer = std::mem::take(&mut *locked(&self.writer));
         let found = match writer.digest.take() {
             Some(digest) => digest.finish(),
-            None => hex(&Sha256::digest([])),
+            None => tidemill_wire::hex::text(&Sha256::digest([])),
         };
         if found != self.sha256 {
             self.spoil(&writer.from);
@@ -287,12 +287,4 @@ impl Entry {
         let _ = std::fs::remove_file(&self.temporary); // one of the two is there
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes everything
-        text
-    })
 }

@@ -61,14 +61,16 @@ pub fn take(node: &Node, entry: &Entry, address: &str) -> Result<(), FetchError>
             }
             Some(Frame::Wait) => {}
             Some(Frame::Spoiled) if spoiled == SPOILED_MAX => {
-                return Err(refused(&format!("got it spoilt more than {SPOILED_MAX} times")));
+                return Err(refused(&format!(
+                    "got corrupt data from its own source more than {SPOILED_MAX} times"
+                )));
             }
             Some(Frame::Spoiled) => {
                 spoiled += 1;
                 entry.start_again();
             }
-            Some(Frame::Gone) => return Err(refused("will not have it")),
-            None => return Err(refused("sent what is no frame")),
+            Some(Frame::Gone) => return Err(refused("cannot provide this file")),
+            None => return Err(refused("sent an invalid frame")),
         }
     }
     Ok(())

@@ -11,8 +11,9 @@ use sha2::{Digest as _, Sha256};
 use tidemill_wire::{Piece, StagedFile};
 
 use crate::control::{FailureKind, Order, Report};
-use crate::entry::{hex, BLOCK_BYTES};
+use crate::entry::BLOCK_BYTES;
 use crate::peer::{self, Answer, Frame, Greeting, Wish};
+use tidemill_wire::hex;
 
 const SECRET: &str = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
 
@@ -102,7 +103,7 @@ fn packed(directory: &Path, content: &[u8]) -> StagedFile {
         length: length as u64,
     };
     StagedFile {
-        sha256: hex(&Sha256::digest(content)),
+        sha256: hex::text(&Sha256::digest(content)),
         bytes: content.len() as u64,
         pieces: vec![
             piece(&one, 2, a),
@@ -165,7 +166,7 @@ fn a_small_and_an_empty_file_are_files_too() {
     let report = node.fetched(&packed(shared.path(), b"abcdef"), &[]);
     assert_eq!(is_held(&report, b"abcdef").0, 6);
     let empty = StagedFile {
-        sha256: hex(&Sha256::digest(b"")),
+        sha256: hex::text(&Sha256::digest(b"")),
         bytes: 0,
         pieces: vec![],
     };
@@ -204,7 +205,7 @@ fn a_spoilt_block_is_noticed_at_once_and_what_was_right_is_kept() {
 fn a_file_that_is_not_what_its_name_says_is_never_shown() {
     let shared = tempfile::tempdir().unwrap();
     let mut file = packed(shared.path(), &content(1, 5));
-    file.sha256 = hex(&Sha256::digest(b"another"));
+    file.sha256 = hex::text(&Sha256::digest(b"another"));
     let mut node = Stage::start(SECRET, 1 << 30);
     let Report::Failed { kind, message, .. } = node.fetched(&file, &[]) else {
         panic!("it was shown");
@@ -240,7 +241,7 @@ fn a_node_whose_source_ends_goes_on_with_another_one() {
     let report = child.report();
     assert!(
         matches!(&report, Report::Failed { message, avoid, .. }
-            if message.contains("will not have it") && *avoid == [reader.address.clone()]),
+            if message.contains("cannot provide this file") && *avoid == [reader.address.clone()]),
         "{report:?}"
     );
     let (shared_bytes, from) = is_held(&child.fetched(&file, &[]), &content);

@@ -8,6 +8,8 @@ pub struct Mount {
     pub point: String,
     pub kind: String,
     pub source: String,
+    /// of the file system, as mount(8) takes them after `-o`
+    pub options: String,
 }
 
 /// The mounts of a text as in /proc/self/mountinfo, in its order; lines that do not fit are left out.
@@ -23,6 +25,7 @@ pub fn mounts(text: &str) -> Vec<Mount> {
             point,
             kind: after.next()?.to_owned(),
             source: unescaped(after.next()?),
+            options: after.next().unwrap_or_default().to_owned(),
         })
     };
     text.lines().filter_map(one).collect()
@@ -63,6 +66,7 @@ mod tests {
             point: point.to_owned(),
             kind: kind.to_owned(),
             source: source.to_owned(),
+            options: "rw".to_owned(),
         };
         let expected = [
             mount("8:1", "/", "ext4", "/dev/sda1"),

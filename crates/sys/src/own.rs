@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::{child, file, process, time, Result, SysError};
+use crate::{child, file, machine, process, time, Result, SysError};
 
 /// ENOSYS, EOPNOTSUPP, ENOLCK: Lustre without `-o flock`, NFS without a lock server.
 const NO_LOCKS: [i32; 3] = [38, 95, 37];
@@ -119,8 +119,7 @@ fn prefix(what: &str) -> String {
 }
 
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().replace('/', "_")
+    machine::host().replace('/', "_")
 }
 
 /// The lock of a directory; None where somebody else has it, or the directory is gone by now.

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::process::Exit;
-use tidemill_sys::{fd, ptrace, time, SysError};
+use tidemill_sys::{fd, machine, ptrace, time, SysError};
 use tidemill_wire::log::{cause, plain};
 
 use areas::{mounts, Finder};
@@ -123,7 +123,7 @@ fn describe(options: &Options, over: bool, (begun_us, started_us): (u64, u64)) -
             .to_string_lossy()
             .into_owned(),
         env: profile::search_paths(std::env::vars_os()),
-        host: host(),
+        host: machine::host(),
         prefixes: options.areas.clone(),
         mounts: mounts(&std::fs::read_to_string(MOUNTS).unwrap_or_default()),
     }
@@ -172,11 +172,6 @@ fn follow(
     };
     whole.end(exit, time::monotonic_us() - clocks.0);
     Ok((exit, whole))
-}
-
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 impl Sink {

@@ -9,8 +9,8 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use crate::error::WireError;
+use crate::hex;
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
 const SECRET_DIGITS_MIN: usize = 32;
 
 /// The text of the secret file without its newline.
@@ -45,7 +45,7 @@ pub fn nonce() -> Result<String, WireError> {
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(WireError::Random)?;
-    Ok(hex(&bytes))
+    Ok(hex::text(&bytes))
 }
 
 /// What the pilot sends in Hello.
@@ -89,11 +89,12 @@ pub fn giver_is_known(secret: &str, giver_nonce: &str, taker_nonce: &str, sha256
 }
 
 fn prove(secret: &str, parts: [&str; 4]) -> String {
-    hex(&mac(secret, parts).finalize().into_bytes())
+    hex::text(&mac(secret, parts).finalize().into_bytes())
 }
 
 fn is_proved(secret: &str, parts: [&str; 4], proof: &str) -> bool {
-    unhex(proof).is_some_and(|bytes| mac(secret, parts).verify_slice(&bytes).is_ok())
+    let bytes = hex::bytes(proof).filter(|bytes| bytes.len() == 32);
+    bytes.is_some_and(|bytes| mac(secret, parts).verify_slice(&bytes).is_ok())
 }
 
 #[allow(clippy::expect_used)] // HMAC takes a key of any length: the error cannot happen
@@ -101,25 +102,6 @@ fn mac(secret: &str, parts: [&str; 4]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any key length");
     mac.update(parts.join(":").as_bytes());
     mac
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]])
-        .map(char::from)
-        .collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-    if text.len() != 64 {
-        return None;
-    }
-    text.as_bytes()
-        .chunks_exact(2)
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
 }
 
 #[cfg(test)]

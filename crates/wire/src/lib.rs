@@ -10,6 +10,8 @@ pub mod frame;
 #[rustfmt::skip]
 mod generated;
 pub mod handshake;
+pub mod hex;
+pub mod intervals;
 pub mod journal;
 pub mod lines;
 pub mod log;

@@ -150,8 +150,6 @@ fn say(what: &str) {
 
 /// Three quarters of the memory that the kernel calls available; 1 GiB where it does not say.
 fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kb = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kb.map_or(1 << 30, |kb| kb * 1024 / 4 * 3)
+    let available = tidemill_sys::machine::memory().available_bytes;
+    available.map_or(1 << 30, |bytes| bytes / 4 * 3)
 }

@@ -57,7 +57,7 @@ fn check(image: &ImageUse) -> Result<(), String> {
             .components()
             .all(|part| !matches!(part, std::path::Component::ParentDir));
         if !area.starts_with('/') || area.trim_matches('/').is_empty() || !plain {
-            return Err(format!("area `{area}` is no absolute path below `/`"));
+            return Err(format!("area `{area}` is not an absolute path below `/`"));
         }
     }
     Ok(())

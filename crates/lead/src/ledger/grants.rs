@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidemill_wire::{End, Grant, Program};
 
-use crate::intervals::Intervals;
 use crate::ledger::pace::Pace;
 use crate::ledger::{GrantState, JobState, Ledger, ProgramState};
+use tidemill_wire::intervals::Intervals;
 use tidemill_wire::{one_line, WorkText};
 
 /// What a work file orders besides work.

@@ -7,13 +7,13 @@ mod permits;
 mod protocol;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::fd::{poll, Poll, READABLE, WRITABLE};
-use tidemill_sys::signal;
 use tidemill_sys::time::monotonic_us;
+use tidemill_sys::{machine, signal};
 use tidemill_wire::log::Log;
 use tidemill_wire::{
     handshake, Ack, AliveFile, Beat, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT,
@@ -203,7 +203,7 @@ impl Lead {
 
     fn announce(&mut self) -> Result<(), LeadError> {
         let address = self.address()?;
-        let host = address::host_for_others(address.ip(), outbound_address);
+        let host = address::host_for_others(address.ip(), machine::outbound_address);
         let told = LeadAddress {
             format: FORMAT,
             incarnation: self.incarnation,
@@ -429,12 +429,4 @@ impl Lead {
 
 pub(crate) fn seconds_us(value: f64) -> u64 {
     (value.max(0.0) * 1e6) as u64
-}
-
-/// The address that this machine uses towards others; nothing is sent.
-fn outbound_address() -> Option<IpAddr> {
-    // 192.0.2.0/24 is reserved for documentation (RFC 5737): never local, so the default route answers
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }

@@ -1,17 +1,14 @@
 //! The init's end of the socket to the pilot, and the Done messages that are put together before they go there.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use tidemill_sys::socket;
-
-use crate::codec::{get_downward, next_frame, put_upward, Downward, Upward};
+use crate::codec::{get_downward, put_upward, Downward, Upward};
+use crate::framed::Framed;
 use crate::{Done, FromSlot, ToSlot};
 
 /// While so much waits for the pilot, nothing new is started.
 const BACKLOG_BYTES_MAX: usize = 32 << 20;
-const READ_BYTES: usize = 64 << 10;
 /// Done messages wait at most so long for others to be joined with.
 const JOIN_US: u64 = 50_000;
 /// Done messages of different ranges that wait at a time.
@@ -19,10 +16,7 @@ const JOIN_MAX: usize = 64;
 
 /// Messages from and to the pilot.
 pub(crate) struct Control {
-    socket: OwnedFd,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    written: usize,
+    socket: Framed,
     pub inbox: VecDeque<Downward>,
     /// the pilot is gone, or wrote what cannot be read
     pub closed: bool,
@@ -31,45 +25,31 @@ pub(crate) struct Control {
 impl Control {
     pub fn new(socket: OwnedFd) -> Self {
         Control {
-            socket,
-            input: Vec::new(),
-            output: Vec::new(),
-            written: 0,
+            socket: Framed::new(socket),
             inbox: VecDeque::new(),
             closed: false,
         }
     }
 
-    pub fn fd(&self) -> &OwnedFd {
-        &self.socket
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
     }
 
     /// Moves what has arrived into the inbox.
     pub fn receive(&mut self) {
-        let mut piece = [0_u8; READ_BYTES];
-        while !self.closed {
-            match socket::receive(self.socket.as_fd(), &mut piece) {
-                Ok(0) => self.closed = true,
-                Ok(got) => {
-                    self.input.extend_from_slice(&piece[..got]);
-                    if got < READ_BYTES {
-                        break;
-                    }
+        if !self.closed {
+            self.closed = !self.socket.receive().unwrap_or(false);
+        }
+        loop {
+            match self.socket.next(get_downward) {
+                Ok(Some(message)) => self.inbox.push_back(message),
+                Ok(None) => return,
+                Err(_) => {
+                    self.closed = true;
+                    return;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.closed = true,
             }
         }
-        let mut at = 0;
-        while let Ok(Some((content, taken))) = next_frame(&self.input[at..]) {
-            match get_downward(content) {
-                Ok(message) => self.inbox.push_back(message),
-                Err(_) => self.closed = true,
-            }
-            at += taken;
-        }
-        self.input.drain(..at);
     }
 
     /// Has something arrived that a long copy must not hold up?
@@ -81,41 +61,24 @@ impl Control {
     }
 
     pub fn put(&mut self, message: FromSlot) {
-        put_upward(&mut self.output, &Upward::Slot(message));
+        put_upward(&mut self.socket.output(), &Upward::Slot(message));
     }
 
     pub fn refuse(&mut self, reason: String) {
-        put_upward(&mut self.output, &Upward::Refused(reason));
+        put_upward(&mut self.socket.output(), &Upward::Refused(reason));
     }
 
     pub fn wants_write(&self) -> bool {
-        self.written < self.output.len()
+        self.socket.pending() > 0
     }
 
     pub fn overfull(&self) -> bool {
-        self.output.len() - self.written > BACKLOG_BYTES_MAX
+        self.socket.pending() > BACKLOG_BYTES_MAX
     }
 
     /// Writes what the socket takes.
     pub fn flush(&mut self) {
-        while self.wants_write() {
-            match socket::send(self.socket.as_fd(), &self.output[self.written..]) {
-                Ok(put) => self.written += put,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.closed |= error.kind() != io::ErrorKind::WouldBlock;
-                    break;
-                }
-            }
-        }
-        if !self.wants_write() {
-            self.output.clear();
-            self.output.shrink_to(1 << 20);
-            self.written = 0;
-        } else if self.written > BACKLOG_BYTES_MAX {
-            self.output.drain(..self.written);
-            self.written = 0;
-        }
+        self.closed |= self.socket.flush().is_err();
     }
 }
 

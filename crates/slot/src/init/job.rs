@@ -50,7 +50,7 @@ impl Job {
             .into_iter()
             .find(|path| !path.starts_with('/'))
         {
-            return Err(format!("executable `{wrong}` is no absolute path"));
+            return Err(format!("executable `{wrong}` is not an absolute path"));
         }
         let moved = |text: &str| relocated(text, spec, place);
         let (started, executable) = (moved(started), moved(&program.executable));

@@ -112,7 +112,7 @@ pub(crate) fn run(birth: Birth) -> ! {
         (Err(error), Ok(socket)) => {
             let mut control = Control::new(socket);
             // one byte without a descriptor stands for the scratch that there is not
-            let _ = socket::send(control.fd().as_fd(), &[0]);
+            let _ = socket::send(control.fd(), &[0]);
             control.refuse(cause(&error));
             control.flush();
             process::exit_now(1)
@@ -229,7 +229,7 @@ impl Init {
         // the signal comes first: the kernel looks in this order
         let mut fds = [
             Poll::new(self.signals.as_fd(), READABLE),
-            Poll::new(self.control.fd().as_fd(), control_events),
+            Poll::new(self.control.fd(), control_events),
             Poll::new(self.streams.out_fd(), READABLE),
             Poll::new(self.streams.err_fd(), READABLE),
             Poll::raw(from.map_or(-1, AsRawFd::as_raw_fd), READABLE),

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use tidemill_sys::fd;
+use tidemill_wire::intervals::Intervals;
 
 use crate::protocol::{Line, LINE_BYTES_MAX};
 use crate::queue::Events;
@@ -18,8 +19,8 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 struct Given {
     events: Events,
-    /// what is neither done nor failed: (first, count), in order
-    left: Vec<(u64, u64)>,
+    /// what is neither done nor failed
+    left: Intervals,
     given_us: u64,
     /// when a piece of it was last reported
     last_us: u64,
@@ -94,11 +95,7 @@ impl Talk {
 
     /// Events with the payload that are not reported.
     pub fn outstanding(&self) -> u64 {
-        self.given
-            .iter()
-            .flat_map(|range| &range.left)
-            .map(|left| left.1)
-            .sum()
+        self.given.iter().map(|range| range.left.len()).sum()
     }
 
     /// Events of the largest range with the payload.
@@ -117,7 +114,7 @@ impl Talk {
         }
         let line = format!("range {} {} {seed}\n", events.first, events.count);
         self.output.extend_from_slice(line.as_bytes());
-        let left = vec![(events.first, events.count)];
+        let left = Intervals::of(events.first, events.count);
         self.given.push(Given {
             events,
             left,
@@ -219,20 +216,12 @@ impl Talk {
     /// Takes `first..first + count` off the range that holds it.
     pub fn settle(&mut self, first: u64, count: u64, now_us: u64) -> Result<Piece, String> {
         let end = first.checked_add(count).ok_or("numbers too large")?;
-        let holds = |left: &(u64, u64)| left.0 <= first && end <= left.0 + left.1;
-        let at = self.given.iter().position(|range| range.left.iter().any(holds));
+        let at = self.given.iter().position(|range| range.left.holds(first, end));
         let Some(at) = at else {
             return Err("these events were not given to it, or are reported already".to_owned());
         };
         let range = &mut self.given[at];
-        let index = range.left.iter().position(holds).unwrap_or(0);
-        let (left_first, left_count) = range.left.remove(index);
-        if end < left_first + left_count {
-            range.left.insert(index, (end, left_first + left_count - end));
-        }
-        if left_first < first {
-            range.left.insert(index, (left_first, first - left_first));
-        }
+        range.left.remove(first, end);
         // a payload that asks ahead has the next range waiting in its pipe: that time is not the range's
         let began = if self.serial {
             range.last_us.max(self.last_settled_us)
@@ -277,9 +266,9 @@ impl Talk {
 
 impl Given {
     fn left(&self) -> impl Iterator<Item = Events> + '_ {
-        self.left.iter().map(|&(first, count)| Events {
+        self.left.spans().iter().map(|&(first, end)| Events {
             first,
-            count,
+            count: end - first,
             ..self.events
         })
     }

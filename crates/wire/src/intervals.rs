@@ -81,6 +81,16 @@ impl Intervals {
             .collect()
     }
 
+    /// Whether all of `first..end`, which is not empty, is in the set.
+    pub fn holds(&self, first: u64, end: u64) -> bool {
+        let low = self.spans.partition_point(|span| span.1 <= first);
+        first < end
+            && self
+                .spans
+                .get(low)
+                .is_some_and(|span| span.0 <= first && end <= span.1)
+    }
+
     /// Take the first consecutive events out, at most `count`: `(first, count)`.
     pub fn take_front(&mut self, count: u64) -> Option<(u64, u64)> {
         let &(first, end) = self.spans.first()?;
@@ -129,6 +139,7 @@ mod tests {
                     }
                     2 => {
                         let inside: BTreeSet<u64> = set.within(first, first + count).into_iter().flat_map(|(a, b)| a..b).collect();
+                        prop_assert_eq!(set.holds(first, first + count), count > 0 && inside == range);
                         prop_assert_eq!(inside, range.intersection(&model).copied().collect::<BTreeSet<u64>>());
                     }
                     _ => if let Some((first, taken)) = set.take_front(count) {

@@ -1,0 +1,123 @@
+//! What this machine says of itself: its name, its address towards others, its memory. Reads /proc and /sys.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use crate::mountinfo::{mounts, Mount};
+
+/// The name of this host; empty where the kernel does not say.
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// The address that this machine uses towards others: the source of what would go by the default route, or to a private
+/// network where there is no such route. Nothing is sent.
+pub fn outbound_address() -> Option<IpAddr> {
+    // 192.0.2.0/24 is reserved for documentation (RFC 5737): never local, so the default route answers
+    let source = |target: &str| {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect(target).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    source("192.0.2.1:9").or_else(|| source("10.255.255.255:9"))
+}
+
+/// Memory of this machine, and what of it programs can have without swapping (proc_meminfo(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineMemory {
+    pub total_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
+}
+
+pub fn memory() -> MachineMemory {
+    memory_of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// As /proc/meminfo says. Pure.
+fn memory_of(text: &str) -> MachineMemory {
+    let bytes = |name: &str| {
+        let rest = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(rest.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    };
+    MachineMemory {
+        total_bytes: bytes("MemTotal"),
+        available_bytes: bytes("MemAvailable"),
+    }
+}
+
+/// The control groups of this process: the controllers of a hierarchy (empty: version 2) and our directory in it, where
+/// it is mounted (cgroups(7)).
+pub fn control_groups() -> Vec<(String, PathBuf)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    control_groups_of(&read("/proc/self/cgroup"), &mounts(&read("/proc/self/mountinfo")))
+}
+
+/// As /proc/self/cgroup and the mounts say. Pure.
+fn control_groups_of(groups: &str, mounts: &[Mount]) -> Vec<(String, PathBuf)> {
+    let one = |line: &str| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let mount = mounts.iter().find(|mount| is_hierarchy(mount, controllers))?;
+        let ours = Path::new(&mount.point).join(path.trim_start_matches('/'));
+        Some((controllers.to_owned(), ours))
+    };
+    groups.lines().filter_map(one).collect()
+}
+
+fn is_hierarchy(mount: &Mount, controllers: &str) -> bool {
+    let has = |wanted: &str| mount.options.split(',').any(|option| option == wanted);
+    match controllers {
+        "" => mount.kind == "cgroup2",
+        list => mount.kind == "cgroup" && list.split(',').all(has),
+    }
+}
+
+/// The smallest memory limit from our control groups up to the roots of their hierarchies.
+pub fn memory_limit_bytes() -> Option<u64> {
+    let smallest = |group: &Path| {
+        group
+            .ancestors()
+            .take_while(|above| above.starts_with("/sys/fs/cgroup"))
+            .flat_map(|above| ["memory.max", "memory.limit_in_bytes"].map(|name| above.join(name)))
+            .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+            .filter(|&bytes| bytes < 1 << 60) // cgroup-v1/memory.rst: no limit is a number near 2^63
+            .min()
+    };
+    let groups = control_groups();
+    groups.iter().filter_map(|(_, group)| smallest(group)).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hierarchy_is_found_by_its_controllers() {
+        let table = mounts(
+            "31 24 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n\
+             32 24 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+        );
+        let groups = "4:cpu,cpuacct:/a\n3:memory:/b\n0::/c/d\nnonsense\n";
+        let expected = [
+            (
+                "cpu,cpuacct".to_owned(),
+                PathBuf::from("/sys/fs/cgroup/cpu,cpuacct/a"),
+            ),
+            (String::new(), PathBuf::from("/sys/fs/cgroup/unified/c/d")),
+        ];
+        assert_eq!(control_groups_of(groups, &table), expected);
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes_and_what_is_not_there_is_none() {
+        let found = memory_of("MemTotal:       50331648 kB\nMemFree: 1 kB\n");
+        assert_eq!(
+            (found.total_bytes, found.available_bytes),
+            (Some(50_331_648 << 10), None)
+        );
+        assert!(memory().total_bytes.is_some_and(|bytes| bytes > 0) && !host().is_empty());
+    }
+}
