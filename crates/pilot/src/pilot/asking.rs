@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use tidemill_wire::{log, Ask, Beat, PilotMessage, Settings};
 
 use crate::context::Context;
-use crate::error::{PilotError, LOG};
-use crate::lead::link::LinkEvent;
+use crate::error::PilotError;
 use crate::time::seconds_us;
 
 /// A standing Ask is replaced at most so often.
@@ -51,17 +50,13 @@ impl Asking {
             let at_us = log::now_us();
             cx.send(&PilotMessage::Beat(Beat { at_us }))?;
         }
-        for event in cx.lead.flush(cx.now_us) {
-            if let LinkEvent::Lost { cause } = event {
-                LOG.warning("lead.lost", &[("cause", &cause)]);
-            }
-        }
+        cx.lead.flush(cx.now_us);
         Ok(())
     }
 
     fn ask(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         let able = cx.life.is_working() && cx.lead.has_lead();
-        if !able || cx.report.is_catching_up() || cx.report.is_full() {
+        if !able || cx.report.catching_up || cx.report.is_full() {
             return Ok(());
         }
         let queued_s = cx.work.queued_s();

@@ -62,7 +62,7 @@ impl Note {
 
 /// The records of a pilot, and when they have to go.
 pub struct Report {
-    records: Records,
+    pub records: Records,
     noted: HashSet<String>,
     /// Jobs whose events need no record any more.
     pub canceled: HashSet<u64>,
@@ -72,7 +72,7 @@ pub struct Report {
     since_us: Option<u64>,
     /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
     /// we neither hold nor have recorded by then for lost.
-    catching_up: bool,
+    pub catching_up: bool,
     safe_us: u64,
     saved_us: u64,
 }
@@ -117,8 +117,6 @@ impl Report {
             ],
         );
         let noted = Noted {
-            p: String::new(),
-            s: 0,
             topic: note.topic.to_owned(),
             program: note.program,
             job: note.job,
@@ -126,6 +124,7 @@ impl Report {
             message: note.message,
             numbers: note.numbers,
             at_us: realtime_us(),
+            ..Noted::default()
         };
         self.add(Record::Noted(noted), now_us)
     }
@@ -144,13 +143,12 @@ impl Report {
             return Ok(());
         }
         let returned = Returned {
-            p: String::new(),
-            s: 0,
             grant: piece.grant,
             job: piece.job,
             first: piece.first,
             count: piece.count,
             reason: reason.to_owned(),
+            ..Returned::default()
         };
         self.add(Record::Returned(returned), now_us)
     }
@@ -164,30 +162,17 @@ impl Report {
         now_us: u64,
     ) -> Result<(), PilotError> {
         let failed = Failed {
-            p: String::new(),
-            s: 0,
             grant: piece.grant,
             job: piece.job,
             first: piece.first,
             count: piece.count,
-            event: None,
             failure: failure.to_owned(),
             message: message.to_owned(),
-            exit_status: None,
-            signal: None,
-            stderr_tail: String::new(),
             slot: slot.into(),
             at_us: realtime_us(),
-            wall_us: 0,
-            user_us: 0,
-            system_us: 0,
+            ..Failed::default()
         };
         self.add(Record::Failed(failed), now_us)
-    }
-
-    /// Number everything: nothing grows any more.
-    pub fn seal(&mut self) -> Result<(), PilotError> {
-        self.records.seal()
     }
 
     /// A new connection to a lead that has what it acknowledges, and nothing else.
@@ -205,18 +190,6 @@ impl Report {
     /// So much is unsafe that nothing may be started.
     pub fn is_full(&self) -> bool {
         self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX
-    }
-
-    pub fn is_catching_up(&self) -> bool {
-        self.catching_up
-    }
-
-    pub fn all_safe(&self) -> bool {
-        self.records.all_safe()
-    }
-
-    pub fn all_acked(&self) -> bool {
-        self.records.all_acked()
     }
 
     /// When `step` has something to do at the latest.

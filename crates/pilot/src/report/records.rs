@@ -243,8 +243,6 @@ mod tests {
 
     pub fn done(grant: u64, slot: u64, first: u64, count: u64) -> Done {
         Done {
-            p: String::new(),
-            s: 0,
             grant,
             job: 1,
             first,
@@ -254,25 +252,20 @@ mod tests {
             started_us: 100 + first,
             ended_us: 200 + first,
             wall_us: count,
-            setup_us: 0,
-            user_us: 0,
-            system_us: 0,
             rss_kb: first,
-            read_bytes: None,
             write_bytes: Some(count),
-            outputs: vec![],
+            ..Done::default()
         }
     }
 
     fn returned(first: u64) -> Record {
         Record::Returned(Returned {
-            p: String::new(),
-            s: 0,
             grant: 1,
             job: 1,
             first,
             count: 1,
             reason: "drain".into(),
+            ..Returned::default()
         })
     }
 

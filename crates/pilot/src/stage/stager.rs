@@ -70,7 +70,7 @@ pub enum Step {
         users: Vec<User>,
         came: Came,
     },
-    /// No room for it: whoever can reads it directly.
+    /// No room for it: users that can read it directly do so.
     Direct {
         sha256: String,
         users: Vec<User>,
@@ -298,7 +298,7 @@ impl Stager {
             return Vec::new();
         };
         if matches!(want.state, State::Held(_)) {
-            (want.reads, want.tries) = (0, 0); // it was here, and has to come anew
+            (want.reads, want.tries) = (0, 0); // it was here, and has to come again
         }
         want.avoid.extend(avoid);
         want.avoid.sort();
@@ -324,7 +324,7 @@ impl Stager {
     }
 
     /// The stage is gone and another one follows: nobody is sent to us until then, what is held stays where it is, and
-    /// the rest is sought anew.
+    /// the rest is sought again.
     pub fn lost_stage(&mut self, now_us: u64) -> Vec<Step> {
         (self.serves, self.listens) = (None, false);
         let mut steps = Vec::new();

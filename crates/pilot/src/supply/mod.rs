@@ -6,8 +6,6 @@
 mod files;
 mod images;
 
-use std::collections::BTreeSet;
-
 use tidemill_slot::{SlotSpec, ToSlot};
 use tidemill_stage::Order;
 use tidemill_sys::fd::Poll;
@@ -150,14 +148,6 @@ impl Supply {
                 self.reads.push(file);
             }
         }
-    }
-
-    /// Have the large shared inputs of these jobs brought; their work waits.
-    pub fn bring_inputs(&mut self, cx: &mut Context, jobs: &BTreeSet<u64>) -> Result<(), PilotError> {
-        if cx.settings.scratch.is_some() || !cx.life.is_working() {
-            return Ok(()); // payloads that span nodes read what all of these see; who leaves starts nothing
-        }
-        self.stage_inputs(cx, jobs)
     }
 
     /// End images and files; the children that still remove them.

@@ -11,7 +11,7 @@ mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use tidemill_wire::{Grant, JobDef, Program, Work};
+use tidemill_wire::{JobDef, Program, Work};
 
 use crate::node::place::{Room, Share};
 use crate::work::piece::{KnownProgram, Piece, Shape};
@@ -123,6 +123,8 @@ pub struct Binding {
     inputs: BTreeMap<String, u64>,
     /// Free room of the place for work directories besides memory, and what is to be said of it.
     spill: (u64, String),
+    /// Events done per job that is not over here, to know when its definition can go.
+    done: HashMap<u64, u64>,
     next_ticket: u64,
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
@@ -147,6 +149,7 @@ impl Binding {
             inputs: BTreeMap::new(),
             spill: (0, String::from("the site has no `spill_dir`")),
             room,
+            done: HashMap::new(),
             next_ticket: 1,
             next_slot: 0,
             hold_outputs: false,
@@ -180,22 +183,8 @@ impl Binding {
             self.jobs.insert(job.job, job);
         }
         let mut refused = Refused::default();
-        for Grant {
-            grant,
-            job,
-            first,
-            count,
-            chunk_max,
-        } in work.grants
-        {
-            let piece = Piece {
-                grant,
-                job,
-                first,
-                count,
-                chunk_max,
-            };
-            let Some((program, shape)) = self.needs(job) else {
+        for piece in work.grants {
+            let Some((program, shape)) = self.needs(piece.job) else {
                 refused.unknown.push(piece);
                 continue;
             };
@@ -207,7 +196,7 @@ impl Binding {
                 refused.no_image.push(piece);
                 continue;
             }
-            self.count(&shape, program, count);
+            self.count(&shape, program, piece.count);
             self.queues.entry(shape).or_default().push_back(Queued {
                 piece,
                 program,
