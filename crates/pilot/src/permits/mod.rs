@@ -102,6 +102,7 @@ impl Waiting {
 }
 
 /// A pilot's part in the I/O budget.
+#[derive(Default)]
 pub struct Permits {
     waiting: Waiting,
     /// without a lead
@@ -117,13 +118,10 @@ pub struct Permits {
 impl Permits {
     pub fn new(own: Option<Budget>, meter: UsageMeter, now_us: u64) -> Self {
         Permits {
-            waiting: Waiting::default(),
             own,
-            own_due_us: None,
             meter,
-            counted: Usage::default(),
             counted_us: now_us,
-            over_noted_us: None,
+            ..Permits::default()
         }
     }
 

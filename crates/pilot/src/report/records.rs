@@ -16,6 +16,7 @@ struct Framed {
 }
 
 /// All records that are not acknowledged, and the pilot's own journal.
+#[derive(Default)]
 pub struct Records {
     pilot: String,
     journal_path: PathBuf,
@@ -41,17 +42,8 @@ impl Records {
         Records {
             pilot: pilot.to_owned(),
             journal_path: journal_directory.join(format!("{pilot}.log")),
-            journal: None,
-            last: 0,
-            open: Vec::new(),
-            open_places: HashMap::new(),
-            framed: VecDeque::new(),
-            bytes: 0,
-            sent: 0,
-            acked: 0,
-            journaled: 0,
-            taken: 0,
             resend_bytes_max: RESEND_BYTES_MAX,
+            ..Records::default()
         }
     }
 

@@ -332,11 +332,7 @@ impl Setups {
 
     /// Move on what no longer waits.
     fn release(&mut self, admitted: &mut Admitted, now_us: u64) {
-        let mut ready = Work {
-            programs: Vec::new(),
-            jobs: Vec::new(),
-            grants: Vec::new(),
-        };
+        let mut ready = Work::default();
         for mut work in std::mem::take(&mut self.waiting) {
             for program in &mut work.programs {
                 if let Some(State::Ready(variables)) = self.state_of(program.program) {

@@ -32,13 +32,14 @@ pub enum User {
     },
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 enum State {
     /// The lead has been asked.
     Asks {
         since_us: u64,
     },
     /// The stage is at it.
+    #[default]
     Comes,
     Held(PathBuf),
     /// Slots read it themselves.
@@ -47,7 +48,7 @@ enum State {
     Failed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Want {
     file: StagedFile,
     fast: bool,
@@ -144,11 +145,7 @@ impl Stager {
             file: file.clone(),
             fast,
             users: BTreeSet::from([user]),
-            state: State::Comes,
-            avoid: Vec::new(),
-            said: Vec::new(),
-            reads: 0,
-            tries: 0,
+            ..Want::default()
         };
         self.wants.insert(sha256.clone(), want);
         self.seek(&sha256, now_us)

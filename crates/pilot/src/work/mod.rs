@@ -109,6 +109,7 @@ pub struct Refused {
 }
 
 /// Queue, slots and work at slots.
+#[derive(Default)]
 pub struct Binding {
     programs: HashMap<u64, KnownProgram>,
     jobs: HashMap<u64, JobDef>,
@@ -138,23 +139,10 @@ pub struct Binding {
 impl Binding {
     pub fn new(room: Room) -> Self {
         Binding {
-            programs: HashMap::new(),
-            jobs: HashMap::new(),
-            queues: BTreeMap::new(),
-            queued_events: BTreeMap::new(),
-            program_events: HashMap::new(),
-            slots: BTreeMap::new(),
-            tickets: HashMap::new(),
-            images: Images::default(),
-            inputs: BTreeMap::new(),
             spill: (0, String::from("the site has no `spill_dir`")),
             room,
-            done: HashMap::new(),
             next_ticket: 1,
-            next_slot: 0,
-            hold_outputs: false,
-            hold_jobs: HashSet::new(),
-            short: false,
+            ..Binding::default()
         }
     }
 
