@@ -193,11 +193,12 @@ impl Pilot {
         Ok(())
     }
 
-    /// Work of slots that were lost; a node that is not fit for work is left.
+    /// Take back the work of slots that were lost, those included that a drain finds dead; leave a node that is not fit for
+    /// work.
     fn take_back_lost(&mut self) -> Result<(), PilotError> {
-        match self.cx.take_back_lost()? {
-            Some(unfit) => self.change(Change::Drain(Reason::Error, unfit)),
-            None => Ok(()),
+        while let Some(unfit) = self.cx.take_back_lost()? {
+            self.change(Change::Drain(Reason::Error, unfit))?;
         }
+        Ok(())
     }
 }
