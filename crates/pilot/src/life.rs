@@ -16,13 +16,13 @@ use tidemill_wire::{log, Settings};
 use crate::error::LOG;
 use crate::time::seconds_us;
 
-/// A pilot whose lead is away looks for STOP files so often: with a lead, the lead does for all of them.
+/// Interval at which a pilot whose lead is away looks for STOP files: a lead looks for all its pilots.
 const LOOK_US: u64 = 60_000_000;
-/// Jobs that idle slots still know are forgotten after so long without work.
+/// Time without work after which idle slots forget the jobs that they know.
 const FORGET_US: u64 = 2_000_000;
-/// Slots that were told to stop have so long to answer.
+/// Time that slots have to answer an order to stop.
 const STOP_US: u64 = 600_000;
-/// Outputs are copied until so long after it was told to stop.
+/// Time for copies of outputs after an order to stop.
 const COPY_US: u64 = 400_000;
 /// Kept free at the end for what is still to be written: 2 % of the time, at least 3 s (a 10 ms fsync of the journal
 /// and one of a bundle with at most 64 MiB dirty, at 25 MB/s), at most 30 s, never more than a quarter but for the 2 s
@@ -108,7 +108,7 @@ pub struct Outlook {
     pub agent_is_dead: bool,
     /// When the lead counts as dead.
     pub lead_dies_us: Option<u64>,
-    /// Without work for so long, the pilot leaves; None: nothing can come at present.
+    /// Time without work after which the pilot leaves; None: no work can come at present.
     pub patience_us: Option<u64>,
 }
 

@@ -5,7 +5,7 @@
 //! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_sys::own`).
 //!
 //! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
-//! and the pilot's loop hears of it.
+//! and the pilot's loop hears of it. Knows no work: which image is wanted, and in how much memory, others decide.
 
 mod child;
 mod home;

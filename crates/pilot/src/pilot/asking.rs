@@ -8,15 +8,15 @@ use crate::context::Context;
 use crate::error::PilotError;
 use crate::time::seconds_us;
 
-/// A standing Ask is replaced at most so often.
+/// Shortest time between two Asks without an answer.
 const AGAIN_US: u64 = 100_000;
-/// A lead that has work answers an Ask sooner.
+/// Time within which a lead that has work answers an Ask.
 const ANSWER_US: u64 = 50_000;
 
 pub struct Asking {
     /// Seconds of work that we said we have, and when.
     asked: Option<(f64, u64)>,
-    /// A sign of life is due when nothing else was sent for so long.
+    /// Longest silence before a heartbeat is due.
     beat_us: u64,
 }
 

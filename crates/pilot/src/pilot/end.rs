@@ -11,14 +11,14 @@ use crate::lead::link::LinkEvent;
 use crate::life::{Phase, Reason};
 use crate::time::seconds_us;
 
-/// A pilot that stops waits for the lead's acknowledgement until so long after it was told.
+/// Longest wait for the lead's acknowledgement, from the order to stop.
 const STOP_ACK_US: u64 = 1_300_000;
-/// One that leaves in peace waits so long.
+/// The same for a pilot that leaves in peace, from the last record.
 const PEACE_ACK_US: u64 = 10_000_000;
-/// A journal that cannot be written at the end is tried again for so long, in peace.
+/// Retries of a journal that cannot be written at the end, in peace.
 const SAVE_US: u64 = 20_000_000;
 const PAUSE_US: u64 = 100_000;
-/// What takes long to remove gets so long at the end, when all is safe.
+/// Time for removals at the end, when all is safe.
 const STOP_REMOVAL_US: u64 = 300_000;
 const PEACE_REMOVAL_US: u64 = 10_000_000;
 

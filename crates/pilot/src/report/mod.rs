@@ -17,12 +17,12 @@ use crate::time::seconds_us;
 use crate::work::piece::Piece;
 pub use records::Records;
 
-/// Above so many bytes of unsafe records, slots get no new work.
+/// Unsafe records, in bytes, above which slots get no new work.
 const UNSAFE_BYTES_MAX: usize = 64 << 20;
-/// Records that no lead has acknowledged for so long go to the own journal.
+/// Age at which records that no lead has acknowledged go to the own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
-/// Records for the own journal are written at the latest when there are so many bytes of them.
+/// Unsafe records, in bytes, that the own journal waits for at most.
 const JOURNAL_BYTES: usize = 4 << 20;
 /// Different notes of those that are made once each.
 const NOTED_MAX: usize = 100;
@@ -66,7 +66,7 @@ pub struct Report {
     noted: HashSet<String>,
     /// Jobs whose events need no record any more.
     pub canceled: HashSet<u64>,
-    /// Records wait so long for others.
+    /// Longest wait of a record for others.
     flush_us: u64,
     /// When the oldest record that waits to be sent came.
     since_us: Option<u64>,

@@ -2,7 +2,7 @@
 //!
 //! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it has a child of its own
 //! (`child`) run them; others wait for its result. Nobody else starts a shell. What failed is tried again a few times,
-//! since the shared file system that lines read may have had a bad moment.
+//! since the shared file system that lines read may have had a bad moment. Knows no slot and no record.
 
 pub mod child;
 mod nodetype;

@@ -1,7 +1,8 @@
 //! Which work runs on which slot. Pure: takes what happened, gives what to do; starts nothing itself.
 //!
 //! Work is queued by shape (what a slot must offer). Slots of a shape share its queue; each has so much at hand that it
-//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`.
+//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`. Knows slots, images
+//! and inputs as numbers and names: others have them.
 
 mod answers;
 mod images;
