@@ -11,18 +11,18 @@
 use std::path::{Path, PathBuf};
 
 use tidemill_sys::time::realtime_us;
-use tidemill_wire::Settings;
+use tidemill_wire::{log, Settings};
 
 use crate::error::LOG;
 use crate::time::seconds_us;
 
-/// A pilot whose lead is away looks for STOP files so often: with a lead, the lead does for all of them.
+/// Interval at which a pilot whose lead is away looks for STOP files: a lead looks for all its pilots.
 const LOOK_US: u64 = 60_000_000;
-/// Jobs that idle slots still know are forgotten after so long without work.
+/// Time without work after which idle slots forget the jobs that they know.
 const FORGET_US: u64 = 2_000_000;
-/// Slots that were told to stop have so long to answer.
+/// Time that slots have to answer an order to stop.
 const STOP_US: u64 = 600_000;
-/// Outputs are copied until so long after it was told to stop.
+/// Time for copies of outputs after an order to stop.
 const COPY_US: u64 = 400_000;
 /// Kept free at the end for what is still to be written: 2 % of the time, at least 3 s (a 10 ms fsync of the journal
 /// and one of a bundle with at most 64 MiB dirty, at 25 MB/s), at most 30 s, never more than a quarter but for the 2 s
@@ -68,16 +68,17 @@ impl Reason {
 pub enum Phase {
     Working,
     /// Slots finish what they run.
-    Draining {
-        reason: Reason,
-        message: String,
-        since_us: u64,
-    },
+    Draining(Leaving),
     /// Slots kill what they run.
-    Stopping {
-        reason: Reason,
-        since_us: u64,
-    },
+    Stopping(Leaving),
+}
+
+/// Why, and since when.
+#[derive(Debug)]
+pub struct Leaving {
+    pub reason: Reason,
+    message: String,
+    pub since_us: u64,
 }
 
 /// A way out of a phase.
@@ -107,7 +108,7 @@ pub struct Outlook {
     pub agent_is_dead: bool,
     /// When the lead counts as dead.
     pub lead_dies_us: Option<u64>,
-    /// Without work for so long, the pilot leaves; None: nothing can come at present.
+    /// Time without work after which the pilot leaves; None: no work can come at present.
     pub patience_us: Option<u64>,
 }
 
@@ -166,7 +167,7 @@ impl Life {
     pub fn returned(&self) -> Option<&'static str> {
         match &self.phase {
             Phase::Working => None,
-            Phase::Draining { reason, .. } | Phase::Stopping { reason, .. } => Some(match reason {
+            Phase::Draining(leaving) | Phase::Stopping(leaving) => Some(match leaving.reason {
                 Reason::Yield => "yield",
                 Reason::Walltime => "walltime",
                 _ => "drain",
@@ -183,13 +184,13 @@ impl Life {
     pub fn is_over(&self, answered: bool, now_us: u64) -> bool {
         match self.phase {
             Phase::Working => false,
-            Phase::Draining { .. } => answered,
-            Phase::Stopping { .. } => answered || self.has_stopped_for(STOP_US, now_us),
+            Phase::Draining(_) => answered,
+            Phase::Stopping(_) => answered || self.has_stopped_for(STOP_US, now_us),
         }
     }
 
     fn has_stopped_for(&self, duration_us: u64, now_us: u64) -> bool {
-        matches!(self.phase, Phase::Stopping { since_us, .. } if now_us >= since_us + duration_us)
+        matches!(&self.phase, Phase::Stopping(leaving) if now_us >= leaving.since_us + duration_us)
     }
 
     /// Look at what there is to do; true once when idle slots should forget the jobs that they know.
@@ -221,8 +222,8 @@ impl Life {
     /// When `see` or `next` has something to do, or a pilot that stops waits for slots no longer.
     pub fn due_us(&self, outlook: &Outlook) -> Option<u64> {
         let edges = self.edges(outlook).into_iter().flatten();
-        let over_us = match self.phase {
-            Phase::Stopping { since_us, .. } => Some(since_us + STOP_US),
+        let over_us = match &self.phase {
+            Phase::Stopping(leaving) => Some(leaving.since_us + STOP_US),
             _ => None,
         };
         let forget_us = (!self.forgot && outlook.waiting).then_some(self.worked_us + FORGET_US);
@@ -255,34 +256,32 @@ impl Life {
                     patience_us.map(|us| (self.worked_us + us, Change::drain(Reason::Idle, ""))),
                 ]
             }
-            Phase::Draining { reason, since_us, .. } => {
+            Phase::Draining(Leaving { reason, since_us, .. }) => {
                 // near the end of the walltime the deadline alone counts: what fits is finished
                 let until_deadline = *reason == Reason::Walltime && deadline.is_some();
                 let over = (!until_deadline).then_some((since_us + self.drain_us, Change::Stop(*reason)));
                 [deadline, over, None, None]
             }
-            Phase::Stopping { .. } => [None, None, None, None],
+            Phase::Stopping(_) => [None, None, None, None],
         }
     }
 
     /// Enter the phase that follows; false where this one is as late or later.
     pub fn enter(&mut self, change: Change, now_us: u64) -> bool {
-        let since_us = now_us;
+        let leaving = |reason: Reason, message: String| Leaving {
+            reason,
+            message,
+            since_us: now_us,
+        };
         self.phase = match (&self.phase, change) {
             (Phase::Working, Change::Drain(reason, message)) => {
-                LOG.info(
-                    "pilot.drains",
-                    &[("reason", &reason.word()), ("message", &message)],
-                );
-                Phase::Draining {
-                    reason,
-                    message,
-                    since_us,
-                }
+                let fields: [log::Field<'_>; 2] = [("reason", &reason.word()), ("message", &message)];
+                LOG.info("pilot.drains", &fields);
+                Phase::Draining(leaving(reason, message))
             }
-            (Phase::Working | Phase::Draining { .. }, Change::Stop(reason)) => {
+            (Phase::Working | Phase::Draining(_), Change::Stop(reason)) => {
                 LOG.info("pilot.stops", &[("reason", &reason.word())]);
-                Phase::Stopping { reason, since_us }
+                Phase::Stopping(leaving(reason, String::new()))
             }
             _ => return false,
         };
@@ -291,19 +290,18 @@ impl Life {
 
     /// The pilot cannot go on: it leaves with what it has.
     pub fn break_off(&mut self, message: String, now_us: u64) {
-        self.phase = Phase::Draining {
+        self.phase = Phase::Draining(Leaving {
             reason: Reason::Error,
             message,
             since_us: now_us,
-        };
+        });
     }
 
     /// Reason and message of the Ended record.
     pub fn why(&self) -> (Reason, String) {
         match &self.phase {
             Phase::Working => (Reason::Error, String::new()),
-            Phase::Draining { reason, message, .. } => (*reason, message.clone()),
-            Phase::Stopping { reason, .. } => (*reason, String::new()),
+            Phase::Draining(leaving) | Phase::Stopping(leaving) => (leaving.reason, leaving.message.clone()),
         }
     }
 

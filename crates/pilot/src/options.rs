@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use lexopt::prelude::*;
 
@@ -44,33 +45,20 @@ pub struct Options {
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError> {
     let mut options = Options::default();
     let mut parser = lexopt::Parser::from_args(args);
-    let wrong = |error: lexopt::Error| PilotError::Usage {
-        message: error.to_string(),
-    };
     while let Some(argument) = parser.next().map_err(wrong)? {
         match argument {
             Long("fleet") => options.fleet = parser.value().map_err(wrong)?.into(),
             Long("allocation") => {
                 options.allocation = parser.value().and_then(|v| v.string()).map_err(wrong)?
             }
-            Long("rank") => options.rank = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?),
-            Long("cores") => options.cores = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?),
-            Long("memory-mb") => {
-                options.memory_mb = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
-            }
-            Long("wall-s") => options.wall_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?),
-            Long("ends-at") => {
-                options.ends_at_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
-            }
-            Long("start-by") => {
-                options.start_by_s = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
-            }
-            Long("work-from") => {
-                options.work_from = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
-            }
-            Long("incarnation") => {
-                options.incarnation = Some(parser.value().and_then(|v| v.parse()).map_err(wrong)?)
-            }
+            Long("rank") => options.rank = number(&mut parser)?,
+            Long("cores") => options.cores = number(&mut parser)?,
+            Long("memory-mb") => options.memory_mb = number(&mut parser)?,
+            Long("wall-s") => options.wall_s = number(&mut parser)?,
+            Long("ends-at") => options.ends_at_s = number(&mut parser)?,
+            Long("start-by") => options.start_by_s = number(&mut parser)?,
+            Long("work-from") => options.work_from = number(&mut parser)?,
+            Long("incarnation") => options.incarnation = number(&mut parser)?,
             Long("help") | Short('h') => options.help = true,
             _ => return Err(wrong(argument.unexpected())),
         }
@@ -80,6 +68,23 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError
     }
     check(&options)?;
     Ok(options)
+}
+
+fn wrong(error: lexopt::Error) -> PilotError {
+    PilotError::Usage {
+        message: error.to_string(),
+    }
+}
+
+fn number<T: FromStr>(parser: &mut lexopt::Parser) -> Result<Option<T>, PilotError>
+where
+    T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    parser
+        .value()
+        .and_then(|value| value.parse())
+        .map(Some)
+        .map_err(wrong)
 }
 
 fn check(options: &Options) -> Result<(), PilotError> {

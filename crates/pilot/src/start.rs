@@ -6,16 +6,16 @@ use tidemill_budget::Budget;
 use tidemill_slot::{Isolated, Isolation};
 use tidemill_sys::time::{monotonic_us, realtime_us};
 use tidemill_wire::log::cause;
-use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started, FORMAT};
+use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started};
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
-use crate::keep::{Bundle, Keep};
+use crate::keep::{Bundle, Keeper};
 use crate::lead::board::Board;
 use crate::lead::link::{Identity, Link};
-use crate::lead::mailbox::{Address, Mailbox};
+use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
-use crate::lead::Source;
+use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
 use crate::node::place::{Affinity, Room};
 use crate::node::signals::Signals;
@@ -46,8 +46,9 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         leave_late(options, rank, facts.node);
         return Ok(None);
     }
-    let manifest = read_manifest(&options.fleet)?;
-    let (isolation, affinity) = modes(&options.fleet, &manifest)?;
+    let path = options.fleet.join("manifest.json");
+    let manifest = read_fleet_file(&path, "the fleet's manifest", |read: &Manifest| read.format)?;
+    let (isolation, affinity) = modes(&path, &manifest)?;
     let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
     let room = node::room(options, &facts, affinity)?;
@@ -89,7 +90,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         Source::Lead(Link::new(&options.fleet, identity, now_us))
     };
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
-    let keep = Keep::new(bundle, settings.output_flush_s);
+    let keep = Keeper::new(bundle, settings.output_flush_s);
     let permits = permits(&settings, files, now_us);
     let cx = Context {
         now_us,
@@ -114,7 +115,7 @@ fn by_files(
 ) -> Result<Source, PilotError> {
     // a start that follows another of the same allocation: what that one was given is not ours
     let first = (incarnation == 1).then(|| options.work_from.unwrap_or(1));
-    let mailbox = Mailbox::open(address(options, settings), first, now_us)?;
+    let mailbox = Mailbox::open(&options.fleet, &options.allocation, settings, first, now_us)?;
     let board = settings
         .peers
         .then(|| Board::new(&options.fleet, &who.pilot, &who.secret));
@@ -171,26 +172,14 @@ fn first_record(
     };
     Started {
         p: pilot.to_owned(),
-        s: 0,
         allocation: options.allocation.clone(),
         node: node.to_owned(),
         rank,
-        cores: 0,
-        memory_mb: 0,
         isolation,
         note,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         at_us: realtime_us(),
-    }
-}
-
-fn address(options: &Options, settings: &Settings) -> Address {
-    Address {
-        fleet: options.fleet.clone(),
-        allocation: options.allocation.clone(),
-        stop_files: settings.stop_files.clone(),
-        top_up_s: settings.top_up_s,
-        dead_after_s: settings.dead_after_s,
+        ..Started::default()
     }
 }
 
@@ -236,37 +225,15 @@ fn leave_late(options: &Options, rank: u64, node: Option<String>) {
 /// We leave before we have begun: say why where the agent finds it, without waiting for a lead.
 fn give_up(records: &mut Records, (reason, message): (Reason, String)) -> Result<(), PilotError> {
     records.add(Record::Ended(Ended {
-        p: String::new(),
-        s: 0,
         reason: reason.word().to_owned(),
         message,
-        busy_us: 0,
-        slot_us: 0,
         at_us: realtime_us(),
+        ..Ended::default()
     }))?;
     records.save()
 }
 
-fn read_manifest(fleet: &Path) -> Result<Manifest, PilotError> {
-    let path = fleet.join("manifest.json");
-    let text = std::fs::read(&path).map_err(PilotError::file("read", &path))?;
-    let manifest: Manifest = serde_json::from_slice(&text).map_err(|source| PilotError::Json {
-        what: "the fleet's manifest",
-        path: path.clone(),
-        source,
-    })?;
-    if manifest.format > FORMAT {
-        return Err(PilotError::Format {
-            path,
-            found: manifest.format,
-            known: FORMAT,
-        });
-    }
-    Ok(manifest)
-}
-
-fn modes(fleet: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), PilotError> {
-    let path = fleet.join("manifest.json");
+fn modes(path: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), PilotError> {
     let wrong = |key: &str, value: &str, known: &str| PilotError::Usage {
         message: format!(
             "`{}`: settings.{key} is `{value}`, expected {known}",

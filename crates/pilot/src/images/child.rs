@@ -1,12 +1,14 @@
 //! Long work in a process of its own: a fork of the pilot that tells by lines of JSON how it goes, and dies with it.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use serde_json::Value;
 use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll, READABLE};
+use tidemill_wire::{Fill, LineBuffer};
 
-const WORDS_MAX: usize = 64 << 10;
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The child's end.
 pub struct Teller(OwnedFd);
@@ -29,8 +31,8 @@ impl Teller {
 /// The pilot's end.
 pub struct Child {
     pid: i32,
-    from: OwnedFd,
-    input: Vec<u8>,
+    from: File,
+    lines: LineBuffer,
     closed: bool,
 }
 
@@ -44,8 +46,8 @@ impl Child {
         let pid = child::start(&[teller.0.as_raw_fd()], || work(&teller)).map_err(wrong)?;
         Ok(Child {
             pid,
-            from,
-            input: Vec::new(),
+            from: File::from(from),
+            lines: LineBuffer::new(LINE_BYTES_MAX),
             closed: false,
         })
     }
@@ -56,26 +58,19 @@ impl Child {
 
     /// What it told since; never waits.
     pub fn hear(&mut self) -> Vec<Value> {
-        let mut piece = [0_u8; 4096];
-        while !self.closed && self.input.len() < WORDS_MAX {
-            match fd::read(self.from.as_fd(), &mut piece) {
-                Ok(0) => self.closed = true,
-                Ok(got) => self.input.extend_from_slice(&piece[..got]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => self.closed = true,
+        let mut told = Vec::new();
+        while !self.closed {
+            let fill = self.lines.fill(&mut self.from);
+            while let Some(line) = self.lines.next_line() {
+                told.extend(serde_json::from_slice::<Value>(line).ok());
+            }
+            match fill {
+                Ok(Fill::Open(0)) => break,
+                Ok(Fill::Open(_)) => {}
+                Ok(Fill::Closed) | Err(_) => self.closed = true,
             }
         }
-        let whole = self
-            .input
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |at| at + 1);
-        let lines: Vec<u8> = self.input.drain(..whole).collect();
-        let lines = lines.split(|&byte| byte == b'\n');
-        lines
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect()
+        told
     }
 
     /// Whether it has ended, or cannot say anything any more.

@@ -12,7 +12,7 @@ use tidemill_sys::{file, mount, own};
 use tidemill_wire::ImageUse;
 
 use super::child::{Child, Teller};
-use super::{paths, Shown, GONE};
+use super::{paths, Event, Shown, GONE};
 use crate::error::LOG;
 
 /// Where it is.
@@ -26,17 +26,9 @@ enum Stage {
     Over,
 }
 
-/// What is new.
-pub enum Progress {
-    Nothing,
-    /// without its name
-    Shown(Shown),
-    Failed(String),
-    Died(String),
-}
-
 /// An image on its way to slots.
 pub struct Image {
+    sha256: String,
     name: String,
     home: PathBuf,
     file: PathBuf,
@@ -63,6 +55,7 @@ impl Image {
         std::fs::create_dir_all(&at)
             .map_err(|error| format!("failed to make `{}`: {error}", at.display()))?;
         let mut begun = Image {
+            sha256: image.file.sha256.clone(),
             name: image.name.clone(),
             home: home.to_owned(),
             file,
@@ -129,49 +122,47 @@ impl Image {
         matches!(self.stage, Stage::Shown(_)).then(|| self.at.clone())
     }
 
-    pub fn poll(&mut self) -> Progress {
+    /// What is new.
+    pub fn poll(&mut self) -> Option<Event> {
         let child = match &mut self.stage {
             Stage::Fetching(child) | Stage::Showing(child) | Stage::Shown(Some(child)) => child,
-            Stage::Shown(None) | Stage::Over => return Progress::Nothing,
+            Stage::Shown(None) | Stage::Over => return None,
         };
         let (told, over) = (child.hear(), child.is_over());
         for message in &told {
             let text = |key: &str| message.get(key).and_then(Value::as_str).map(str::to_owned);
             if let Some(cause) = text("died") {
-                self.stage = Stage::Over;
-                return Progress::Died(format!("image `{}`: {cause}", self.name));
+                return Some(self.over(true, &cause));
             }
             if let Some(cause) = text("failed") {
-                self.stage = Stage::Over;
-                return Progress::Failed(format!("image `{}`: {cause}", self.name));
+                return Some(self.over(false, &cause));
             }
             if let Some(way) = text("shown") {
-                return self.shown(message, way);
+                return Some(Event::Shown(self.shown(message, way)));
             }
             if message.get("fetched").is_some() {
-                return match self.show() {
-                    Ok(()) => Progress::Nothing,
-                    Err(cause) => Progress::Failed(format!("image `{}`: {cause}", self.name)),
-                };
+                return self.show().err().map(|cause| self.over(false, &cause));
             }
         }
-        if !over {
-            return Progress::Nothing;
-        }
-        let gone = format!("image `{}`: the process that looked after it is gone", self.name);
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Shown(_) => Progress::Died(gone),
-            _ => Progress::Failed(gone),
+        let was_shown = matches!(self.stage, Stage::Shown(_));
+        over.then(|| self.over(was_shown, "the process that looked after it is gone"))
+    }
+
+    fn over(&mut self, died: bool, cause: &str) -> Event {
+        self.stage = Stage::Over;
+        let (sha256, cause) = (self.sha256.clone(), format!("image `{}`: {cause}", self.name));
+        if died {
+            Event::Died { sha256, cause }
+        } else {
+            Event::Failed { sha256, cause }
         }
     }
 
-    fn shown(&mut self, message: &Value, way: String) -> Progress {
+    fn shown(&mut self, message: &Value, way: String) -> Shown {
         let number = |key: &str| message.get(key).and_then(Value::as_u64).unwrap_or(0);
         let said = message.get("note").and_then(Value::as_str).unwrap_or_default();
-        let notes: Vec<&str> = [self.note.as_str(), said]
-            .into_iter()
-            .filter(|note| !note.is_empty())
-            .collect();
+        let mut notes = vec![self.note.as_str(), said];
+        notes.retain(|note| !note.is_empty());
         let note = notes.join("; ");
         let served = message.get("served").and_then(Value::as_bool).unwrap_or(false);
         let child = match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -179,15 +170,15 @@ impl Image {
             _ => None,
         };
         self.stage = Stage::Shown(child);
-        Progress::Shown(Shown {
-            sha256: String::new(),
+        Shown {
+            sha256: self.sha256.clone(),
             way,
             note,
             held_mb: (self.bytes + number("bytes")).div_ceil(1 << 20),
             bytes: self.bytes,
             fetch_ms: self.fetch_ms,
             show_ms: monotonic_us().saturating_sub(self.since_us) / 1000,
-        })
+        }
     }
 
     /// End what shows it.

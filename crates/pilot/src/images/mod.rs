@@ -5,7 +5,7 @@
 //! it is a directory in /dev/shm, which the next pilot removes where we cannot (`tidemill_sys::own`).
 //!
 //! Reading an image and showing it take long, and squashfuse has to be watched: each is a process of its own (`child`),
-//! and the pilot's loop hears of it.
+//! and the pilot's loop hears of it. Knows no work: which image is wanted, and in how much memory, others decide.
 
 mod child;
 mod home;
@@ -20,7 +20,7 @@ use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_wire::{ImageUse, Settings};
 
 use home::Home;
-use image::{Image, Progress};
+use image::Image;
 
 /// What became of an image.
 #[derive(Debug)]
@@ -126,19 +126,10 @@ impl Images {
     /// What happened since the last call. Never waits.
     pub fn poll(&mut self) -> Vec<Event> {
         self.removals.retain(|&pid| tidemill_sys::child::still_runs(pid));
-        let mut events = Vec::new();
-        for (sha256, image) in &mut self.images {
-            let sha256 = sha256.clone();
-            match image.poll() {
-                Progress::Nothing => {}
-                Progress::Shown(shown) => events.push(Event::Shown(Shown { sha256, ..shown })),
-                Progress::Failed(cause) => events.push(Event::Failed { sha256, cause }),
-                Progress::Died(cause) => events.push(Event::Died { sha256, cause }),
-            }
-        }
+        let events: Vec<Event> = self.images.values_mut().filter_map(Image::poll).collect();
         for event in &events {
             if let Event::Failed { sha256, .. } | Event::Died { sha256, .. } = event {
-                self.drop_image(&sha256.clone());
+                self.drop_image(sha256);
             }
         }
         events

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tidemill_slot::{Done as SlotDone, Slot};
-use tidemill_wire::{log, Done, Grant, OutputRef};
+use tidemill_wire::{log, Done, OutputRef};
 
 use super::bundle::{Bundle, Member, Stoppable};
 use crate::error::PilotError;
@@ -21,7 +21,7 @@ const HOLD_US: u64 = 30_000_000;
 /// A record that nobody may see yet.
 struct Pending {
     done: Done,
-    chunk_max: Option<u64>,
+    piece: Piece,
 }
 
 /// Outputs that found no room in the bundle.
@@ -34,7 +34,7 @@ struct Waiting {
 
 /// What became of outputs.
 #[derive(Debug)]
-pub enum Kept {
+pub(super) enum Kept {
     /// They are safe: this record may be told.
     Safe(Done),
     /// They are gone: these events failed with this class and message.
@@ -49,7 +49,7 @@ pub enum Kept {
 }
 
 /// Says whether a copy should end now.
-pub type Stop<'a> = &'a dyn Fn() -> bool;
+pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
 
 pub struct Keeper {
     bundle: Bundle,
@@ -79,7 +79,7 @@ impl Keeper {
     /// Take the outputs of a Done over from its slot.
     ///
     /// A copy ends when `stop` says so; it is tried again by `retry`.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         slot: &Slot,
         (done, piece): (SlotDone, Piece),
@@ -104,9 +104,9 @@ impl Keeper {
             Ok(outputs) => {
                 remove_outputs(slot, &waiting.done);
                 self.dirty_since_us.get_or_insert(now_us);
-                let chunk_max = waiting.piece.chunk_max;
                 let done = record(&waiting.done, &waiting.piece, waiting.slot, outputs);
-                self.pending.push(Pending { done, chunk_max });
+                let piece = waiting.piece;
+                self.pending.push(Pending { done, piece });
                 None
             }
             Err(error) if error.is_interrupted() => {
@@ -185,7 +185,7 @@ impl Keeper {
     }
 
     /// Put a log into the bundle; never holds anything up, and a full disk only costs the log.
-    pub fn take_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
+    pub(super) fn take_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
         if text.is_empty() {
             return;
         }
@@ -198,7 +198,7 @@ impl Keeper {
     }
 
     /// Try again what found no room.
-    pub fn retry<'a>(
+    pub(super) fn retry<'a>(
         &mut self,
         slot_of: impl Fn(u32) -> Option<&'a Slot>,
         stop: Stop<'_>,
@@ -218,13 +218,13 @@ impl Keeper {
     }
 
     /// Give up what found no room: the pilot leaves.
-    pub fn abandon(&mut self) -> Vec<Kept> {
+    pub(super) fn abandon(&mut self) -> Vec<Kept> {
         let orphaned = |waiting: Waiting| Kept::Orphaned { piece: waiting.piece };
         self.waiting.drain(..).map(orphaned).collect()
     }
 
     /// Fsync if it is time; `idle` = there is nothing else to do. The records that may be told now.
-    pub fn sync_if_due(&mut self, now_us: u64, idle: bool) -> Vec<Kept> {
+    pub(super) fn sync_if_due(&mut self, now_us: u64, idle: bool) -> Vec<Kept> {
         let Some(since_us) = self.dirty_since_us else {
             return Vec::new();
         };
@@ -241,7 +241,7 @@ impl Keeper {
 
     /// Fsync. After a failure nothing that was not safe before is ever trusted: the kernel may have dropped it
     /// (fsync(2), "Errors"), so these events failed and a new file is started.
-    pub fn sync(&mut self, now_us: u64) -> Vec<Kept> {
+    pub(super) fn sync(&mut self, now_us: u64) -> Vec<Kept> {
         self.dirty_since_us = None;
         let result = self.bundle.sync();
         let pending = std::mem::take(&mut self.pending);
@@ -256,8 +256,8 @@ impl Keeper {
         pending
             .into_iter()
             .map(|each| Kept::Lost {
-                piece: piece_of(&each),
                 slot: each.done.slot as u32,
+                piece: each.piece,
                 failure: "disk",
                 message: message.clone(),
             })
@@ -265,7 +265,7 @@ impl Keeper {
     }
 
     /// End the archive; logs that were not written are told.
-    pub fn finish(&mut self) -> u64 {
+    pub(super) fn end_archive(&mut self) -> u64 {
         self.bundle.finish();
         self.logs_lost
     }
@@ -276,11 +276,10 @@ impl Keeper {
     }
 
     /// Events that ran and have no record yet.
-    pub fn held(&self) -> Vec<Grant> {
-        let pending = self.pending.iter().map(|each| piece_of(each).grant());
-        pending
-            .chain(self.waiting.iter().map(|waiting| waiting.piece.grant()))
-            .collect()
+    pub fn held(&self) -> Vec<Piece> {
+        let pending = self.pending.iter().map(|each| &each.piece);
+        let waiting = self.waiting.iter().map(|each| &each.piece);
+        pending.chain(waiting).cloned().collect()
     }
 
     /// When `retry` or `sync_if_due` should be called at the latest.
@@ -291,25 +290,8 @@ impl Keeper {
     }
 
     /// Whether records wait for an fsync or for room.
-    pub fn has_unkept(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         !self.pending.is_empty() || !self.waiting.is_empty()
-    }
-}
-
-fn piece_of(pending: &Pending) -> Piece {
-    let Done {
-        grant,
-        job,
-        first,
-        count,
-        ..
-    } = pending.done;
-    Piece {
-        grant,
-        job,
-        first,
-        count,
-        chunk_max: pending.chunk_max,
     }
 }
 
@@ -321,10 +303,8 @@ fn remove_outputs(slot: &Slot, done: &SlotDone) {
 }
 
 /// The record of a Done; `p` and `s` are filled in when it is numbered.
-pub fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<OutputRef>) -> Done {
+pub(super) fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<OutputRef>) -> Done {
     Done {
-        p: String::new(),
-        s: 0,
         grant: piece.grant,
         job: done.job,
         first: done.first,
@@ -341,5 +321,6 @@ pub fn record(done: &SlotDone, piece: &Piece, slot: u32, outputs: Vec<OutputRef>
         read_bytes: done.read_bytes,
         write_bytes: done.write_bytes,
         outputs,
+        ..Done::default()
     }
 }

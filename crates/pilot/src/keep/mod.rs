@@ -6,36 +6,21 @@ mod bundle;
 mod keeper;
 mod tar;
 
-use std::collections::HashMap;
-
 use tidemill_slot::{Done, Failed, PayloadLog};
 use tidemill_sys::time::monotonic_us;
-use tidemill_wire::{Grant, Record};
+use tidemill_wire::Record;
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::report::Note;
 pub use bundle::Bundle;
 use bundle::Member;
-use keeper::{Keeper, Kept};
+pub use keeper::Keeper;
+use keeper::Kept;
 
 const STDERR_TAIL_BYTES: usize = 4096;
 
-/// The bundle, and how many events of jobs have come.
-pub struct Keep {
-    keeper: Keeper,
-    /// Events kept per job that is not over here, to know when its definition can go.
-    settled: HashMap<u64, u64>,
-}
-
-impl Keep {
-    pub fn new(bundle: Bundle, flush_s: f64) -> Self {
-        Keep {
-            keeper: Keeper::new(bundle, flush_s),
-            settled: HashMap::new(),
-        }
-    }
-
+impl Keeper {
     /// A slot has done events: count them, and keep what they left.
     pub fn done(&mut self, cx: &mut Context, slot: u32, mut done: Done) -> Result<(), PilotError> {
         let Some(piece) = cx.settle(slot, done.ticket, done.first, done.count) else {
@@ -46,7 +31,7 @@ impl Keep {
         occupancy.count(done.started_us, done.ended_us, done.wall_us);
         let wall_s = done.wall_us.saturating_sub(done.setup_us) as f64 / 1e6;
         cx.work.measure(done.job, done.count, wall_s);
-        self.forget_settled(cx, done.job, done.count);
+        cx.work.forget_done(done.job, done.count);
         let (stdout, stderr) = (std::mem::take(&mut done.stdout), std::mem::take(&mut done.stderr));
         let events = (done.job, done.first, done.count, done.truncated);
         self.logs(events, &stdout, &stderr);
@@ -59,21 +44,10 @@ impl Keep {
             return Ok(());
         }
         let kept = match cx.slots.get(slot) {
-            Some(source) => self.keeper.take(source, (done, piece), &stop(cx), cx.now_us),
+            Some(source) => self.take(source, (done, piece), &stop(cx), cx.now_us),
             None => Some(Kept::Orphaned { piece }),
         };
         tell(cx, kept.into_iter().collect())
-    }
-
-    /// Drop a job's definition once all its events are done: nobody grants them again but by way of a new connection.
-    fn forget_settled(&mut self, cx: &mut Context, job: u64, count: u64) {
-        let done = self.settled.entry(job).or_insert(0);
-        *done += count;
-        let events = cx.work.job(job).map_or(0, |def| def.events);
-        if *done >= events {
-            self.settled.remove(&job);
-            cx.work.drop_job(job);
-        }
     }
 
     /// A payload has failed.
@@ -95,8 +69,6 @@ impl Keep {
             return Ok(());
         }
         let record = tidemill_wire::Failed {
-            p: String::new(),
-            s: 0,
             grant: piece.grant,
             job: piece.job,
             first: piece.first,
@@ -112,6 +84,7 @@ impl Keep {
             wall_us: failed.wall_us,
             user_us: failed.user_us,
             system_us: failed.system_us,
+            ..Default::default()
         };
         cx.report.add(Record::Failed(record), cx.now_us)
     }
@@ -133,7 +106,7 @@ impl Keep {
                 count,
                 truncated,
             };
-            self.keeper.take_log(&member, text, now_us);
+            self.take_log(&member, text, now_us);
         }
     }
 
@@ -153,7 +126,7 @@ impl Keep {
             count: log.count,
             truncated: false,
         };
-        self.keeper.take_log(&member, &log.stdout, cx.now_us);
+        self.take_log(&member, &log.stdout, cx.now_us);
         let traced = !log.stdout.is_empty();
         if traced {
             cx.slots.first_traces.traced(program);
@@ -169,52 +142,33 @@ impl Keep {
 
     /// Try again what found no room or was interrupted; fsync what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        self.retry(cx)?;
+        self.retry_copies(cx)?;
         let idle = cx.work.is_waiting();
-        let kept = self.keeper.sync_if_due(cx.now_us, idle);
+        let kept = self.sync_if_due(cx.now_us, idle);
         tell(cx, kept)
     }
 
-    fn retry(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let kept = self.keeper.retry(|slot| cx.slots.get(slot), &stop(cx), cx.now_us);
+    fn retry_copies(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let kept = self.retry(|slot| cx.slots.get(slot), &stop(cx), cx.now_us);
         tell(cx, kept)
     }
 
     /// The pilot leaves: copy what can be copied, give up the rest.
-    pub fn abandon(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        self.retry(cx)?;
-        let kept = self.keeper.abandon();
+    pub fn leave(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        self.retry_copies(cx)?;
+        let kept = self.abandon();
         tell(cx, kept)
     }
 
     /// Make everything safe and end the archive.
     pub fn finish(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let kept = self.keeper.sync(cx.now_us);
+        let kept = self.sync(cx.now_us);
         tell(cx, kept)?;
-        let logs_lost = self.keeper.finish();
+        let logs_lost = self.end_archive();
         if logs_lost > 0 {
             LOG.warning("logs.lost", &[("count", &logs_lost)]);
         }
         Ok(())
-    }
-
-    pub fn due_us(&self) -> Option<u64> {
-        self.keeper.due_us()
-    }
-
-    /// Whether work with outputs should stay queued.
-    pub fn holds(&self, now_us: u64) -> bool {
-        self.keeper.holds(now_us)
-    }
-
-    /// Events that ran and have no record yet.
-    pub fn held(&self) -> Vec<Grant> {
-        self.keeper.held()
-    }
-
-    /// Whether records wait for an fsync or for room.
-    pub fn is_busy(&self) -> bool {
-        self.keeper.has_unkept()
     }
 }
 

@@ -11,9 +11,10 @@ use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_wire::{
     handshake, log, Challenge, Fill, Grant, Hello, LeadAddress, LeadMessage, LineBuffer, OutBuffer,
 };
-use tidemill_wire::{PilotMessage, Welcome, FORMAT, LINE_BYTES_MAX};
+use tidemill_wire::{PilotMessage, Welcome, LINE_BYTES_MAX};
 
-use crate::error::PilotError;
+use super::read_fleet_file;
+use crate::error::{PilotError, LOG};
 
 const BACKOFF_MIN_US: u64 = 50_000;
 const BACKOFF_MAX_US: u64 = 5_000_000;
@@ -44,9 +45,6 @@ pub enum LinkEvent {
         acked: u64,
     },
     Message(LeadMessage),
-    Lost {
-        cause: String,
-    },
     /// What was given before is no longer ours.
     Revoked,
 }
@@ -146,17 +144,17 @@ impl Link {
         let mut events = Vec::new();
         if matches!(self.state, State::Away) && now_us >= self.retry_at_us {
             if let Err(error) = self.connect(now_us) {
-                self.lose(now_us, &log::cause(&error), &mut events);
+                self.lose(now_us, &log::cause(&error));
             }
         }
         if !matches!(self.state, State::Away) {
             if let Err(error) = self.read(now_us, held, &mut events) {
-                self.lose(now_us, &log::cause(&error), &mut events);
+                self.lose(now_us, &log::cause(&error));
             }
         }
         if let State::Greeting { since_us, .. } = &self.state {
             if now_us > since_us + HANDSHAKE_US_MAX {
-                self.lose(now_us, "no answer to the greeting", &mut events);
+                self.lose(now_us, "no answer to the greeting");
             }
         }
         events
@@ -181,23 +179,14 @@ impl Link {
     }
 
     /// Write what the socket takes.
-    pub fn flush(&mut self, now_us: u64) -> Vec<LinkEvent> {
-        let mut events = Vec::new();
+    pub fn flush(&mut self, now_us: u64) {
         let result = match &mut self.state {
-            State::Away => return events,
+            State::Away => return,
             State::Greeting { stream, .. } | State::Up { stream } => self.out.flush(stream),
         };
         if let Err(error) = result {
-            self.lose(now_us, &error.to_string(), &mut events);
+            self.lose(now_us, &error.to_string());
         }
-        events
-    }
-
-    /// Give this connection up (the lead seems not to know what we know); a new one is made at once.
-    pub fn reset(&mut self, now_us: u64, cause: &str) -> Vec<LinkEvent> {
-        let mut events = Vec::new();
-        self.lose(now_us, cause, &mut events);
-        events
     }
 
     fn connect(&mut self, now_us: u64) -> Result<(), PilotError> {
@@ -230,20 +219,8 @@ impl Link {
     }
 
     fn read_address(&self) -> Result<SocketAddr, PilotError> {
-        let path = &self.address_path;
-        let text = std::fs::read(path).map_err(PilotError::file("read", path))?;
-        let address: LeadAddress = serde_json::from_slice(&text).map_err(|source| PilotError::Json {
-            what: "the lead's address",
-            path: path.clone(),
-            source,
-        })?;
-        if address.format > FORMAT {
-            return Err(PilotError::Format {
-                path: path.clone(),
-                found: address.format,
-                known: FORMAT,
-            });
-        }
+        let format = |read: &LeadAddress| read.format;
+        let address = read_fleet_file(&self.address_path, "the lead's address", format)?;
         let wrong = |message: String| PilotError::Lead { message };
         let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
         // the agent and the lead write numeric addresses: a static binary resolves no names of site services
@@ -352,7 +329,8 @@ impl Link {
         }
     }
 
-    fn lose(&mut self, now_us: u64, cause: &str, events: &mut Vec<LinkEvent>) {
+    /// Give this connection up; a new one is made after a pause. The same cause is logged once.
+    pub fn lose(&mut self, now_us: u64, cause: &str) {
         self.state = State::Away;
         self.lines = LineBuffer::new(GREETING_BYTES_MAX);
         self.out = OutBuffer::default();
@@ -367,9 +345,7 @@ impl Link {
         }
         if self.last_cause != cause {
             cause.clone_into(&mut self.last_cause);
-            events.push(LinkEvent::Lost {
-                cause: cause.to_owned(),
-            });
+            LOG.warning("lead.lost", &[("cause", &cause)]);
         }
     }
 }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidemill_wire::{
-    log, AliveFile, Cancel, Deadline, Drain, Grant, JobDef, LeadMessage, Program, Work, WorkReader, WorkText,
+    log, AliveFile, Cancel, Deadline, Drain, Grant, JobDef, LeadMessage, Program, Settings, Work, WorkReader,
+    WorkText,
 };
 
 use super::link::LinkEvent;
@@ -24,15 +25,6 @@ use crate::time::seconds_us;
 /// Work files of one look; more come with the next turn.
 const FILES_PER_LOOK: usize = 64;
 const LATER_US: u64 = 1_000_000;
-
-/// What does not change.
-pub struct Address {
-    pub fleet: PathBuf,
-    pub allocation: String,
-    pub stop_files: Vec<String>,
-    pub top_up_s: f64,
-    pub dead_after_s: f64,
-}
 
 /// The work files of a fleet, as one allocation sees them.
 pub struct Mailbox {
@@ -55,23 +47,27 @@ pub struct Mailbox {
 
 impl Mailbox {
     /// `first` is the number of the file with the first share; None: take nothing that is there already.
-    pub fn open(address: Address, first: Option<u64>, now_us: u64) -> Result<Self, PilotError> {
-        let fleet: &Path = &address.fleet;
+    pub fn open(
+        fleet: &Path,
+        allocation: &str,
+        settings: &Settings,
+        first: Option<u64>,
+        now_us: u64,
+    ) -> Result<Self, PilotError> {
         let listed = WorkReader::new(fleet).last()?;
-        let top_up_us = seconds_us(address.top_up_s).max(1);
-        let spread = address
-            .allocation
+        let top_up_us = seconds_us(settings.top_up_s).max(1);
+        let spread = allocation
             .bytes()
             .fold(now_us, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let mut mailbox = Mailbox {
             reader: WorkReader::from(fleet, first.unwrap_or(listed).max(1)),
             stop_paths: std::iter::once(fleet.join("STOP"))
-                .chain(address.stop_files.iter().map(PathBuf::from))
+                .chain(settings.stop_files.iter().map(PathBuf::from))
                 .collect(),
             top_up_us,
             look_at_us: now_us,
-            alive: AliveFile::every(fleet, seconds_us(address.dead_after_s), top_up_us, now_us),
-            allocation: address.allocation,
+            alive: AliveFile::every(fleet, seconds_us(settings.dead_after_s), top_up_us, now_us),
+            allocation: allocation.to_owned(),
             agent_lives: true,
             stopped: false,
             closed: false,

@@ -49,14 +49,12 @@ impl Files {
     }
 
     fn open(&self, allocation: &str, first: Option<u64>) -> Mailbox {
-        let address = Address {
-            fleet: self.directory.path().to_owned(),
-            allocation: allocation.to_owned(),
-            stop_files: vec![],
+        let settings = Settings {
             top_up_s: 10.0,
             dead_after_s: 300.0,
+            ..Settings::default()
         };
-        Mailbox::open(address, first, 0).unwrap()
+        Mailbox::open(self.directory.path(), allocation, &settings, first, 0).unwrap()
     }
 }
 

@@ -8,9 +8,11 @@ pub mod mailbox;
 pub mod process;
 
 use std::net::IpAddr;
+use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use tidemill_sys::fd::Poll;
-use tidemill_wire::{Grant, LeadMessage, PilotMessage, Settings};
+use tidemill_wire::{Grant, LeadMessage, PilotMessage, Settings, FORMAT};
 
 use crate::error::PilotError;
 use crate::time::seconds_us;
@@ -18,6 +20,29 @@ use board::Board;
 use link::{Link, LinkEvent};
 use mailbox::Mailbox;
 
+/// A JSON file of the fleet's directory, unless a newer version wrote it.
+pub fn read_fleet_file<T: DeserializeOwned>(
+    path: &Path,
+    what: &'static str,
+    format: impl Fn(&T) -> u64,
+) -> Result<T, PilotError> {
+    let text = std::fs::read(path).map_err(PilotError::file("read", path))?;
+    let read = serde_json::from_slice(&text).map_err(|source| PilotError::Json {
+        what,
+        path: path.to_owned(),
+        source,
+    })?;
+    match format(&read) {
+        0..=FORMAT => Ok(read),
+        found => Err(PilotError::Format {
+            path: path.to_owned(),
+            found,
+            known: FORMAT,
+        }),
+    }
+}
+
+/// Where work comes from.
 pub enum Source {
     Lead(Link),
     /// Records go to the pilot's own journal only; other nodes are found by peers files, where nodes reach each other.
@@ -141,10 +166,9 @@ impl Source {
         }
     }
 
-    pub fn flush(&mut self, now_us: u64) -> Vec<LinkEvent> {
-        match self {
-            Source::Lead(link) => link.flush(now_us),
-            Source::Files(..) => Vec::new(),
+    pub fn flush(&mut self, now_us: u64) {
+        if let Source::Lead(link) = self {
+            link.flush(now_us);
         }
     }
 
@@ -170,7 +194,7 @@ impl Source {
 
     pub fn reset(&mut self, now_us: u64, cause: &str) {
         if let Source::Lead(link) = self {
-            link.reset(now_us, cause);
+            link.lose(now_us, cause);
         }
     }
 }

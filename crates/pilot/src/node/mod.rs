@@ -8,8 +8,6 @@ pub mod signals;
 pub mod spill;
 pub mod variables;
 
-use std::collections::BTreeMap;
-
 use tidemill_sys::{process, security};
 
 use crate::error::PilotError;
@@ -127,6 +125,8 @@ fn system(operation: &'static str) -> impl FnOnce(tidemill_sys::SysError) -> Pil
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]

@@ -107,7 +107,7 @@ pub struct Need<'a> {
 }
 
 /// What of the node is free.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Room {
     units: Vec<Vec<usize>>,
     taken: Vec<bool>,

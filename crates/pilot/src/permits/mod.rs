@@ -1,5 +1,5 @@
 //! Starts that cost shared file systems something: slots ask, the lead permits; without a lead the pilot does, within its
-//! allocation's own share.
+//! allocation's own share. Knows of work only what a program's start costs.
 
 mod counters;
 #[cfg(test)]
@@ -17,9 +17,9 @@ use crate::error::PilotError;
 use crate::report::Note;
 use usage::{bytes_in, UsageMeter};
 
-/// A permit that no slot waits for is kept for so long.
+/// Time for which a permit is kept that no slot waits for.
 const SPARE_US: u64 = 500_000;
-/// What was counted becomes a record so often; that something is over budget, too.
+/// Interval of records of what was counted, and of records that an area is over its budget.
 const NOTE_US: u64 = 60_000_000;
 
 /// Which slots wait for a permit, and what the lead was told of it. Pure.
@@ -102,6 +102,7 @@ impl Waiting {
 }
 
 /// A pilot's part in the I/O budget.
+#[derive(Default)]
 pub struct Permits {
     waiting: Waiting,
     /// without a lead
@@ -117,13 +118,10 @@ pub struct Permits {
 impl Permits {
     pub fn new(own: Option<Budget>, meter: UsageMeter, now_us: u64) -> Self {
         Permits {
-            waiting: Waiting::default(),
             own,
-            own_due_us: None,
             meter,
-            counted: Usage::default(),
             counted_us: now_us,
-            over_noted_us: None,
+            ..Permits::default()
         }
     }
 

@@ -15,6 +15,7 @@ const TEXT_BYTES_MAX: usize = 8 << 20;
 const LUSTRE: [&str; 2] = ["proc/fs/lustre", "sys/kernel/debug/lustre"];
 
 /// Reads counters when it is time, and adds up starts meanwhile.
+#[derive(Default)]
 pub struct UsageMeter {
     root: PathBuf,
     areas: Vec<IoArea>,
@@ -32,10 +33,8 @@ impl UsageMeter {
         let mut meter = UsageMeter {
             root: root.to_owned(),
             areas: areas.iter().filter(bounded).cloned().collect(),
-            before: BTreeMap::new(),
-            starts: BTreeMap::new(),
             read_us: now_us,
-            blind: false,
+            ..UsageMeter::default()
         };
         meter.before = meter.read();
         meter.blind = meter.before.is_empty();

@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use tidemill_wire::{log, Ask, Beat, PilotMessage, Settings};
 
 use crate::context::Context;
-use crate::error::{PilotError, LOG};
-use crate::lead::link::LinkEvent;
+use crate::error::PilotError;
 use crate::time::seconds_us;
 
-/// A standing Ask is replaced at most so often.
+/// Shortest time between two Asks without an answer.
 const AGAIN_US: u64 = 100_000;
-/// A lead that has work answers an Ask sooner.
+/// Time within which a lead that has work answers an Ask.
 const ANSWER_US: u64 = 50_000;
 
 pub struct Asking {
     /// Seconds of work that we said we have, and when.
     asked: Option<(f64, u64)>,
-    /// A sign of life is due when nothing else was sent for so long.
+    /// Longest silence before a heartbeat is due.
     beat_us: u64,
 }
 
@@ -51,17 +50,13 @@ impl Asking {
             let at_us = log::now_us();
             cx.send(&PilotMessage::Beat(Beat { at_us }))?;
         }
-        for event in cx.lead.flush(cx.now_us) {
-            if let LinkEvent::Lost { cause } = event {
-                LOG.warning("lead.lost", &[("cause", &cause)]);
-            }
-        }
+        cx.lead.flush(cx.now_us);
         Ok(())
     }
 
     fn ask(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         let able = cx.life.is_working() && cx.lead.has_lead();
-        if !able || cx.report.is_catching_up() || cx.report.is_full() {
+        if !able || cx.report.catching_up || cx.report.is_full() {
             return Ok(());
         }
         let queued_s = cx.work.queued_s();

@@ -11,14 +11,14 @@ use crate::lead::link::LinkEvent;
 use crate::life::{Phase, Reason};
 use crate::time::seconds_us;
 
-/// A pilot that stops waits for the lead's acknowledgement until so long after it was told.
+/// Longest wait for the lead's acknowledgement, from the order to stop.
 const STOP_ACK_US: u64 = 1_300_000;
-/// One that leaves in peace waits so long.
+/// The same for a pilot that leaves in peace, from the last record.
 const PEACE_ACK_US: u64 = 10_000_000;
-/// A journal that cannot be written at the end is tried again for so long, in peace.
+/// Retries of a journal that cannot be written at the end, in peace.
 const SAVE_US: u64 = 20_000_000;
 const PAUSE_US: u64 = 100_000;
-/// What takes long to remove gets so long at the end, when all is safe.
+/// Time for removals at the end, when all is safe.
 const STOP_REMOVAL_US: u64 = 300_000;
 const PEACE_REMOVAL_US: u64 = 10_000_000;
 
@@ -27,7 +27,7 @@ impl Pilot {
     pub(super) fn end(mut self) -> Result<i32, PilotError> {
         self.cx.now_us = monotonic_us();
         let cx = &mut self.cx;
-        self.keep.abandon(cx)?;
+        self.keep.leave(cx)?;
         let ended_us = realtime_us();
         let reason = cx.life.returned().unwrap_or("slot");
         for slot in cx.work.slot_ids() {
@@ -40,15 +40,14 @@ impl Pilot {
         let (reason, message) = cx.life.why();
         let slot_us = cx.slots.occupancy.slot_us(ended_us);
         let busy_us = cx.slots.occupancy.busy_us;
-        cx.report.seal()?;
+        cx.report.records.seal()?;
         let ended = Ended {
-            p: String::new(),
-            s: 0,
             reason: reason.word().to_owned(),
             message,
             busy_us,
             slot_us,
             at_us: ended_us,
+            ..Ended::default()
         };
         cx.report.add(Record::Ended(ended), cx.now_us)?;
         self.make_safe()?;
@@ -61,18 +60,18 @@ impl Pilot {
                 ("reason", &reason.word()),
                 ("busy_us", &busy_us),
                 ("slot_us", &slot_us),
-                ("acked", &self.cx.report.all_acked()),
+                ("acked", &self.cx.report.records.all_acked()),
             ],
         );
         self.outlive_lead(reason)?;
-        let failed = reason == Reason::Error || !self.cx.report.all_safe();
+        let failed = reason == Reason::Error || !self.cx.report.records.all_safe();
         Ok(if failed { 3 } else { 0 })
     }
 
     /// Give removals some time; they end with us, and what they have not got to is removed by the next pilot.
     fn wait_for_lingering(&self) {
         let limit_us = match self.cx.life.phase() {
-            Phase::Stopping { .. } => STOP_REMOVAL_US,
+            Phase::Stopping(_) => STOP_REMOVAL_US,
             _ => PEACE_REMOVAL_US,
         };
         let until_us = monotonic_us() + limit_us;
@@ -85,20 +84,20 @@ impl Pilot {
     fn make_safe(&mut self) -> Result<(), PilotError> {
         let now_us = self.cx.now_us;
         let (until_us, save_until_us) = match self.cx.life.phase() {
-            Phase::Stopping { since_us, .. } => (since_us + STOP_ACK_US, since_us + STOP_ACK_US),
+            Phase::Stopping(leaving) => (leaving.since_us + STOP_ACK_US, leaving.since_us + STOP_ACK_US),
             _ => (now_us + PEACE_ACK_US, now_us + SAVE_US),
         };
         let until_us = self.cx.life.ends_us().map_or(until_us, |ends_us| {
             until_us.min(ends_us.saturating_sub(STOP_ACK_US))
         });
-        while self.cx.lead.has_lead() && !self.cx.report.all_acked() {
+        while self.cx.lead.has_lead() && !self.cx.report.records.all_acked() {
             let now_us = monotonic_us();
             if now_us >= until_us {
                 break;
             }
             self.exchange(now_us, until_us)?;
         }
-        if self.cx.report.all_acked() {
+        if self.cx.report.records.all_acked() {
             return Ok(());
         }
         while !self.cx.report.save(monotonic_us())? && monotonic_us() < save_until_us {

@@ -15,20 +15,19 @@ use tidemill_wire::log::cause;
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
-use crate::keep::Keep;
+use crate::keep::Keeper;
 use crate::lead::process::{LeadProcess, WATCH_US};
 use crate::life::{Change, Outlook, Reason};
 use crate::node::signals::Notice;
 use crate::permits::Permits;
 use crate::setup::Setups;
 use crate::supply::Supply;
-use crate::work::piece::Piece;
 use asking::Asking;
 
 pub struct Pilot {
     cx: Context,
     supply: Supply,
-    keep: Keep,
+    keep: Keeper,
     permits: Permits,
     setups: Setups,
     asking: Asking,
@@ -39,7 +38,7 @@ impl Pilot {
     pub fn new(
         cx: Context,
         supply: Supply,
-        keep: Keep,
+        keep: Keeper,
         permits: Permits,
         lead_process: Option<LeadProcess>,
     ) -> Self {
@@ -142,7 +141,7 @@ impl Pilot {
 
     fn return_queue(&mut self) -> Result<(), PilotError> {
         let reason = self.cx.life.returned().unwrap_or("drain");
-        let waiting = self.setups.drop_waiting().into_iter().map(Piece::from);
+        let waiting = self.setups.drop_waiting();
         for piece in self.cx.work.drain_queue().into_iter().chain(waiting) {
             self.cx.give_back(&piece, reason)?;
         }
@@ -194,11 +193,12 @@ impl Pilot {
         Ok(())
     }
 
-    /// Work of slots that were lost; a node that is not fit for work is left.
+    /// Take back the work of slots that were lost, those included that a drain finds dead; leave a node that is not fit for
+    /// work.
     fn take_back_lost(&mut self) -> Result<(), PilotError> {
-        match self.cx.take_back_lost()? {
-            Some(unfit) => self.change(Change::Drain(Reason::Error, unfit)),
-            None => Ok(()),
+        while let Some(unfit) = self.cx.take_back_lost()? {
+            self.change(Change::Drain(Reason::Error, unfit))?;
         }
+        Ok(())
     }
 }

@@ -11,7 +11,6 @@ use crate::lead::link::LinkEvent;
 use crate::life::{Change, Reason};
 use crate::report::Note;
 use crate::setup::Admitted;
-use crate::work::piece::Piece;
 
 impl Pilot {
     /// Read and connect; do what the lead orders.
@@ -19,7 +18,7 @@ impl Pilot {
         let cx = &mut self.cx;
         if !cx.lead.is_open() {
             // what Hello does not hold must have its record on the way
-            cx.report.seal()?;
+            cx.report.records.seal()?;
         }
         let held = || -> Vec<Grant> {
             let mut held = cx.work.held();
@@ -30,7 +29,6 @@ impl Pilot {
         for event in cx.lead.advance(cx.now_us, &held) {
             match event {
                 LinkEvent::Up { acked } => self.joined(acked)?,
-                LinkEvent::Lost { cause } => LOG.warning("lead.lost", &[("cause", &cause)]),
                 LinkEvent::Message(message) => self.follow(message)?,
                 LinkEvent::Revoked => {
                     let dropped = self.cx.work.drain_queue().len() + self.setups.drop_waiting().len();
@@ -109,10 +107,10 @@ impl Pilot {
             self.cx.note(note)?;
         }
         for (grant, why) in admitted.failed {
-            self.cx.fail(&Piece::from(grant), 0, ("payload_setup", &why))?;
+            self.cx.fail(&grant, 0, ("payload_setup", &why))?;
         }
         for grant in admitted.returned {
-            self.cx.give_back(&Piece::from(grant), "slot")?; // the lead gives it to others for a while
+            self.cx.give_back(&grant, "slot")?; // the lead gives it to others for a while
         }
         match admitted.work {
             Some(work) => self.take_up(work),

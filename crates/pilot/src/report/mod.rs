@@ -17,12 +17,12 @@ use crate::time::seconds_us;
 use crate::work::piece::Piece;
 pub use records::Records;
 
-/// Above so many bytes of unsafe records, slots get no new work.
+/// Unsafe records, in bytes, above which slots get no new work.
 const UNSAFE_BYTES_MAX: usize = 64 << 20;
-/// Records that no lead has acknowledged for so long go to the own journal.
+/// Age at which records that no lead has acknowledged go to the own journal.
 const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
-/// Records for the own journal are written at the latest when there are so many bytes of them.
+/// Unsafe records, in bytes, that the own journal waits for at most.
 const JOURNAL_BYTES: usize = 4 << 20;
 /// Different notes of those that are made once each.
 const NOTED_MAX: usize = 100;
@@ -62,17 +62,17 @@ impl Note {
 
 /// The records of a pilot, and when they have to go.
 pub struct Report {
-    records: Records,
+    pub records: Records,
     noted: HashSet<String>,
     /// Jobs whose events need no record any more.
     pub canceled: HashSet<u64>,
-    /// Records wait so long for others.
+    /// Longest wait of a record for others.
     flush_us: u64,
     /// When the oldest record that waits to be sent came.
     since_us: Option<u64>,
     /// This connection has not carried all that was recorded before it: no Ask before that, since the lead takes what
     /// we neither hold nor have recorded by then for lost.
-    catching_up: bool,
+    pub catching_up: bool,
     safe_us: u64,
     saved_us: u64,
 }
@@ -117,8 +117,6 @@ impl Report {
             ],
         );
         let noted = Noted {
-            p: String::new(),
-            s: 0,
             topic: note.topic.to_owned(),
             program: note.program,
             job: note.job,
@@ -126,6 +124,7 @@ impl Report {
             message: note.message,
             numbers: note.numbers,
             at_us: realtime_us(),
+            ..Noted::default()
         };
         self.add(Record::Noted(noted), now_us)
     }
@@ -144,13 +143,12 @@ impl Report {
             return Ok(());
         }
         let returned = Returned {
-            p: String::new(),
-            s: 0,
             grant: piece.grant,
             job: piece.job,
             first: piece.first,
             count: piece.count,
             reason: reason.to_owned(),
+            ..Returned::default()
         };
         self.add(Record::Returned(returned), now_us)
     }
@@ -164,30 +162,17 @@ impl Report {
         now_us: u64,
     ) -> Result<(), PilotError> {
         let failed = Failed {
-            p: String::new(),
-            s: 0,
             grant: piece.grant,
             job: piece.job,
             first: piece.first,
             count: piece.count,
-            event: None,
             failure: failure.to_owned(),
             message: message.to_owned(),
-            exit_status: None,
-            signal: None,
-            stderr_tail: String::new(),
             slot: slot.into(),
             at_us: realtime_us(),
-            wall_us: 0,
-            user_us: 0,
-            system_us: 0,
+            ..Failed::default()
         };
         self.add(Record::Failed(failed), now_us)
-    }
-
-    /// Number everything: nothing grows any more.
-    pub fn seal(&mut self) -> Result<(), PilotError> {
-        self.records.seal()
     }
 
     /// A new connection to a lead that has what it acknowledges, and nothing else.
@@ -205,18 +190,6 @@ impl Report {
     /// So much is unsafe that nothing may be started.
     pub fn is_full(&self) -> bool {
         self.records.unsafe_bytes() >= UNSAFE_BYTES_MAX
-    }
-
-    pub fn is_catching_up(&self) -> bool {
-        self.catching_up
-    }
-
-    pub fn all_safe(&self) -> bool {
-        self.records.all_safe()
-    }
-
-    pub fn all_acked(&self) -> bool {
-        self.records.all_acked()
     }
 
     /// When `step` has something to do at the latest.

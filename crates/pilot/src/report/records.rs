@@ -16,6 +16,7 @@ struct Framed {
 }
 
 /// All records that are not acknowledged, and the pilot's own journal.
+#[derive(Default)]
 pub struct Records {
     pilot: String,
     journal_path: PathBuf,
@@ -41,17 +42,8 @@ impl Records {
         Records {
             pilot: pilot.to_owned(),
             journal_path: journal_directory.join(format!("{pilot}.log")),
-            journal: None,
-            last: 0,
-            open: Vec::new(),
-            open_places: HashMap::new(),
-            framed: VecDeque::new(),
-            bytes: 0,
-            sent: 0,
-            acked: 0,
-            journaled: 0,
-            taken: 0,
             resend_bytes_max: RESEND_BYTES_MAX,
+            ..Records::default()
         }
     }
 
@@ -243,8 +235,6 @@ mod tests {
 
     pub fn done(grant: u64, slot: u64, first: u64, count: u64) -> Done {
         Done {
-            p: String::new(),
-            s: 0,
             grant,
             job: 1,
             first,
@@ -254,25 +244,20 @@ mod tests {
             started_us: 100 + first,
             ended_us: 200 + first,
             wall_us: count,
-            setup_us: 0,
-            user_us: 0,
-            system_us: 0,
             rss_kb: first,
-            read_bytes: None,
             write_bytes: Some(count),
-            outputs: vec![],
+            ..Done::default()
         }
     }
 
     fn returned(first: u64) -> Record {
         Record::Returned(Returned {
-            p: String::new(),
-            s: 0,
             grant: 1,
             job: 1,
             first,
             count: 1,
             reason: "drain".into(),
+            ..Returned::default()
         })
     }
 

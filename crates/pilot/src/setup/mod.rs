@@ -2,7 +2,7 @@
 //!
 //! `STORE/KEY.NODETYPE.json` holds what the lines change. The first pilot that does not find it has a child of its own
 //! (`child`) run them; others wait for its result. Nobody else starts a shell. What failed is tried again a few times,
-//! since the shared file system that lines read may have had a bad moment.
+//! since the shared file system that lines read may have had a bad moment. Knows no slot and no record.
 
 pub mod child;
 mod nodetype;
@@ -332,11 +332,7 @@ impl Setups {
 
     /// Move on what no longer waits.
     fn release(&mut self, admitted: &mut Admitted, now_us: u64) {
-        let mut ready = Work {
-            programs: Vec::new(),
-            jobs: Vec::new(),
-            grants: Vec::new(),
-        };
+        let mut ready = Work::default();
         for mut work in std::mem::take(&mut self.waiting) {
             for program in &mut work.programs {
                 if let Some(State::Ready(variables)) = self.state_of(program.program) {

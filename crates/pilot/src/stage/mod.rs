@@ -20,7 +20,7 @@ use crate::time::pause_after;
 use process::StageProcess;
 use stager::{Stager, Step};
 
-/// A stage that has lived for so long did not die of what its predecessors died of.
+/// Age at which a stage counts as healthy: its death has another cause than its predecessors'.
 const STEADY_US: u64 = 600_000_000;
 /// What directories in the fast tier are named after.
 const FAST: &str = "stage";
@@ -57,7 +57,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// `asks`: somebody can be asked who has a file.
+    /// `asks`: a lead or peers files can name nodes that have a file.
     pub fn new(asks: bool, areas: &[IoArea]) -> Self {
         Stage {
             stager: Stager::new(asks, areas),
@@ -77,7 +77,7 @@ impl Stage {
         }
     }
 
-    /// When the next stage is to be started, or files are sought without an answer; `answers`: whom we ask is there.
+    /// When the next stage is to be started, or files are sought without an answer; `answers`: the lead or peers files answer at present.
     pub fn due_us(&self, answers: bool) -> Option<u64> {
         let rests_us = match self.state {
             State::Rests { until_us } => Some(until_us),
@@ -101,8 +101,8 @@ impl Stage {
         matches!(self.state, State::Refused)
     }
 
-    /// Hold files in this directory of the node's memory, and in one of ours in the fast tier, which nobody else has made
-    /// (a stage after the first one finds the same). The latter, where there is one that can be used.
+    /// Hold files in this directory of the node's memory, and in a new one in the fast tier (a stage after the first one
+    /// finds the same). The latter, if there is one that can be used.
     pub fn hold_in(&mut self, memory: PathBuf, fast_dir: Option<&str>) -> Option<&Path> {
         if let (None, Some(wanted)) = (&self.fast, fast_dir) {
             match fast_directory(wanted) {

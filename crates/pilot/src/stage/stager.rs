@@ -32,13 +32,14 @@ pub enum User {
     },
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 enum State {
     /// The lead has been asked.
     Asks {
         since_us: u64,
     },
     /// The stage is at it.
+    #[default]
     Comes,
     Held(PathBuf),
     /// Slots read it themselves.
@@ -47,7 +48,7 @@ enum State {
     Failed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Want {
     file: StagedFile,
     fast: bool,
@@ -70,7 +71,7 @@ pub enum Step {
         users: Vec<User>,
         came: Came,
     },
-    /// No room for it: whoever can reads it directly.
+    /// No room for it: users that can read it directly do so.
     Direct {
         sha256: String,
         users: Vec<User>,
@@ -144,11 +145,7 @@ impl Stager {
             file: file.clone(),
             fast,
             users: BTreeSet::from([user]),
-            state: State::Comes,
-            avoid: Vec::new(),
-            said: Vec::new(),
-            reads: 0,
-            tries: 0,
+            ..Want::default()
         };
         self.wants.insert(sha256.clone(), want);
         self.seek(&sha256, now_us)
@@ -298,7 +295,7 @@ impl Stager {
             return Vec::new();
         };
         if matches!(want.state, State::Held(_)) {
-            (want.reads, want.tries) = (0, 0); // it was here, and has to come anew
+            (want.reads, want.tries) = (0, 0); // it was here, and has to come again
         }
         want.avoid.extend(avoid);
         want.avoid.sort();
@@ -324,7 +321,7 @@ impl Stager {
     }
 
     /// The stage is gone and another one follows: nobody is sent to us until then, what is held stays where it is, and
-    /// the rest is sought anew.
+    /// the rest is sought again.
     pub fn lost_stage(&mut self, now_us: u64) -> Vec<Step> {
         (self.serves, self.listens) = (None, false);
         let mut steps = Vec::new();

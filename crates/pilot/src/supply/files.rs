@@ -15,7 +15,11 @@ use crate::stage::stager::{Came, Step, User};
 const STAGED_BYTES_MIN: u64 = 1 << 20;
 
 impl Supply {
-    pub(super) fn stage_inputs(&mut self, cx: &mut Context, jobs: &BTreeSet<u64>) -> Result<(), PilotError> {
+    /// Have the large shared inputs of these jobs brought; their work waits.
+    pub fn bring_inputs(&mut self, cx: &mut Context, jobs: &BTreeSet<u64>) -> Result<(), PilotError> {
+        if cx.settings.scratch.is_some() || !cx.life.is_working() {
+            return Ok(()); // payloads that span nodes read what all of these see; who leaves starts nothing
+        }
         for &job in jobs {
             let inputs = cx.work.job(job).map(|def| def.inputs.clone());
             for file in inputs.into_iter().flatten().filter_map(|input| staged(&input)) {

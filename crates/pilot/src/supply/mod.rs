@@ -1,12 +1,10 @@
 //! What work needs on this node before it can run: slots, images, and files that are brought once for all slots.
 //!
 //! Carries out what the work's binding decides. Images and files want each other (an image's file is brought by the
-//! stage, whose memory is entered with the images), and meet here only.
+//! stage, whose memory is entered with the images), and meet here only. Knows neither permits nor what payloads leave.
 
 mod files;
 mod images;
-
-use std::collections::BTreeSet;
 
 use tidemill_slot::{SlotSpec, ToSlot};
 use tidemill_stage::Order;
@@ -27,12 +25,12 @@ use crate::work::Action;
 pub struct Supply {
     images: Images,
     stage: Stage,
-    /// What the stage was let read from the shared file system since `take_reads`.
+    /// Files that the stage reads from the shared file system, since `take_reads`.
     reads: Vec<StagedFile>,
 }
 
 impl Supply {
-    /// `asks`: somebody can be asked who has a file. `isolated`: slots get namespaces.
+    /// `asks`: a lead or peers files can name nodes that have a file. `isolated`: slots get namespaces.
     pub fn new(settings: &Settings, asks: bool, isolated: bool) -> Self {
         Supply {
             images: Images::new(settings, isolated),
@@ -135,7 +133,7 @@ impl Supply {
         Ok(())
     }
 
-    /// Files that the stage was let read from the shared file system since the last call.
+    /// Files that the stage reads from the shared file system, since the last call.
     pub fn take_reads(&mut self) -> Vec<StagedFile> {
         std::mem::take(&mut self.reads)
     }
@@ -150,14 +148,6 @@ impl Supply {
                 self.reads.push(file);
             }
         }
-    }
-
-    /// Have the large shared inputs of these jobs brought; their work waits.
-    pub fn bring_inputs(&mut self, cx: &mut Context, jobs: &BTreeSet<u64>) -> Result<(), PilotError> {
-        if cx.settings.scratch.is_some() || !cx.life.is_working() {
-            return Ok(()); // payloads that span nodes read what all of these see; who leaves starts nothing
-        }
-        self.stage_inputs(cx, jobs)
     }
 
     /// End images and files; the children that still remove them.

@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use tidemill_wire::Grant;
-
 use super::{Action, Binding, SlotState, Ticket, SPARE_JOBS_MAX};
 use crate::work::piece::Piece;
 
@@ -166,15 +164,18 @@ impl Binding {
         actions
     }
 
-    /// Forget a job's definition unless there is work of it; slots that know it keep it until `forget`.
-    pub fn drop_job(&mut self, job: u64) {
-        let needed = self.tickets.values().any(|known| known.piece.job == job)
-            || self
-                .queues
-                .values()
-                .flatten()
-                .any(|queued| queued.piece.job == job);
-        if !needed {
+    /// Forget a job's definition once all its events are done, unless there is work of it: nobody grants them again but by
+    /// way of a new connection. Slots that know it keep it until `forget`.
+    pub fn forget_done(&mut self, job: u64, events: u64) {
+        let done = self.done.entry(job).or_insert(0);
+        *done += events;
+        if *done < self.jobs.get(&job).map_or(0, |def| def.events) {
+            return;
+        }
+        self.done.remove(&job);
+        let mut queued = self.queues.values().flatten();
+        let at_slots = self.tickets.values().any(|known| known.piece.job == job);
+        if !at_slots && !queued.any(|queued| queued.piece.job == job) {
             self.jobs.remove(&job);
         }
     }
@@ -236,10 +237,10 @@ impl Binding {
     }
 
     /// All work that has no record yet, as grants: queued and at slots.
-    pub fn held(&self) -> Vec<Grant> {
+    pub fn held(&self) -> Vec<Piece> {
         let waiting = self.queues.values().flatten().map(|queued| queued.piece.clone());
         let at_slots = self.tickets.values().flat_map(pieces_left);
-        let mut held: Vec<Grant> = waiting.chain(at_slots).map(|piece| piece.grant()).collect();
+        let mut held: Vec<Piece> = waiting.chain(at_slots).collect();
         held.sort_by_key(|grant| (grant.grant, grant.first));
         held
     }

@@ -1,7 +1,8 @@
 //! Which work runs on which slot. Pure: takes what happened, gives what to do; starts nothing itself.
 //!
 //! Work is queued by shape (what a slot must offer). Slots of a shape share its queue; each has so much at hand that it
-//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`.
+//! never waits for us, and no more, so that all slots end together. What slots answer is in `answers`. Knows slots, images
+//! and inputs as numbers and names: others have them.
 
 mod answers;
 mod images;
@@ -11,7 +12,7 @@ mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use tidemill_wire::{Grant, JobDef, Program, Work};
+use tidemill_wire::{JobDef, Program, Work};
 
 use crate::node::place::{Room, Share};
 use crate::work::piece::{KnownProgram, Piece, Shape};
@@ -109,6 +110,7 @@ pub struct Refused {
 }
 
 /// Queue, slots and work at slots.
+#[derive(Default)]
 pub struct Binding {
     programs: HashMap<u64, KnownProgram>,
     jobs: HashMap<u64, JobDef>,
@@ -123,6 +125,8 @@ pub struct Binding {
     inputs: BTreeMap<String, u64>,
     /// Free room of the place for work directories besides memory, and what is to be said of it.
     spill: (u64, String),
+    /// Events done per job that is not over here, to know when its definition can go.
+    done: HashMap<u64, u64>,
     next_ticket: u64,
     next_slot: u32,
     /// Work with outputs stays in the queue (the bundle's disk is full).
@@ -136,22 +140,10 @@ pub struct Binding {
 impl Binding {
     pub fn new(room: Room) -> Self {
         Binding {
-            programs: HashMap::new(),
-            jobs: HashMap::new(),
-            queues: BTreeMap::new(),
-            queued_events: BTreeMap::new(),
-            program_events: HashMap::new(),
-            slots: BTreeMap::new(),
-            tickets: HashMap::new(),
-            images: Images::default(),
-            inputs: BTreeMap::new(),
             spill: (0, String::from("the site has no `spill_dir`")),
             room,
             next_ticket: 1,
-            next_slot: 0,
-            hold_outputs: false,
-            hold_jobs: HashSet::new(),
-            short: false,
+            ..Binding::default()
         }
     }
 
@@ -180,22 +172,8 @@ impl Binding {
             self.jobs.insert(job.job, job);
         }
         let mut refused = Refused::default();
-        for Grant {
-            grant,
-            job,
-            first,
-            count,
-            chunk_max,
-        } in work.grants
-        {
-            let piece = Piece {
-                grant,
-                job,
-                first,
-                count,
-                chunk_max,
-            };
-            let Some((program, shape)) = self.needs(job) else {
+        for piece in work.grants {
+            let Some((program, shape)) = self.needs(piece.job) else {
                 refused.unknown.push(piece);
                 continue;
             };
@@ -207,7 +185,7 @@ impl Binding {
                 refused.no_image.push(piece);
                 continue;
             }
-            self.count(&shape, program, count);
+            self.count(&shape, program, piece.count);
             self.queues.entry(shape).or_default().push_back(Queued {
                 piece,
                 program,

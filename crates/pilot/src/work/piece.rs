@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidemill_wire::{Grant, ImageUse, Program};
+use tidemill_wire::{ImageUse, Program};
 
 /// The newest measurement counts so much in the estimate of seconds per event.
 const RATE_WEIGHT: f64 = 0.3;
@@ -47,45 +47,7 @@ impl Shape {
 }
 
 /// Consecutive events of one grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    pub grant: u64,
-    pub job: u64,
-    pub first: u64,
-    pub count: u64,
-    pub chunk_max: Option<u64>,
-}
-
-impl From<Grant> for Piece {
-    fn from(whole: Grant) -> Self {
-        let Grant {
-            grant,
-            job,
-            first,
-            count,
-            chunk_max,
-        } = whole;
-        Piece {
-            grant,
-            job,
-            first,
-            count,
-            chunk_max,
-        }
-    }
-}
-
-impl Piece {
-    pub fn grant(&self) -> Grant {
-        Grant {
-            grant: self.grant,
-            job: self.job,
-            first: self.first,
-            count: self.count,
-            chunk_max: self.chunk_max,
-        }
-    }
-}
+pub use tidemill_wire::Grant as Piece;
 
 /// A program, what it needs, and how long its events take.
 pub struct KnownProgram {

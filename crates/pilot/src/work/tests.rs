@@ -11,22 +11,14 @@ pub(super) fn program(number: u64, cores: u64, event_s: f64) -> Program {
         version: "1".into(),
         executable: "/bin/true".into(),
         mode: "command".into(),
-        env: BTreeMap::new(),
         cores,
         memory_mb: 10,
-        devices: BTreeMap::new(),
         scratch_mb: 10,
         event_s,
         chunk_max: 1,
         range_s: 60.0,
-        timeout_s: None,
-        looping_s: None,
         ready_timeout_s: 60.0,
         log_bytes_max: 1000,
-        outputs: vec![],
-        stdout_output: false,
-        batch_commands: false,
-        pass_env: vec![],
         ..Program::default()
     }
 }
@@ -35,17 +27,14 @@ pub(super) fn job(number: u64, program: u64) -> JobDef {
     JobDef {
         job: number,
         program,
-        argv: vec![],
-        env: BTreeMap::new(),
         params: "{}".into(),
-        seed_base: 0,
         events: 1_000_000,
-        inputs: vec![],
+        ..JobDef::default()
     }
 }
 
 pub(super) fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u64, u64)]) -> Work {
-    let grant = |(k, &(job, first, count)): (usize, &(u64, u64, u64))| Grant {
+    let grant = |(k, &(job, first, count)): (usize, &(u64, u64, u64))| Piece {
         grant: k as u64 + 1,
         job,
         first,
