@@ -78,7 +78,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--api-examples", type=int, default=10, help="calls of each route of the API, by its document"
     )
     parser.addoption("--api-seed", type=int, default=1, help="another seed makes other calls")
-    parser.addoption("--fuzz-seconds", type=float, default=1.0, help="processor time for each parser")
+    parser.addoption(
+        "--fuzz-mutations", type=int, default=200, help="inputs for each parser, after the corpus"
+    )
     parser.addoption("--fuzz-seed", type=int, default=1, help="another seed makes other inputs")
     parser.addoption(
         "--fault-first", type=int, default=1, help="first seed; to replay one: its number, with 1 seed"

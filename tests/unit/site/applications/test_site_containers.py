@@ -20,7 +20,7 @@ from tidemill.site.contained import inside
 from tidemill.site.containers import INNER_ROOT, environment_of, parse_image, version_of, wrap_words
 from tidemill.site.setup import key_of, setup_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 DIGEST = "sha256:" + "ab" * 32
 NAME = f"docker://r.example/app@{DIGEST}"
 
