@@ -1,8 +1,9 @@
 //! Inputs that nobody meant, for tests of parsers: a kept corpus (`corpus/NAME/*`) and mutations of it. Only tests depend
 //! on this crate.
 //!
-//! `TIDEMILL_FUZZ_SECONDS` is how long each parser is tried (0.5), `TIDEMILL_FUZZ_SEED` makes other inputs (1), and with
-//! `TIDEMILL_FUZZ_KEEP` an input that makes a parser panic is put into the corpus, where it stays.
+//! Each parser is tried with the same 1,000 mutations. `TIDEMILL_FUZZ_SEED` makes other inputs (1), `TIDEMILL_FUZZ_SECONDS`
+//! is how long to go on with them, and with `TIDEMILL_FUZZ_KEEP` an input that makes a parser panic is put into the corpus,
+//! where it stays.
 
 mod mutation;
 
@@ -15,6 +16,7 @@ pub use mutation::{mutate, Random};
 /// One input, of at most 128 kB, takes milliseconds. On a machine that is busy with other tests it may take longer.
 const INPUT_S_MAX: u64 = 20;
 const SHRINK_S: f64 = 3.0;
+const MUTATIONS: u64 = 1_000;
 
 /// Let a parser read its corpus, then mutations of it. Panics where the parser does, or takes too long, and says of what.
 pub fn hunt(name: &str, mut parse: impl FnMut(&[u8])) {
@@ -24,9 +26,9 @@ pub fn hunt(name: &str, mut parse: impl FnMut(&[u8])) {
     }
     let inputs: Vec<Vec<u8>> = corpus.into_iter().map(|(_, input)| input).collect();
     let mut random = Random::new(number("TIDEMILL_FUZZ_SEED", 1.0) as u64);
-    let until = Instant::now() + Duration::from_secs_f64(number("TIDEMILL_FUZZ_SECONDS", 0.5));
+    let until = Instant::now() + Duration::from_secs_f64(number("TIDEMILL_FUZZ_SECONDS", 0.0));
     let mut tried = 0_u64;
-    while tried < 100 || Instant::now() < until {
+    while tried < MUTATIONS || Instant::now() < until {
         let one = &inputs[random.below(inputs.len())];
         let input = mutate(&mut random, one, &inputs);
         look("a mutation", &input, &mut parse, name);
