@@ -2,9 +2,9 @@
 
     scripts/run_stages.py check-python,test-python+check-rust,test-rust test-postgresql test-slurm+test-images
 
-Steps run one after the other; within a step the lanes, parted by `+`, run side by side, each with its targets in order.
-A target that fails hides none of the others. What each prints goes to `target/logs/NAME.log`, and on the screen where it
-failed. Standard library only.
+Steps run one after the other; within a step the lanes, separated by `+`, run side by side, each with its targets in
+order. A target that fails does not stop the others. The output of each goes to `target/logs/NAME.log`, and to the
+screen where the target failed. Standard library only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def run(target: str, screen: threading.Lock) -> Result:
     with screen:
         if failed:
             sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        sys.stdout.write(f"{target}: {passed} passed, {failed} failed in {time.monotonic() - began_s:.0f} s\n")
+        sys.stdout.write(
+            f"{target}: {passed} passed, {failed} failed in {time.monotonic() - began_s:.0f} s\n"
+        )
         sys.stdout.flush()
     return Result(target, passed, failed)
 

@@ -20,8 +20,8 @@ __all__ = ["slurm_cluster", "slurm_session", "start_slurm"]
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-# `make test` tries the same examples each time; `make fuzz` others, and many (`--hypothesis-profile=soak`). No deadline:
-# the machine is shared, and a slow example is no failure.
+# `make test` tries the same examples each time; `make fuzz` others, and many (`--hypothesis-profile=soak`). There is no
+# deadline: the machine is shared, and an example may be slow.
 settings.register_profile("seeded", max_examples=60, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
     "soak", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
