@@ -12,13 +12,30 @@ export UV_HTTP_TIMEOUT := 60
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_TEST = cargo test --quiet --locked --workspace --target $(HOST)
 PYTEST = .venv/bin/python -m pytest
-LOGS := target/logs
 # In CI the fault tests run with 50 seeds; by hand with a few. `make fault SEEDS=500 FIRST=7` runs others.
 SEEDS ?= $(if $(CI),50,5)
 FIRST ?= 1
 MINUTES ?= 10
 
-.PHONY: help fuzz schemathesis large setup node quickstart test check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
+# The same inputs each time: the order of tests, what Hypothesis draws, and the mutations of the fuzzers' corpus have seeds.
+SEEDED = --randomly-seed=1
+# Two at a time, a file at a time: tests of a file share what they start.
+TWO := -n 2 --dist loadfile
+# A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
+# OPTIONS_x: `$(TWO)` where its files share nothing.
+GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local fault
+TESTS_postgresql := tests/contract
+OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
+OPTIONS_transfer := $(TWO)
+OPTIONS_containers := $(TWO)
+OPTIONS_images := $(TWO)
+OPTIONS_local := $(TWO)
+OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
+# The fastest first. Clusters and services mostly wait: two groups beside each other.
+ORDER := test-postgresql test-browser+test-containers test-rabbitmq+test-transfer test-images+test-gridengine test-pbs+test-slurm \
+  test-local test-fault
+
+.PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 
 help: ## say what the targets are
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
@@ -33,8 +50,13 @@ quickstart: ## a campaign of real Pythia jobs on this machine, with a report
 	@scripts/setup.sh run
 	@.venv/bin/tidemill quickstart
 
-test: check test-python test-rust ## everything that CI runs: check, pytest, cargo test
-	@printf '\nall passed\n'; tail -q -n 1 $(LOGS)/pytest-*.log
+# Python and Rust side by side: each waits for the other's processor time only.
+TEST := check-python,test-python+check-rust,test-rust
+test: setup ## what fits in ten minutes: checks, unit, property, contract and end-to-end tests, cargo test
+	@.venv/bin/python scripts/run_stages.py $(TEST)
+
+test-all: setup ## `make test`, then every group of tests that needs a cluster, a server or a browser: see docs/testing.md
+	@.venv/bin/python scripts/run_stages.py $(TEST) $(ORDER)
 
 check: setup check-python check-rust ## formats, types, walls between packages, house rules, generated files
 
@@ -52,21 +74,15 @@ check-rust: setup
 	@cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
 
-# Most tests wait for a batch system, or for something that was killed to come back: they share the machine, a file at a
-# time where its tests share a cluster. Those that measure time or fill the machine take turns.
-MEASURE := tests/e2e/test_occupancy.py tests/integration/test_pilot_ends.py tests/integration/test_fleet_ways.py
-test-python: setup # a stage that fails does not hide what the next ones would tell
-	@mkdir -p $(LOGS)
-	status=0
-	rm -f $(LOGS)/pytest-*.log
-	$(PYTEST) -q -n 3 $(wildcard tests/unit tests/property tests/contract tests/fuzz) 2>&1 | tee $(LOGS)/pytest-1.log || status=1
-	$(PYTEST) -q -n 3 --dist loadfile $(MEASURE:%=--ignore=%) tests/integration tests/e2e 2>&1 | tee $(LOGS)/pytest-2.log || status=1
-	$(PYTEST) -q $(MEASURE) 2>&1 | tee $(LOGS)/pytest-3.log || status=1
-	$(PYTEST) -q -n 3 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST) tests/fault 2>&1 | tee $(LOGS)/pytest-4.log || status=1
-	exit $$status
+test-python: setup
+	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql' tests/unit tests/property tests/fuzz tests/contract \
+	  tests/e2e tests/local/site/test_batch_contract.py
+
+$(GROUPS:%=test-%): test-%: setup # for example: make test-slurm
+	@$(PYTEST) -q $(SEEDED) $(OPTIONS_$*) $(or $(TESTS_$*),tests/$*)
 
 test-rust: setup
-	@$(CARGO_TEST)
+	@PROPTEST_RNG_SEED=1 $(CARGO_TEST)
 
 fault: setup ## fault tests only, with those that take minutes: SEEDS=50 FIRST=1
 	@$(PYTEST) -q -n 2 --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests/fault
@@ -74,6 +90,7 @@ fault: setup ## fault tests only, with those that take minutes: SEEDS=50 FIRST=1
 fuzz: setup ## look for inputs that parsers mishandle, MINUTES=10, with random numbers; what is found goes into the corpus
 	@status=0
 	.venv/bin/python -m tests.fuzz.hunt --minutes $(MINUTES) || status=1
+	$(PYTEST) -q --hypothesis-profile=soak tests/property || status=1
 	seconds=$$(( $(MINUTES) * 60 / 12 )) # about a dozen parsers in Rust take turns on a few cores
 	TIDEMILL_FUZZ_KEEP=1 TIDEMILL_FUZZ_SEED=$$RANDOM TIDEMILL_FUZZ_SECONDS=$$seconds $(CARGO_TEST) hostile || status=1
 	exit $$status
@@ -90,13 +107,13 @@ gen: setup ## write the generated files: schema, Rust types, pages of the docume
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
 cut: setup ## messages through a TCP cut of 60 s: three minutes
-	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/integration/test_amqp_faults.py
+	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
 
 bench: setup ## the figures: dispatch, store, pages, lead, traces, images and I/O budget, one JSON object each
 	@for bench in dispatch store pages lead trace image io_budget transfer; do .venv/bin/python bench/$$bench.py --json; done
 
 screenshots: setup ## the pictures of docs/web.md, made by the browser tests
-	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/integration/test_web_pages.py -k every_page
+	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page
 
 bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, side by side
 	@.venv/bin/python bench/slurm_harvest.py --json

@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,29 @@ from tidemill import config
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "tidemill"
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 800
+FOLDER_FILES_MAX = 20
 ONE_FILE_BY_CONTRACT = {"src/tidemill/payload/__init__.py"}  #: payloads get it as a single file
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 5
 PYTHON_DEPENDENCIES_MAX = 12
 RUST_DEPENDENCIES_MAX = 13
+#: public classes that stand in two modules because they are the same idea at two layers, and why
+ONE_IDEA_AT_TWO_LAYERS = {
+    "ConflictError": "what the server raises, and what its client raises of the answer 409",
+}
+#: public classes that still mean two things: this list only gets shorter
+MEAN_TWO_THINGS = {
+    "Account", "Act", "Answer", "Calls", "Cancel", "Change", "Child", "Deadline", "Decision", "Digest", "End",
+    "Ending", "Entry", "Exchange", "FailureGroup", "Held", "Limits", "Listed", "Machine", "Mail", "Member",
+    "Origin", "Outcome", "Patience", "Piece", "Place", "Policy", "Problem", "Profile", "Reply", "Settings",
+    "Source", "Started", "Submission", "Submitted", "Summary", "Usage", "Verdict",
+}  # fmt: skip
+CLOCKS = {"time.monotonic", "time.perf_counter", "time.process_time", "clock.monotonic_s"}
+#: tests that compare with a duration, and why no load of the machine makes them fail
+DURATIONS_ALLOWED = {
+    "tests/local/server/test_notify_killed.py": "the longer it took, the more digests may have been sent",
+}
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
 GENERATED = {ROOT / "crates" / "wire" / "src" / "generated.rs"}  # its length follows from wire/node.py
 SKIPPED_FOLDERS = {".git", ".venv", ".uv", "target", "dist", "var", "tidemill-out", "__pycache__"}
@@ -123,13 +141,36 @@ def rust_functions(text: str) -> Iterator[tuple[str, int, int]]:
                 break
 
 
-def test_files_have_at_most_500_lines() -> None:
+def test_files_have_at_most_800_lines() -> None:
     offenders = []
     for path in [*python_files(), *rust_files(), *files(".sh", "scripts")]:
         length = len(path.read_text(encoding="utf-8").splitlines())
         if length > FILE_LINES_MAX and not is_flat_table(path) and at(path) not in ONE_FILE_BY_CONTRACT:
             offenders.append(f"{at(path)}: {length} lines")
     listed(offenders, f"a file has at most {FILE_LINES_MAX} lines, flat tables excepted")
+
+
+def test_folders_have_at_most_20_source_files() -> None:
+    sources = [*files(".py", "src", "tests"), *files(".rs", "crates")]
+    offenders = [
+        f"{at(folder)}: {number} files"
+        for folder, number in sorted(Counter(path.parent for path in sources).items())
+        if number > FOLDER_FILES_MAX
+    ]
+    listed(offenders, f"a folder holds at most {FOLDER_FILES_MAX} source files, then it has rooms")
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in files(".py", "src"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(at(path, node.lineno))
+    twice = {name: " and ".join(found) for name, found in places.items() if len(found) > 1}
+    known = MEAN_TWO_THINGS | ONE_IDEA_AT_TWO_LAYERS.keys()
+    offenders = [f"`{name}`: {where}" for name, where in twice.items() if name not in known]
+    offenders += [f"`{name}` stands once: take it off the list" for name in sorted(known - twice.keys())]
+    listed(offenders, "a public class name is defined in one module")
 
 
 def test_functions_have_at_most_70_lines() -> None:
@@ -233,6 +274,44 @@ def test_tests_replace_no_code_of_ours() -> None:
             elif isinstance(node, ast.Call) and replaces_ours(node, ours):
                 offenders.append(f"{at(path, node.lineno)}: {dotted(node.func)}")
     listed(offenders, "tests run the real code: fakes are complete and stand at the edge")
+
+
+def reads_clock(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Call) and dotted(each.func) in CLOCKS for each in ast.walk(node))
+
+
+def durations_in(function: ast.AST) -> set[str]:
+    """Names to which a difference of two readings of a clock is given."""
+    return {
+        dotted(target)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp)
+        if isinstance(node.value.op, ast.Sub) and reads_clock(node.value)
+        for target in node.targets
+    }
+
+
+def test_no_test_asserts_how_long_something_took() -> None:
+    offenders = []
+    for path in files(".py", "tests"):
+        for function in nodes(path):
+            if not isinstance(function, ast.FunctionDef) or at(path) in DURATIONS_ALLOWED:
+                continue
+            durations = durations_in(function)
+            # a loop that waits may give up
+            waits = {
+                id(each)
+                for loop in ast.walk(function)
+                if isinstance(loop, ast.While)
+                for each in ast.walk(loop)
+            }
+            offenders += [
+                f"{at(path, node.lineno)}: in `{function.name}`"
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assert) and id(node) not in waits
+                if reads_clock(node.test) or any(dotted(each) in durations for each in ast.walk(node.test))
+            ]
+    listed(offenders, "benches measure time; a test counts what was done, or has a clock of its own")
 
 
 def test_nothing_names_a_path_of_a_developers_machine() -> None:

@@ -1,13 +1,13 @@
 """No input makes a parser of what comes from outside do anything but read it, or refuse it as it says it does.
 
-For each parser: its corpus, in which every input that ever was mishandled stays, then mutations of it for a second of
-processor time, the same ones every time. `make fuzz` looks for longer, with other numbers: see `hunt.py`.
+For each parser: its corpus, in which every input that ever was mishandled stays, then some mutations of it,
+the same ones every time. `make fuzz` looks for longer, with other numbers: see `hunt.py`.
 """
 
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.hunt import CORPUS, run_apart, seeds_of, told
+from tests.fuzz.hunt import CORPUS, Effort, run_apart, seeds_of, told
 from tests.fuzz.parsers import PARSERS
 
 CORPUS_BYTES_MAX = 300_000
@@ -15,8 +15,8 @@ CORPUS_BYTES_MAX = 300_000
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_parser_reads_or_refuses_whatever_comes(name: str, request: pytest.FixtureRequest) -> None:
-    seconds: float = request.config.getoption("--fuzz-seconds")
-    report = run_apart(name, seed=request.config.getoption("--fuzz-seed"), seconds=seconds)
+    effort = Effort(mutations=request.config.getoption("--fuzz-mutations"))
+    report = run_apart(name, seed=request.config.getoption("--fuzz-seed"), effort=effort)
     assert not report.crashes, "\n".join(told(name, each) for each in report.crashes)
     assert report.refused_honest == [], "honest inputs of the corpus are refused"
     assert report.inputs > len(seeds_of(PARSERS[name])), "nothing was tried besides the corpus"

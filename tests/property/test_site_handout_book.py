@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.test_site_handout import book, done, grant, seat, started
+from tests.unit.site.fleet.test_site_handout import book, done, grant, seat, started
 
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.fleet.handout import Book, plan

@@ -11,7 +11,7 @@ OF_CLUSTER = {
     "tidemill_nodes", "tidemill_waits_for", "tidemill_harm_today_seconds", "tidemill_harm_today_jobs",
     "tidemill_grant_node_seconds", "tidemill_left_node_seconds",
 }  # fmt: skip
-#: there is no message queue here: tests/unit/test_server_gateway.py and tests/rabbitmq/test_amqp_gateway.py have one
+#: there is no message queue here: unit/server/test_server_gateway.py and test_amqp_gateway.py have one
 OF_BROKER = {"tidemill_server_gateway_connected", "tidemill_server_gateway_messages_total"}
 #: pilots have nothing to remark here: tests/images/test_image_campaign.py has images to remark on
 OF_IMAGES = {"tidemill_noted_total"}

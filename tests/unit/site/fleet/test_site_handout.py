@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 from tests import wire_values
+from tests.effort import lines_run
 
-from tidemill import clock
 from tidemill.site.fleet.handout import INTERVALS, Book, Given, Seat, plan, shares_of
 from tidemill.wire.node import Done, Ended, Grant, JobDef, Program, Returned, Started
 
@@ -185,11 +185,14 @@ def test_parts_of_one_grant_are_told_by_their_place() -> None:
     assert places == {"a": [0], "b": [1]}
 
 
-def test_a_thousand_allocations_are_planned_in_well_under_a_second() -> None:
-    it = book(*[grant(number, 500) for number in range(1, 2001)])
-    seats = [seat(f"a.{k}", 64) for k in range(1000)]
-    before = clock.monotonic_s()
-    given = plan(it, seats, top_up_s=T)
-    assert clock.monotonic_s() - before < 1
-    assert len(given) == 1000
-    assert sum(piece.count for each in given for piece in each.grants) <= 1_000_000
+def test_the_work_to_plan_an_allocation_does_not_grow_with_their_number() -> None:
+    lines = []
+    for number in (100, 1000):
+        it = book(*[grant(each, 500) for each in range(1, 2 * number + 1)])
+        seats = [seat(f"a.{k}", 64) for k in range(number)]
+        lines.append(lines_run(lambda it=it, seats=seats: plan(it, seats, top_up_s=T)) / number)  # type: ignore[misc]
+        it = book(*[grant(each, 500) for each in range(1, 2 * number + 1)])
+        given = plan(it, seats, top_up_s=T)
+        assert len(given) == number
+        assert sum(piece.count for each in given for piece in each.grants) <= 1000 * number
+    assert lines[1] < 1.1 * lines[0], lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.unit.test_site_applications import HICCUP, preparer
-from tests.unit.test_site_log import open_log
+from tests.unit.site.applications.test_site_applications import HICCUP, preparer
+from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.config.site import SiteConfig
 from tidemill.model.job import JobSpec

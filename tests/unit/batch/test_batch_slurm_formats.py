@@ -12,7 +12,7 @@ from tidemill.batch.slurm.text import FIELD, RECORD
 from tidemill.errors import ProtocolError
 from tidemill.model.machine import NodeState
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "slurm"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "slurm"
 
 
 def ours(user: str, name: str, comment: str) -> bool:

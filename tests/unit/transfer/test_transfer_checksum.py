@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import threading
 import time
@@ -114,8 +115,16 @@ def test_a_file_in_large_pieces_side_by_side_is_quick_before_the_first_is_whole(
 
 
 def test_a_file_that_comes_quickly_is_not_held_up_by_sums_that_nobody_compares(tmp_path: Path) -> None:
-    found = grow(tmp_path / "quick", 40, 0.0)
-    assert found == sums(tmp_path / "quick", {"adler32"})
+    path, come = (
+        tmp_path / "quick",
+        itertools.count(0, 1 << 30),
+    )  # a GB from one look to the next, at any load
+    path.write_bytes(os.urandom(200_000))
+    with Growing(
+        path, {"adler32"}, scattered=Scattered(lambda: 200_000, come.__next__), idle=time.monotonic
+    ) as growing:
+        time.sleep(0.5)
+        assert growing.end() == sums(path, {"adler32"})
 
 
 def test_what_is_not_yet_there_of_a_file_is_not_summed_up(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tidemill.wire import node
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def load_generator() -> ModuleType:

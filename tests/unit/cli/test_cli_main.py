@@ -13,7 +13,7 @@ import pytest
 from tidemill.cli.main import VERBS, load, main, parser_of
 from tidemill.cli.reference import reference
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from tests.effort import lines_run
 from tidemill.harvest.machine.backfill import BLOCKED_MAX, Ending, Planned, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "planned.jsonl"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "planned.jsonl"
 
 
 @pytest.mark.parametrize(

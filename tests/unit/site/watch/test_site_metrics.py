@@ -14,7 +14,7 @@ from tidemill.site.state.site_state import Allocation
 from tidemill.site.watch.record_totals import RecordTotals
 from tidemill.wire.node import Done, Ended, Failed, Started
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
 def test_the_page_tells_every_metric_as_the_table_has_it() -> None:

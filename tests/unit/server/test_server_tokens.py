@@ -13,7 +13,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.unit.test_server_issuers import Iam, iam
+from tests.unit.server.test_server_issuers import Iam, iam
 
 from tidemill.config.tls import Issuer
 from tidemill.config.tls import Tokens as Section

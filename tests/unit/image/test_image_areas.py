@@ -12,7 +12,7 @@ from tidemill.errors import ConfigError
 from tidemill.image.areas import check_areas, outermost, parse_tree, shared_areas, why_not_beside
 from tidemill.image.profile import Area, Mount, Profile, read_profile
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "profiles"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tidemill.site.applications.profiles import NOTED_LOOKS_MAX, VERSIONS_MAX, P
 from tidemill.wire.api import AppOffer
 from tidemill.wire.node import IndexEntry, Noted, Program, Returned
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "profiles"
 AREAS = {"software": ["/sw", "/opt"], "work": ["/lustre"]}
 PILOT = "a.r0.i1"
 

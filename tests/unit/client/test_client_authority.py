@@ -25,7 +25,7 @@ from tidemill.config.amqp import Amqp
 from tidemill.errors import ConfigError
 from tidemill.server.identity.revocations import parse
 
-MESSAGES = Path(__file__).parents[2] / "docs" / "messages.md"
+MESSAGES = Path(__file__).parents[3] / "docs" / "messages.md"
 DAY_US = 86_400_000_000
 
 

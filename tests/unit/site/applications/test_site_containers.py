@@ -26,7 +26,7 @@ from tidemill.site.applications.containers import (
 )
 from tidemill.site.applications.setup_lines import key_of, setup_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 DIGEST = "sha256:" + "ab" * 32
 NAME = f"docker://r.example/app@{DIGEST}"
 

@@ -13,7 +13,7 @@ from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "pbs"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "pbs"
 
 
 def at(text: str) -> float:

@@ -13,7 +13,7 @@ from tidemill.batch.gridengine import command, replies, survey
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "gridengine"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "gridengine"
 
 
 def read(name: str) -> bytes:

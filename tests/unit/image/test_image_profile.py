@@ -22,7 +22,7 @@ from tidemill.image.profile import (
     read_profile,
 )
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "profiles"
 
 
 def fixture(name: str) -> Profile:

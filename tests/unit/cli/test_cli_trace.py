@@ -13,7 +13,7 @@ import pytest
 from tidemill.cli.main import main
 from tidemill.image.profile import encode_profile, read_profile
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "profiles"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "profiles"
 FIRST, SECOND = str(FIXTURES / "first.json"), str(FIXTURES / "second.json")
 
 
