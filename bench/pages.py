@@ -51,11 +51,11 @@ from tidemill.wire.api import (
     FailureReport,
     LeaseOrder,
     OutputRow,
+    PayloadUsage,
     SiteView,
     SubmitRequest,
     SyncRequest,
     TransferView,
-    Usage,
 )
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "postgresql.sh"
@@ -70,7 +70,7 @@ LEASED = 8_000  #: ranges of one sync
 DONE_PART = 0.6  #: of the jobs
 REPEATS = 5
 SEED = 1
-USAGE = Usage(payloads=1, wall_us=90_000_000, user_us=80_000_000)
+USAGE = PayloadUsage(payloads=1, wall_us=90_000_000, user_us=80_000_000)
 
 
 class Filler:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bench.slurm_mix import NODES, VARIED_S, RegularJob, mix
 
-from tidemill.harvest.machine.backfill import Ending, chosen, planned
+from tidemill.harvest.machine.backfill import NodesRelease, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
 
 CYCLE_S = 2.0
@@ -72,7 +72,7 @@ class _Play:
             Waiting(str(index), self.jobs[index].width, self.jobs[index].limit_min * 60.0)
             for index in self.queue
         ]
-        endings = [Ending(each.limit_s, each.nodes) for each in self.running.values()]
+        endings = [NodesRelease(each.limit_s, each.nodes) for each in self.running.values()]
         for name, plan in planned(self.free, endings, waiting, now_s).items():
             if plan.at_s <= now_s:
                 self.start(int(name), plan.places, now_s)

@@ -39,11 +39,11 @@ from tidemill.wire.api import (
     DoneReport,
     Health,
     LeaseOrder,
+    PayloadUsage,
     SubmitReply,
     SubmitRequest,
     SyncReply,
     SyncRequest,
-    Usage,
 )
 from tidemill.wire.http import Connection
 
@@ -89,7 +89,7 @@ OFFERS = [
 
 def finished(reply: SyncReply, number: int) -> tuple[int, list[Any]]:
     """The number of the last order, and a report for each lease; these are numbered after `number`."""
-    usage = Usage(payloads=1, wall_us=1_000_000, user_us=900_000)
+    usage = PayloadUsage(payloads=1, wall_us=1_000_000, user_us=900_000)
     leases = [order for order in reply.orders if isinstance(order, LeaseOrder)]
     return reply.orders[-1].n if reply.orders else 0, [
         DoneReport(n=n, lease=order.lease, job=order.job, first=0, count=1, outputs=False, usage=usage)

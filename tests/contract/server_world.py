@@ -20,11 +20,11 @@ from tidemill.wire.api import (
     JobDetail,
     LeaseOrder,
     Order,
+    PayloadUsage,
     ReleaseReport,
     SubmitRequest,
     SyncReply,
     SyncRequest,
-    Usage,
 )
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "postgresql.sh"
@@ -100,7 +100,7 @@ def done(
     at = lease.first if first is None else first
     return DoneReport(
         n=0, lease=lease.lease, job=lease.job, first=at, count=lease.count if count is None else count,
-        outputs=outputs, usage=Usage(payloads=1, wall_us=2_000_000),
+        outputs=outputs, usage=PayloadUsage(payloads=1, wall_us=2_000_000),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from tidemill.server.notify.mail import Mailer
 from tidemill.site.link.transport import _reply_of
 from tidemill.transfer.allowed import check_endpoint, is_remote, permit
 from tidemill.transfer.checksum import DIGITS, canonical
-from tidemill.transfer.contract import Direction, Place, TransferError, Watch
+from tidemill.transfer.contract import Direction, RemoteFile, TransferError, Watch
 from tidemill.transfer.file import is_location, local_path
 from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
@@ -81,7 +81,7 @@ def _server(listens_first: bool) -> _Server:
     return server
 
 
-def _place(scheme: str, content: bytes, *, listens_first: bool) -> Place:
+def _place(scheme: str, content: bytes, *, listens_first: bool) -> RemoteFile:
     server = _server(listens_first)
     server.content = content
     base = f"{scheme}://127.0.0.1:{server.server_address[1]}/"
@@ -163,7 +163,7 @@ def _smtp(content: bytes) -> object:
 
 
 @cache
-def _s3() -> tuple[S3Adapter, Place]:
+def _s3() -> tuple[S3Adapter, RemoteFile]:
     """An S3 client, which takes a second to make, and where it asks."""
     keys = file_of(b"[default]\naws_access_key_id = a\naws_secret_access_key = b\n", "keys")
     service = f"http://127.0.0.1:{_server(True).server_address[1]}"

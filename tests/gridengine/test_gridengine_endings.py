@@ -13,7 +13,7 @@ from tests.worlds.batch.batch_gridengine import enter
 from tests.worlds.batch.batch_world import KEY
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, Ending, Status, Submission
+from tidemill.batch.contract import Answer, BatchSubmission, Ending, Status
 from tidemill.batch.gridengine import GridEngineBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -39,8 +39,8 @@ def client(folder: Path, **changes: Any) -> GridEngineBatchSystem:
     return GridEngineBatchSystem(folder / "batch", msgspec.structs.replace(plain, **changes), key=KEY)
 
 
-def submission(script: str, number: int = 1) -> Submission:
-    return Submission(
+def submission(script: str, number: int = 1) -> BatchSubmission:
+    return BatchSubmission(
         name=f"tm-here-e1-{clock.now_us()}{number}",
         command=["/bin/sh", "-c", script],
         nodes=1,

@@ -14,7 +14,7 @@ from tests.worlds.batch.batch_world import KEY
 
 from tidemill import clock
 from tidemill.batch import processes
-from tidemill.batch.contract import Answer, Ending, Status, Submission
+from tidemill.batch.contract import Answer, BatchSubmission, Ending, Status
 from tidemill.batch.pbs import PbsBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
@@ -33,8 +33,8 @@ def client(pbs: PbsWorld, unknown_s: float = 60.0) -> PbsBatchSystem:
     return PbsBatchSystem(pbs.directory, config, key=KEY)
 
 
-def submission(script: str, name: str = "tm-here-e1-1") -> Submission:
-    return Submission(
+def submission(script: str, name: str = "tm-here-e1-1") -> BatchSubmission:
+    return BatchSubmission(
         name=name, command=["/bin/sh", "-c", script], nodes=1, cores=4, memory_mb=0, walltime_s=600
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.profile import EVER, Profile, ahead, play
+from tidemill.harvest.plan.profile import EVER, FreeNodes, ahead, play
 from tidemill.harvest.plan.situation import Backlog, Busy, Holding, Limits, Outage, Situation, Waiting
 
 SECONDS = st.integers(1, 500).map(lambda k: k * 60.0)
@@ -124,7 +124,7 @@ def test_the_profile_finds_the_earliest_gap(
     taken: list[tuple[int, float, float]],
     wanted: tuple[int, float],
 ) -> None:
-    profile = Profile(0.0, free)
+    profile = FreeNodes(0.0, free)
     profile.release(sorted((at, width) for width, at in ends))
     for width, start, seconds in taken:
         profile.take(width, start, start + seconds)

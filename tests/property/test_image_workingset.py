@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.image.workingset import STUBS, Collector, Entry
+from tidemill.image.workingset import STUBS, Collector, ImageEntry
 
 AREA = "/sw"
 LINKS_MAX = 40
@@ -103,7 +103,7 @@ def paths() -> st.SearchStrategy[str]:
     return st.tuples(tops, words).map(lambda both: "/".join([both[0], *both[1]]))
 
 
-def seen_by_payloads(tree: Tree, entries: list[Entry]) -> Tree:
+def seen_by_payloads(tree: Tree, entries: list[ImageEntry]) -> Tree:
     """The image over its area, everything else as it is, and the real tree where stubs lead."""
     seen = {path: what for path, what in tree.items() if not path.startswith(f"{AREA}/")}
     for entry in entries:

@@ -29,11 +29,11 @@ from tidemill.wire.api import (
     ForgetOrder,
     LeaseOrder,
     OutputRow,
+    PayloadUsage,
     ReleaseReport,
     Report,
     SubmitRequest,
     SyncRequest,
-    Usage,
 )
 
 FIELDS = StoredJob.__struct_fields__
@@ -140,7 +140,7 @@ class Site:
                 self.kept[job].add(a, b)
             self.report(
                 DoneReport, lease=lease, job=job, first=a, count=b - a, outputs=self.has_outputs[job],
-                usage=Usage(payloads=b - a, wall_us=1_000_000),
+                usage=PayloadUsage(payloads=b - a, wall_us=1_000_000),
             )  # fmt: skip
         self.leases[lease][1].remove(first, end)
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemill.config.limits import Limits
+from tidemill.config.limits import OrderLimits
 from tidemill.errors import ProtocolError
 from tidemill.model.job import Input, JobSpec, Output
 from tidemill.site.link.screening import NUMBER_MAX, Pace, Screen, room_of
@@ -17,7 +17,7 @@ from tidemill.site.state.log import _encoder
 from tidemill.site.state.pool import WorkPool
 from tidemill.wire import api
 
-LIMITS = Limits(jobs_max=5, spec_bytes_max=1_000, specs_bytes_max=2_000, events_max=1_000)
+LIMITS = OrderLimits(jobs_max=5, spec_bytes_max=1_000, specs_bytes_max=2_000, events_max=1_000)
 LEASES_MAX = 6
 NUMBERS = st.one_of(
     st.integers(0, 12), st.integers(-(2**70), 2**70), st.sampled_from([2**31, 2**60, 2**62, 2**63, -1])

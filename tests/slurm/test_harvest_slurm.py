@@ -9,7 +9,7 @@ from tests.worlds.batch.batch_slurm import SlurmWorld, world
 from tests.worlds.batch.slurm_cluster import CORES, NODES, OTHER_USER
 
 from tidemill import clock
-from tidemill.batch.contract import Submission, element_name
+from tidemill.batch.contract import BatchSubmission, element_name
 from tidemill.harvest.account.harm import Tracker, Yielded
 from tidemill.harvest.account.records import RegularStarted
 from tidemill.harvest.machine.holdings import Held
@@ -38,7 +38,7 @@ class Broker:
 
     def submit(self) -> None:
         self._batch.submit(
-            Submission(
+            BatchSubmission(
                 name=PILOTS,
                 command=["sleep", "600"],
                 nodes=1,

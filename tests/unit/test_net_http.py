@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tidemill.net.http import Exchange, ExchangeError, HttpServer, TimeLimit
+from tidemill.net.http import ExchangeError, HttpExchange, HttpServer, TimeLimit
 
 Serve = Callable[[socket.socket], None]
 BODY = b"x" * 300_000
@@ -165,7 +165,7 @@ def test_an_encrypted_connection_that_is_ended_is_never_read_as_a_plain_one() ->
             ours, server_hostname="h", do_handshake_on_connect=False
         )
         with secured:
-            exchange = Exchange("/")
+            exchange = HttpExchange("/")
             exchange.hold(secured)
             theirs.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
             exchange.end(ConnectionAbortedError("enough"))

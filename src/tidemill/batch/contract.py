@@ -19,7 +19,7 @@ FAR_FUTURE_S = 4e9
 """The end of what has no limit."""
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class BatchSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """Allocations to ask for: one, or `count` alike as an array where the batch system has arrays.
 
     `command` runs once on each node, started by the site's launcher where there is more than one; what it prints goes
@@ -94,7 +94,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     output_tail: str = ""  #: the last lines that a failed command printed
 
 
-class Calls(msgspec.Struct, kw_only=True):
+class CommandCounts(msgspec.Struct, kw_only=True):
     """What we have cost the batch system since the agent started, and how it is: for limits and for metrics."""
 
     queries: int = 0
@@ -142,7 +142,7 @@ class PartitionFacts(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str = ""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The machine as it is now, for allocations of one shape. Goes when the agent reads snapshots."""
 
     nodes: int
@@ -157,9 +157,9 @@ class BatchSystem(Protocol):
     """A batch system. Every call is bounded in time and bytes and raises SiteError (transient or not) when it cannot do
     it. No call ever touches a job that is not ours: ours have one of our names and our comment, and our user."""
 
-    calls: Calls
+    calls: CommandCounts
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: BatchSubmission) -> str:
         """Ask for allocations; their number in the batch system. The same name again is the same allocation."""
 
     def status(self, names: Collection[str]) -> dict[str, Status]:
@@ -173,7 +173,7 @@ class BatchSystem(Protocol):
         """Lower the limits of running allocations so that they end then; the ends that the batch system has set, which
         may be a little later. Those that cannot be shortened are left out."""
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineTotals:
         """What there is and what is free."""
 
     def snapshot(self) -> Snapshot:

@@ -30,13 +30,13 @@ from tidemill import clock
 from tidemill.batch.contract import (
     ELEMENT,
     Answer,
-    Calls,
+    BatchSubmission,
+    CommandCounts,
     Ending,
     Facts,
-    Machine,
+    MachineTotals,
     PartitionFacts,
     Status,
-    Submission,
     element_name,
 )
 from tidemill.batch.names import check_name
@@ -68,11 +68,11 @@ class Emulated(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class LocalAllocation(msgspec.Struct, kw_only=True):
     """An allocation in the daemon's table. `processes`: (pid, start in ticks after boot) of each shell."""
 
     number: int
-    submission: Submission
+    submission: BatchSubmission
     state: AllocationState
     submitted_us: int
     nodes: list[int] = []
@@ -90,7 +90,7 @@ class Table(msgspec.Struct, kw_only=True):
 
     boot: str
     next_number: int = 1
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LocalAllocation] = {}
 
 
 def emulate(config: LocalBatch) -> Emulated:
@@ -117,11 +117,11 @@ class LocalBatchSystem:
         self._emulated = emulate(config)
         self._order = 0
         self._user = _user_name()
-        self.calls = Calls()
+        self.calls = CommandCounts()
         make_directories(directory)
         write_durable(directory / "machine.json", msgspec.json.encode(self._emulated))
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: BatchSubmission) -> str:
         """See the contract."""
         self.calls.actions += 1
         check_name(submission.name)
@@ -184,12 +184,12 @@ class LocalBatchSystem:
             clock.sleep_s(0.005)
         return done
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineTotals:
         """See the contract."""
         table = read_table(self._directory)
         living = _living(table)
         busy = sum(len(each.nodes) for each in living if each.state is AllocationState.ACTIVE)
-        return Machine(
+        return MachineTotals(
             nodes=self._emulated.nodes,
             nodes_free=self._emulated.nodes - busy,
             cores_per_node=self._emulated.cores_per_node,
@@ -248,7 +248,7 @@ class LocalBatchSystem:
         """Tell the daemon to end once nothing runs."""
         write_durable(self._directory / "stop", b"")
 
-    def _check(self, submission: Submission) -> None:
+    def _check(self, submission: BatchSubmission) -> None:
         """Raises SiteError for what can never run."""
         machine, wanted = self._emulated, submission
         usable = set(_node_names(range(machine.nodes))) - set(wanted.exclude)
@@ -290,16 +290,16 @@ class LocalBatchSystem:
             found.update(element_name(name, index, int(count)) for index in range(int(count)))
         return found
 
-    def _waiting(self) -> list[Submission]:
+    def _waiting(self) -> list[BatchSubmission]:
         """What the daemon has not taken over, each element alone."""
-        found: list[Submission] = []
+        found: list[BatchSubmission] = []
         for file in self._queue_files():
-            submission = read_file(self._directory / "queue" / file, Submission)
+            submission = read_file(self._directory / "queue" / file, BatchSubmission)
             if submission is not None:
                 found += elements(submission)
         return found
 
-    def _running(self, entry: Entry) -> Running:
+    def _running(self, entry: LocalAllocation) -> Running:
         return Running(
             id=entry.submission.name,
             name=entry.submission.name,
@@ -313,7 +313,7 @@ class LocalBatchSystem:
             ours=True,
         )
 
-    def _told(self, entry: Entry) -> Status:
+    def _told(self, entry: LocalAllocation) -> Status:
         tail = ""
         if entry.state is AllocationState.FAILED:
             tail = _tail(self.output(entry.submission.name))
@@ -351,9 +351,9 @@ class LocalBatchSystem:
             clock.sleep_s(0.005)
 
 
-def elements(submission: Submission) -> list[Submission]:
+def elements(submission: BatchSubmission) -> list[BatchSubmission]:
     """A submission's allocations, each alone, with its name in its command."""
-    found: list[Submission] = []
+    found: list[BatchSubmission] = []
     for index in range(submission.count):
         name = element_name(submission.name, index, submission.count)
         command = [word.replace(ELEMENT, name) for word in submission.command]
@@ -439,12 +439,12 @@ def _node_names(numbers: Collection[int]) -> tuple[str, ...]:
     return tuple(node_name(number) for number in numbers)
 
 
-def _living(table: Table | None) -> list[Entry]:
+def _living(table: Table | None) -> list[LocalAllocation]:
     entries = table.entries.values() if table else ()
     return [entry for entry in entries if entry.state not in ALLOCATION_FINAL]
 
 
-def _nodes(machine: Emulated, active: list[Entry]) -> list[Node]:
+def _nodes(machine: Emulated, active: list[LocalAllocation]) -> list[Node]:
     states = {
         node: NodeState.ENDING if entry.ending else NodeState.BUSY for entry in active for node in entry.nodes
     }
@@ -464,7 +464,7 @@ def _nodes(machine: Emulated, active: list[Entry]) -> list[Node]:
     return found
 
 
-def _queued(submission: Submission, user: str) -> Queued:
+def _queued(submission: BatchSubmission, user: str) -> Queued:
     return Queued(
         id=submission.name,
         name=submission.name,

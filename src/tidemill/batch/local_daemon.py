@@ -19,10 +19,10 @@ import msgspec
 
 from tidemill import clock, log
 from tidemill.batch import processes
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.local import (
     Emulated,
-    Entry,
+    LocalAllocation,
     Table,
     elements,
     make_directories,
@@ -103,13 +103,13 @@ class Daemon:
     def _take_queue(self) -> bool:
         taken: list[Path] = []
         for path in self._waiting("queue"):
-            submission = read_file(path, Submission)
+            submission = read_file(path, BatchSubmission)
             if submission is None:
                 continue
             for each in elements(submission):
                 if each.name in self._table.entries:
                     continue
-                self._table.entries[each.name] = Entry(
+                self._table.entries[each.name] = LocalAllocation(
                     number=self._table.next_number,
                     submission=each,
                     state=AllocationState.QUEUED,
@@ -190,7 +190,7 @@ class Daemon:
             changed = True
         return changed
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: LocalAllocation) -> None:
         entry.state, entry.started_us = AllocationState.ACTIVE, clock.now_us()
         entry.ends_us = entry.started_us + int(entry.submission.walltime_s * 1e6)
         name = entry.submission.name
@@ -206,7 +206,7 @@ class Daemon:
             entry.processes.append((pid, processes.start_of(pid) or 0))
         _log.info("allocation.started", allocation=name, nodes=entry.nodes)
 
-    def _start_rank(self, entry: Entry, rank: int, node: int) -> int:
+    def _start_rank(self, entry: LocalAllocation, rank: int, node: int) -> int:
         submission = entry.submission
         environ = {
             **os.environ,
@@ -241,7 +241,7 @@ class Daemon:
             changed = True
         return changed
 
-    def _finish(self, entry: Entry) -> None:
+    def _finish(self, entry: LocalAllocation) -> None:
         name = entry.submission.name
         statuses = [self._exit_status(f"{name}.{rank}") for rank in range(_ranks(entry))]
         failed, completed = AllocationState.FAILED, AllocationState.COMPLETED
@@ -284,20 +284,20 @@ class Daemon:
                 self._kill_rest(entry)
         return changed
 
-    def _terminate(self, entry: Entry, why: str) -> None:
+    def _terminate(self, entry: LocalAllocation, why: str) -> None:
         entry.ending = why
         self._kill_at[entry.submission.name] = clock.monotonic_s() + self._machine.grace_s
         for pid, started in entry.processes:
             processes.signal_session(pid, started, signal.SIGTERM)
         _log.info("allocation.terminated", allocation=entry.submission.name, why=why)
 
-    def _kill_rest(self, entry: Entry) -> bool:
+    def _kill_rest(self, entry: LocalAllocation) -> bool:
         """Kill all that is left of the allocation; whether there was anything."""
         return processes.kill_family(
             [pid for pid, _ in entry.processes], f"TIDEMILL_ALLOCATION={entry.submission.name}"
         )
 
-    def _end(self, entry: Entry, state: AllocationState, reason: str, outcome: Ending) -> None:
+    def _end(self, entry: LocalAllocation, state: AllocationState, reason: str, outcome: Ending) -> None:
         entry.state, entry.reason, entry.ended_us = state, reason or entry.reason, clock.now_us()
         entry.outcome = outcome
         self._signaled.discard(entry.submission.name)
@@ -339,12 +339,12 @@ class Daemon:
                     (self._directory / "exit" / f"{name}.{rank}").unlink(missing_ok=True)
 
 
-def _ranks(entry: Entry) -> int:
+def _ranks(entry: LocalAllocation) -> int:
     """Nodes on which the command runs."""
     return len(entry.nodes) if entry.submission.ranks else 1
 
 
-def _signal_commands(entry: Entry) -> None:
+def _signal_commands(entry: LocalAllocation) -> None:
     """USR1 to the command of each node, not to what it has started."""
     shells = {pid for pid, started in entry.processes if processes.is_alive(pid, started)}
     for each in processes.processes().values():

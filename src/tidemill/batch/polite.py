@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from tidemill import clock
-from tidemill.batch.contract import Calls
-from tidemill.batch.run import Refusal, Reply, ask, recognise
+from tidemill.batch.contract import CommandCounts
+from tidemill.batch.run import CommandResult, Refusal, ask, recognise
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
@@ -28,7 +28,7 @@ class Budget:
     """Counts and bounds what we ask. `words`: how the batch system's commands refuse."""
 
     def __init__(self, config: Cluster, words: Words = ()) -> None:
-        self.calls = Calls()
+        self.calls = CommandCounts()
         self._config = config
         self._words = words
         self._per_s = config.calls_per_min_max / 60
@@ -38,7 +38,7 @@ class Budget:
 
     def query(
         self, command: Sequence[str], *, kind: str = "", environ: dict[str, str] | None = None
-    ) -> Reply:
+    ) -> CommandResult:
         """Ask something. `kind` names polls that are alike: they become rarer when one of them is slow, and come back
         when it is quick again; what is asked rarely has none. Raises SiteError when it could not be asked; what was
         refused is a reply (see `refusal`)."""
@@ -50,17 +50,17 @@ class Budget:
 
     def act(
         self, command: Sequence[str], *, stdin: bytes = b"", environ: dict[str, str] | None = None
-    ) -> Reply:
+    ) -> CommandResult:
         """Change something. Raises SiteError as `query` does; it may have been done then."""
         self._take(0)
         self.calls.actions += 1
         return self._run(command, kind="", environ=environ, stdin=stdin)
 
-    def refusal(self, reply: Reply) -> Refusal:
+    def refusal(self, reply: CommandResult) -> Refusal:
         """Why a reply with another status than 0 did not do its work."""
         return recognise(reply, self._words)
 
-    def check(self, reply: Reply) -> bytes:
+    def check(self, reply: CommandResult) -> bytes:
         """What a query printed. Raises SiteError, transient unless it is denied, when its status is not 0."""
         if reply.status != 0:
             self.calls.failures += 1
@@ -69,7 +69,7 @@ class Budget:
 
     def _run(
         self, command: Sequence[str], *, kind: str, environ: dict[str, str] | None, stdin: bytes
-    ) -> Reply:
+    ) -> CommandResult:
         config, started_s = self._config, clock.monotonic_s()
         try:
             reply = ask(

@@ -20,7 +20,7 @@ ENVIRON_BYTES_MAX = 1 << 20
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 
-class Child(Protocol):
+class ChildProcess(Protocol):
     """A process that we started."""
 
     pid: int

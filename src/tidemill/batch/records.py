@@ -25,7 +25,7 @@ TAIL_BYTES_MAX = 2000
 TAIL_CHARS_MAX = 500
 
 
-class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+class SubmissionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A submission that the batch system took."""
 
     batch_id: str
@@ -39,7 +39,7 @@ class Records:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[str, Submitted] = {}
+        self._known: dict[str, SubmissionRecord] = {}
         try:
             for name in ("scripts", "output", "exit", "canceled"):
                 (directory / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,18 +58,18 @@ class Records:
         """Whether we have ever begun to submit it."""
         return (self.directory / "scripts" / name).exists()
 
-    def note(self, name: str, submitted: Submitted) -> None:
+    def note(self, name: str, submitted: SubmissionRecord) -> None:
         """It is submitted. Raises SiteError."""
         write_durable(self.directory / "scripts" / f"{name}.id", msgspec.json.encode(submitted))
         self._known[name] = submitted
 
-    def submitted(self, name: str) -> Submitted | None:
+    def submitted(self, name: str) -> SubmissionRecord | None:
         """What we know of a submission, None where we know no number of it."""
         if name in self._known:
             return self._known[name]
         try:
             content = (self.directory / "scripts" / f"{name}.id").read_bytes()
-            self._known[name] = msgspec.json.decode(content, type=Submitted)
+            self._known[name] = msgspec.json.decode(content, type=SubmissionRecord)
         except (OSError, *UNDECODABLE):
             return None
         return self._known[name]

@@ -37,7 +37,7 @@ class Refusal(StrEnum):
     OTHER = "other"
 
 
-class Reply(NamedTuple):
+class CommandResult(NamedTuple):
     """What a program did."""
 
     command: str  #: for messages, cut
@@ -59,7 +59,7 @@ class Reply(NamedTuple):
         return SiteError(message, hint=hint, transient=transient)
 
 
-def recognise(reply: Reply, words: Sequence[tuple[str, Refusal]]) -> Refusal:
+def recognise(reply: CommandResult, words: Sequence[tuple[str, Refusal]]) -> Refusal:
     """The refusal of the first of these words (lower case) that the reply's stderr, or else its stdout, holds."""
     for text in (reply.errors.lower(), reply.output[-4000:].decode(errors="replace").lower()):
         for word, refusal in words:
@@ -75,7 +75,7 @@ def ask(
     bytes_max: int = REPLY_BYTES_MAX,
     environ: Mapping[str, str] | None = None,
     stdin: bytes = b"",
-) -> Reply:
+) -> CommandResult:
     """Run a program in English and UTC to its end; its exit status is part of the reply.
 
     Raises SiteError when there is no such program, it does not end in time (then it is killed with all its children)
@@ -114,7 +114,7 @@ def ask(
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
     seconds = clock.monotonic_s() - started_s
-    return Reply(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
+    return CommandResult(shown, process.returncode, output, errors.decode(errors="replace"), seconds)
 
 
 def _read(process: subprocess.Popen[bytes], *, until_s: float, bytes_max: int) -> tuple[bytes, bytes]:
@@ -164,7 +164,7 @@ def run(
     return reply.output.decode(errors="replace")
 
 
-class Started:
+class StartedProgram:
     """A program that was started and outlives us; `poll` waits for it when it has ended."""
 
     def __init__(self, pid: int) -> None:
@@ -183,7 +183,9 @@ class Started:
         return self.status
 
 
-def start(command: Sequence[str], *, output: Path, environ: Mapping[str, str] | None = None) -> Started:
+def start(
+    command: Sequence[str], *, output: Path, environ: Mapping[str, str] | None = None
+) -> StartedProgram:
     """Start a program in a session of its own that outlives us; what it prints is appended to `output`.
 
     Raises SiteError.
@@ -206,4 +208,4 @@ def start(command: Sequence[str], *, output: Path, environ: Mapping[str, str] | 
     except OSError as error:
         shown = " ".join(command)[:QUOTE_CHARS_MAX]
         raise SiteError(f"failed to start `{shown}`: {error.strerror}") from error
-    return Started(pid)
+    return StartedProgram(pid)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.batch.contract import ELEMENT, Submission
+from tidemill.batch.contract import ELEMENT, BatchSubmission
 from tidemill.batch.launch import launch_words
 
 TERM_BEFORE_S = 5.0
@@ -64,7 +64,7 @@ _NAME, _STATUS = "@NAME@", "@STATUS@"
 """Words that become expansions of the shell, when all others are quoted."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptDialect(msgspec.Struct, frozen=True, kw_only=True):
     """What a batch system's scripts differ by."""
 
     directory: Path  #: SITE/batch
@@ -73,7 +73,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     head: str = ""  #: lines of directives
 
 
-def compose(submission: Submission, place: Place) -> str:
+def compose(submission: BatchSubmission, place: ScriptDialect) -> str:
     """The script."""
     lines = ["#!/bin/sh", place.head] if place.head else ["#!/bin/sh"]
     lines.append(f"dir={shlex.quote(str(place.directory))}")
@@ -92,7 +92,7 @@ def compose(submission: Submission, place: Place) -> str:
     return "\n".join(lines) + text.replace("@COMMAND@", command)
 
 
-def node_text(submission: Submission) -> str:
+def node_text(submission: BatchSubmission) -> str:
     """The script that runs on each node, started by the launcher or by the script above."""
     lines = ["#!/bin/sh", "TIDEMILL_ALLOCATION=$1; export TIDEMILL_ALLOCATION"]
     for key, value in submission.environment.items():
@@ -106,7 +106,7 @@ def node_script(directory: Path, name: str) -> Path:
     return directory / "scripts" / f"{name}.node"
 
 
-def _launched(submission: Submission, place: Place) -> list[str]:
+def _launched(submission: BatchSubmission, place: ScriptDialect) -> list[str]:
     """The name goes along as an argument: Open MPI takes no environment to other nodes."""
     command = ["/bin/sh", str(node_script(place.directory, submission.name)), _NAME]
     if submission.nodes == 1 or not submission.ranks:

@@ -64,7 +64,7 @@ class Progress:
             f" {duration_text(now - self._started_s)}")  # fmt: skip
 
 
-class Patience:
+class WaitingNotice:
     """Says why nothing happens: call it at every look; it asks `cause` when no event was settled for a while."""
 
     def __init__(self, cause: Callable[[], str | None]) -> None:

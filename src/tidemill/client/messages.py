@@ -25,7 +25,7 @@ from tidemill.wire.api import Change, ErrorReply, SubmitReply, SubmitRequest
 from tidemill.wire.broker import Broker, broker_of, library
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import error_of
-from tidemill.wire.link import Delivery, Link, Message, Source, UnroutedError
+from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError
 
 ANSWER_S = 30.0  #: then a submission is sent again, under the same key
 CONNECT_S = 30.0
@@ -90,7 +90,7 @@ class Messenger:
     def send(self, request: SubmitRequest) -> SubmitReply:
         """The server's answer to one request, which is sent again under its key until there is one."""
         if self._link is None:
-            sources = [Source(DIRECT_REPLY, self._answered)]
+            sources = [QueueReader(DIRECT_REPLY, self._answered)]
             self._link = Link(self.broker, sources, name="submit", on_up=self._renewed)
             self._link.start()
         body = msgspec.json.encode(request)
@@ -149,7 +149,7 @@ class Messenger:
         if self._following is not None:
             raise ConfigError("this messenger is followed already", hint="make another one")
         self._following = Link(
-            self.broker, [Source(states_queue(self.name), inbox.put, READ_AHEAD)], name="follow"
+            self.broker, [QueueReader(states_queue(self.name), inbox.put, READ_AHEAD)], name="follow"
         )
         self._following.start()
         link = self._following

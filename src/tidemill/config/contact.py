@@ -9,7 +9,7 @@ import msgspec
 from tidemill.config.keys import doc
 
 
-class Mail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ContactMail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where mail to the contact goes out."""
 
     server: Annotated[str, doc("SMTP server, `host:port`; empty = no mail")] = ""

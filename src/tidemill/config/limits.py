@@ -9,7 +9,7 @@ import msgspec
 from tidemill.config.keys import Size, doc
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OrderLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds that an honest server never meets, and a hostile one cannot pass. `lease_ranges_max`, `stage_bytes_max`
     and `stage_file_bytes_max` bound it, too."""
 

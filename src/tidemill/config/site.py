@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidemill.config.amqp import AtBroker
-from tidemill.config.contact import Mail
+from tidemill.config.contact import ContactMail
 from tidemill.config.io import Io
 from tidemill.config.keys import Duration, Size, doc
-from tidemill.config.limits import Limits
+from tidemill.config.limits import OrderLimits
 from tidemill.config.outlets import Metrics
 from tidemill.config.transfer import Endpoint, Transfer
 
@@ -300,7 +300,9 @@ class SiteConfig(
         doc("File (mode 0600) with a bearer token that something else renews, as htgettoken does"),
     ] = None
     broker: AtBroker = AtBroker()
-    limits: Annotated[Limits, doc("What is taken from the server at most, whatever it says")] = Limits()
+    limits: Annotated[OrderLimits, doc("What is taken from the server at most, whatever it says")] = (
+        OrderLimits()
+    )
     mode: Annotated[
         Literal["run", "observe"],
         doc("`observe` takes no work and submits nothing, it only shows what it sees"),
@@ -330,7 +332,7 @@ class SiteConfig(
     stop_file: Annotated[
         Path | None, doc("A path agreed with the centre's staff: whoever makes this file stops us")
     ] = None
-    mail: Annotated[Mail, doc("Where mail goes out")] = Mail()
+    mail: Annotated[ContactMail, doc("Where mail goes out")] = ContactMail()
     metrics: Annotated[Metrics, doc("Who may read the agent's metrics")] = Metrics()
     nodes_max: Annotated[
         int, msgspec.Meta(ge=1, le=100_000), doc("Nodes that we hold or ask for at most")

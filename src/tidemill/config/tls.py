@@ -93,7 +93,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 3600.0
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoleMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[roles.members]]`: a role for one certificate or token of others. One of `subject`, `token`, `group`."""
 
     role: Annotated[RoleName, doc("`submitter`, `site` or `operator`")]
@@ -109,7 +109,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[roles]`: who holds which role, and who no longer."""
 
-    members: Annotated[list[Member], doc("Roles of certificates and tokens that others issue")] = []
+    members: Annotated[list[RoleMember], doc("Roles of certificates and tokens that others issue")] = []
     revoked_file: Annotated[
         Path | None,
         doc(

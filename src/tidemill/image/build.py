@@ -18,13 +18,13 @@ from tidemill.image.listing import write_listing
 from tidemill.image.packs import Stored, keep
 from tidemill.image.profile import Profile
 from tidemill.image.recipe import FORMAT, Contents, Origin, Recipe, check_name, write_recipe
-from tidemill.image.squash import BLOCK_BYTES, LEVEL, Listed, Squashed, find_tool, squash
+from tidemill.image.squash import BLOCK_BYTES, LEVEL, PackedName, Squashed, find_tool, squash
 from tidemill.image.workingset import (
     DIRECTORY,
     FILE,
     Collector,
-    Entry,
-    Problem,
+    ImageEntry,
+    PackingProblem,
     WorkingSet,
     mapped_tree,
     with_parents,
@@ -60,7 +60,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
     recipe: Recipe
     path: Path
-    skipped: list[Problem]
+    skipped: list[PackingProblem]
     gone: list[str]
     seconds: float
 
@@ -98,8 +98,8 @@ def plan(order: Order) -> WorkingSet:
     collector = Collector(disk, order.areas, order.exclude)
     for use in order.profile.paths if order.profile is not None else []:
         collector.use(use.path, existed=use.exists)
-    mapped: list[Entry] = []
-    problems: list[Problem] = []
+    mapped: list[ImageEntry] = []
+    problems: list[PackingProblem] = []
     for tree in order.trees:
         if tree.source == tree.at:
             collector.use_tree(tree.at)
@@ -114,7 +114,7 @@ def plan(order: Order) -> WorkingSet:
     return WorkingSet(with_parents([*found.entries, *mapped]), problems, found.gone)
 
 
-def _refuse_unreadable(problems: Sequence[Problem], *, skip: bool) -> None:
+def _refuse_unreadable(problems: Sequence[PackingProblem], *, skip: bool) -> None:
     fatal = [each for each in problems if each.fatal]
     if not fatal or skip:
         return
@@ -126,7 +126,7 @@ def _refuse_unreadable(problems: Sequence[Problem], *, skip: bool) -> None:
     )
 
 
-def _refuse_empty(areas: Iterable[str], entries: Iterable[Entry]) -> None:
+def _refuse_empty(areas: Iterable[str], entries: Iterable[ImageEntry]) -> None:
     held = {entry.path for entry in entries if entry.kind == DIRECTORY}
     for area in areas:
         if area not in held:
@@ -196,7 +196,7 @@ def _recipe(order: Order, squashed: Squashed, stored: Stored, store: Path) -> Re
     )
 
 
-def _contents(listed: Sequence[Listed]) -> Contents:
+def _contents(listed: Sequence[PackedName]) -> Contents:
     kinds = [each.kind for each in listed if not each.stub]
     return Contents(
         files=kinds.count(FILE),

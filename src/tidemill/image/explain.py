@@ -18,7 +18,7 @@ from tidemill.image.profile import PathUse, Profile, is_library
 from tidemill.image.search import (
     STYLES,
     Path,
-    Place,
+    PathEntry,
     Style,
     below,
     fits,
@@ -39,7 +39,7 @@ Listing = Callable[[str], frozenset[str] | None]
 """The names in a directory, None where it cannot be listed."""
 
 
-class Verdict(StrEnum):
+class EntryVerdict(StrEnum):
     """What an entry is worth."""
 
     USED = "used"
@@ -49,7 +49,7 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"  #: it holds a variable, or the profile is incomplete
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class SearchEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of a search path. `share` is of all operations of the profile."""
 
     entry: str
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     hits: int  #: different names found
     share: float
-    verdict: Verdict
+    verdict: EntryVerdict
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     value: str
     proposed: str | None  #: None = unset
     moved: list[str]  #: entries that were moved forward
-    entries: list[Entry]
+    entries: list[SearchEntry]
     saves_ops: int
     saves_failed: int
 
@@ -138,7 +138,7 @@ def explain(profile: Profile, *, listing: Listing = lambda _: None) -> Explanati
         for book, search in zip(books, searches, strict=True)
         if search.is_changed and book.path.style is Style.LIBRARIES
         for k, entry in enumerate(search.entries)
-        if entry.verdict is Verdict.DEAD
+        if entry.verdict is EntryVerdict.DEAD
     }
     switches += [] if profile.truncated else _loader_switch(profile, left_out)
     changed = [search for search in searches if search.is_changed]
@@ -214,18 +214,18 @@ class _Book:
         if rest and "/" not in rest:
             self.names[k][rest] = use
 
-    def verdict(self, k: int, truncated: bool) -> Verdict:
+    def verdict(self, k: int, truncated: bool) -> EntryVerdict:
         """What entry `k` is worth."""
         directory = self.path.places[k].directory
         if directory is None:
-            return Verdict.UNKNOWN
+            return EntryVerdict.UNKNOWN
         if self.index[directory] != k:
-            return Verdict.DUPLICATE
+            return EntryVerdict.DUPLICATE
         if self.hits[k]:
-            return Verdict.USED
+            return EntryVerdict.USED
         if not self.lookups[k]:
-            return Verdict.IDLE
-        return Verdict.UNKNOWN if truncated else Verdict.DEAD
+            return EntryVerdict.IDLE
+        return EntryVerdict.UNKNOWN if truncated else EntryVerdict.DEAD
 
     def search(self, total: int, has_moved: bool, truncated: bool, listing: Listing) -> Search:
         """The counts, and the value that is proposed."""
@@ -234,7 +234,7 @@ class _Book:
         kept = [
             k
             for k, verdict in enumerate(verdicts)
-            if verdict not in (Verdict.DEAD, Verdict.DUPLICATE)
+            if verdict not in (EntryVerdict.DEAD, EntryVerdict.DUPLICATE)
             or not self.path.is_list
             or (has_moved and places[k].is_relative)
         ]
@@ -271,15 +271,15 @@ class _Book:
             if (first := self.index[directories[k] or ""]) not in dropped
         )
 
-    def entry(self, k: int, verdict: Verdict, total: int) -> Entry:
+    def entry(self, k: int, verdict: EntryVerdict, total: int) -> SearchEntry:
         """The counts of one entry."""
         place = self.path.places[k]
-        return Entry(
+        return SearchEntry(
             entry=place.text,
             directory=place.directory,
             lookups=self.lookups[k],
             failed=self.failed[k],
-            hits=self.hits[k] if verdict is not Verdict.DUPLICATE else 0,
+            hits=self.hits[k] if verdict is not EntryVerdict.DUPLICATE else 0,
             share=self.lookups[k] / total,
             verdict=verdict,
         )
@@ -311,7 +311,7 @@ class _Book:
 
     def may_pass(self, i: int, j: int, listing: Listing) -> bool:
         """Whether all that was found in `i` is still found there when `j` is searched before it."""
-        places: list[Place] = self.path.places
+        places: list[PathEntry] = self.path.places
         directory = places[j].directory
         if directory is None or places[i].directory is None or places[i].is_relative or places[j].is_relative:
             return False

@@ -26,7 +26,7 @@ ADVICE = {
 }
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class SearchedDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """A directory of a group."""
 
     directory: str
@@ -42,7 +42,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     lookups: int
     failed: int
-    places: list[Place]
+    places: list[SearchedDirectory]
     advice: str
 
 
@@ -61,11 +61,11 @@ def infer(uses: Iterable[PathUse], total: int) -> list[Group]:
             key = _search_of(use.path, by_name)
             failed[key] = failed.get(key, 0) + use.failed
     found = _found(rest, {directory for _, directory in failed})
-    groups: dict[str, list[Place]] = {}
+    groups: dict[str, list[SearchedDirectory]] = {}
     for (name, directory), count in failed.items():
         hits, ok = found.get(directory, (0, 0))
         groups.setdefault(name, []).append(
-            Place(
+            SearchedDirectory(
                 directory=directory,
                 lookups=count + ok,
                 failed=count,
@@ -79,7 +79,7 @@ def infer(uses: Iterable[PathUse], total: int) -> list[Group]:
     )
 
 
-def _group(name: str, places: list[Place]) -> Group:
+def _group(name: str, places: list[SearchedDirectory]) -> Group:
     places.sort(key=lambda place: (-place.failed, place.directory))
     return Group(
         name=name,

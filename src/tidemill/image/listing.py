@@ -17,13 +17,13 @@ import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, ProtocolError, SiteError
 from tidemill.files import read_bounded, write_durable
-from tidemill.image.squash import Listed
+from tidemill.image.squash import PackedName
 
 FOLDER = "lists"
 LIST_BYTES_MAX = 1 << 30
 
 
-def write_listing(store: Path, listed: Sequence[Listed]) -> str:
+def write_listing(store: Path, listed: Sequence[PackedName]) -> str:
     """Keep a list; its SHA-256. Raises SiteError."""
     lines = "".join(json.dumps(msgspec.structs.astuple(each)) + "\n" for each in listed)
     content = gzip.compress(lines.encode("ascii"), compresslevel=6, mtime=0)
@@ -45,7 +45,7 @@ def path_of(store: Path, digest: str) -> Path:
     return store / FOLDER / f"{digest}.gz"
 
 
-def read_listing(store: Path, digest: str) -> list[Listed]:
+def read_listing(store: Path, digest: str) -> list[PackedName]:
     """A list of a store. Raises ConfigError where it lacks, ProtocolError where it is not what was written."""
     path = path_of(store, digest)
     content = read_bounded(path, LIST_BYTES_MAX)
@@ -57,6 +57,6 @@ def read_listing(store: Path, digest: str) -> list[Listed]:
         raise ProtocolError(f"list `{path}` is not what was written", hint="build the image again")
     try:
         rows = [json.loads(line) for line in gzip.decompress(content).splitlines()]
-        return [Listed(*row) for row in rows]
+        return [PackedName(*row) for row in rows]
     except (OSError, EOFError, zlib.error, TypeError, *UNDECODABLE) as error:
         raise ProtocolError(f"list `{path}` cannot be read: {error}") from error

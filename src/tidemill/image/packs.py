@@ -25,7 +25,7 @@ COPY_BYTES = 1 << 20
 INDEX_LINE = re.compile(r"([0-9a-f]{64}) ([1-9][0-9]*)")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChunkPlace(msgspec.Struct, frozen=True):
     """Where a chunk is."""
 
     pack: str  #: SHA-256
@@ -42,16 +42,16 @@ class Stored(msgspec.Struct, frozen=True):
     added_bytes: int
 
 
-def known_chunks(store: Path) -> dict[str, Place]:
+def known_chunks(store: Path) -> dict[str, ChunkPlace]:
     """All chunks of a store's packs by their SHA-256. A pack whose index lacks, or whose size is not what its index
     says, is passed over: nothing new is to depend on it."""
-    known: dict[str, Place] = {}
+    known: dict[str, ChunkPlace] = {}
     for pack in pack_names(store):
         at = 0
         chunks = []
         try:
             for digest, length in _read_index(store, pack):
-                chunks.append((digest, Place(pack, at, length)))
+                chunks.append((digest, ChunkPlace(pack, at, length)))
                 at += length
             if (store / FOLDER / f"{pack}.pack").stat().st_size == at:
                 known.update(chunks)
@@ -127,7 +127,7 @@ def first_of(chunks: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[str, t
     return list(found.items())
 
 
-def joined(places: Iterable[Place]) -> list[Piece]:
+def joined(places: Iterable[ChunkPlace]) -> list[Piece]:
     """The chunks as pieces: those that lie one after the other in a pack are one."""
     pieces: list[Piece] = []
     for place in places:
@@ -174,7 +174,7 @@ def _is_linked(file: Path, spare: Path) -> bool:
 
 def _write_pack(
     source: BinaryIO, fresh: Sequence[tuple[str, int, int]], spare: Path, store: Path
-) -> dict[str, Place]:
+) -> dict[str, ChunkPlace]:
     if not fresh:
         return {}
     whole = hashlib.sha256()
@@ -189,12 +189,12 @@ def _write_pack(
 
 def _publish(
     path: Path, chunks: Sequence[tuple[str, int, int]], digest: str, store: Path
-) -> dict[str, Place]:
+) -> dict[str, ChunkPlace]:
     """Give a written pack its name, after its index."""
-    places: dict[str, Place] = {}
+    places: dict[str, ChunkPlace] = {}
     at = 0
     for chunk, _, length in chunks:
-        places[chunk] = Place(digest, at, length)
+        places[chunk] = ChunkPlace(digest, at, length)
         at += length
     index = "".join(f"{chunk} {place.length}\n" for chunk, place in places.items())
     folder = store / FOLDER

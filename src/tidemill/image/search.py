@@ -54,7 +54,7 @@ _ZIP = re.compile(r"(?P<zip>/.*/python[23]\d+\.zip)(?:/|$)")
 _BELOW_ROOT = re.compile(r"/(?:site-packages|dist-packages|lib-dynload)(?=/|$)")
 
 
-class Place(NamedTuple):
+class PathEntry(NamedTuple):
     """One entry of a search path: as it was written, and the directory that it names (None = not known)."""
 
     text: str
@@ -71,7 +71,7 @@ class Path(NamedTuple):
 
     name: str
     style: Style
-    places: list[Place]
+    places: list[PathEntry]
     separator: str
     is_list: bool  #: its entries may be dropped one by one
 
@@ -91,12 +91,12 @@ def search_paths(env: Mapping[str, str], cwd: str) -> list[Path]:
     return found
 
 
-def _place(text: str, cwd: str) -> Place:
+def _place(text: str, cwd: str) -> PathEntry:
     if (
         "$" in text or "%" in text
     ):  # $ORIGIN of the loader, a pattern of Lua's: each program reads it in its way
-        return Place(text, None)
-    return Place(text, os.path.normpath(os.path.join(cwd, text)))  # noqa: PTH118 -- text, no file is asked
+        return PathEntry(text, None)
+    return PathEntry(text, os.path.normpath(os.path.join(cwd, text)))  # noqa: PTH118 -- text, no file is asked
 
 
 def below(path: str, directory: str) -> str | None:

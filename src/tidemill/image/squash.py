@@ -23,7 +23,7 @@ import msgspec
 
 from tidemill.errors import SiteError
 from tidemill.image.disk import Content, status_of
-from tidemill.image.workingset import DIRECTORY, FILE, Entry
+from tidemill.image.workingset import DIRECTORY, FILE, ImageEntry
 
 PROGRAM = "mksquashfs"
 VERSION_MIN = (4, 5)
@@ -45,7 +45,7 @@ CLOSE_S = 3600.0
 """It has read everything: what it still compresses and writes."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class PackedName(msgspec.Struct, frozen=True):
     """One name of an image, as it was packed."""
 
     path: str
@@ -62,7 +62,7 @@ class Listed(msgspec.Struct, frozen=True):
 class Squashed(msgspec.Struct, frozen=True):
     """What was written."""
 
-    listed: list[Listed]
+    listed: list[PackedName]
     unpacked_bytes: int
     tool: str
 
@@ -87,7 +87,7 @@ def find_tool() -> tuple[str, str]:
     return path, f"{PROGRAM} {found[0].removeprefix('version ')}"
 
 
-def squash(entries: Sequence[Entry], image: Path, *, block_bytes: int, level: int) -> Squashed:
+def squash(entries: Sequence[ImageEntry], image: Path, *, block_bytes: int, level: int) -> Squashed:
     """Write a squashfs of these entries to a new file. Raises Changed where a source changed, SiteError."""
     path, tool = find_tool()
     words = [
@@ -153,25 +153,25 @@ class _Writer:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self._first: dict[tuple[int, int], Listed] = {}
-        self.listed: list[Listed] = []
+        self._first: dict[tuple[int, int], PackedName] = {}
+        self.listed: list[PackedName] = []
         self.unpacked_bytes = 0
 
-    def write(self, entries: Iterable[Entry]) -> None:
+    def write(self, entries: Iterable[ImageEntry]) -> None:
         for entry in entries:
             self.listed.append(self._entry(entry))
             self.unpacked_bytes += ENTRY_BYTES
         self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
 
-    def _entry(self, entry: Entry) -> Listed:
+    def _entry(self, entry: ImageEntry) -> PackedName:
         if entry.source is None:
             kind = tarfile.DIRTYPE if entry.kind == DIRECTORY else tarfile.SYMTYPE
             self._head(entry, kind, 0, mode=0o755, size=0)
-            return Listed(entry.path, entry.kind, None, entry.target, entry.stub, 0, 0, None, None)
+            return PackedName(entry.path, entry.kind, None, entry.target, entry.stub, 0, 0, None, None)
         status = status_of(entry.source, entry.kind)
         time_s = min(max(0, status.st_mtime_ns // 10**9), TIME_MAX)
         mode = shared_mode(status.st_mode)
-        listed = Listed(
+        listed = PackedName(
             entry.path, entry.kind, entry.source, entry.target, False, 0, status.st_mtime_ns, None, None
         )
         if entry.kind != FILE:
@@ -198,7 +198,7 @@ class _Writer:
             self._first[mark] = listed
         return listed
 
-    def _head(self, entry: Entry, kind: bytes, time_s: int, *, mode: int, size: int) -> None:
+    def _head(self, entry: ImageEntry, kind: bytes, time_s: int, *, mode: int, size: int) -> None:
         head = tarfile.TarInfo(entry.path[1:])
         head.type, head.mtime, head.mode, head.size = kind, time_s, mode, size
         head.linkname = entry.target or ""

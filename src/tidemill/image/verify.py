@@ -15,7 +15,7 @@ from tidemill.image.catalogue import read_image
 from tidemill.image.disk import Disk, kind_of
 from tidemill.image.listing import read_listing
 from tidemill.image.recipe import Recipe
-from tidemill.image.squash import Listed
+from tidemill.image.squash import PackedName
 from tidemill.image.workingset import DIRECTORY, FILE, LINK, SPECIAL, Excluded, Unreadable
 
 
@@ -51,7 +51,7 @@ def check_store(recipe: Recipe, store: Path) -> list[str]:
     return wrong
 
 
-def compare(recipe: Recipe, listed: Sequence[Listed], *, content: bool) -> Iterator[Difference]:
+def compare(recipe: Recipe, listed: Sequence[PackedName], *, content: bool) -> Iterator[Difference]:
     """What of the sources changed, was added, or was removed since: by kind, size and time of change, and by bytes
     instead of times with `content`."""
     disk = Disk()
@@ -79,7 +79,7 @@ def _kind(disk: Disk, path: str) -> str | None:
         return SPECIAL
 
 
-def _compare_one(each: Listed, sha256: str | None, *, content: bool) -> Iterator[Difference]:
+def _compare_one(each: PackedName, sha256: str | None, *, content: bool) -> Iterator[Difference]:
     assert each.source is not None
     try:
         status = os.lstat(each.source)
@@ -104,7 +104,7 @@ def _compare_one(each: Listed, sha256: str | None, *, content: bool) -> Iterator
         yield Difference(What.UNKNOWN, each.path, str(error.strerror))
 
 
-def _added(disk: Disk, directory: Listed, packed: set[str], excluded: Excluded) -> Iterator[Difference]:
+def _added(disk: Disk, directory: PackedName, packed: set[str], excluded: Excluded) -> Iterator[Difference]:
     """Names of a directory that the image does not have. Behind a tree seen elsewhere there are no stubs: what was left
     out there is not new."""
     assert directory.source is not None

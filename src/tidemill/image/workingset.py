@@ -44,7 +44,7 @@ class Files(Protocol):
         """Why a file cannot be read; None = it can."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ImageEntry(msgspec.Struct, frozen=True):
     """One name of an image. `source`: where a file is read, or whose mode and time a directory has; None = made up.
     `target`: the text of a link."""
 
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True):
     stub: bool = False
 
 
-class Problem(msgspec.Struct, frozen=True):
+class PackingProblem(msgspec.Struct, frozen=True):
     """Something that cannot be packed as it is. `fatal`: the image would lack it."""
 
     path: str
@@ -66,8 +66,8 @@ class Problem(msgspec.Struct, frozen=True):
 class WorkingSet(msgspec.Struct, frozen=True):
     """The names of an image, sorted: directories come before what is in them."""
 
-    entries: list[Entry]
-    problems: list[Problem]
+    entries: list[ImageEntry]
+    problems: list[PackingProblem]
     gone: list[str]  #: paths that a run used, and that do not exist any more
 
 
@@ -101,7 +101,7 @@ class Collector:
         self._kinds: dict[str, str | None] = {}
         self._names: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, str] = {}
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, PackingProblem] = {}
         self._gone: list[str] = []
 
     def use(self, path: str, *, existed: bool) -> None:
@@ -126,10 +126,10 @@ class Collector:
         for path in [path for path, kind in self._held.items() if kind == DIRECTORY]:
             self._list(path)
         self._drop_unlistable()
-        entries: dict[str, Entry] = {}
+        entries: dict[str, ImageEntry] = {}
         for path, kind in self._held.items():
             target = self._files.target(path) if kind == LINK else None
-            entries[path] = Entry(path, kind, path, target)
+            entries[path] = ImageEntry(path, kind, path, target)
             if kind == DIRECTORY:
                 for name, its_kind in self._names[path]:
                     other = f"{path}/{name}"
@@ -141,11 +141,11 @@ class Collector:
             gone=sorted(set(self._gone)),
         )
 
-    def _complete(self, path: str, kind: str) -> Entry:
+    def _complete(self, path: str, kind: str) -> ImageEntry:
         """A link needs no stub: its own text leads to what is held, to a stub, or out of the area."""
         if kind == LINK and not self._excluded(path):
-            return Entry(path, LINK, path, self._files.target(path))
-        return Entry(path, LINK, None, STUBS + path, stub=True)
+            return ImageEntry(path, LINK, path, self._files.target(path))
+        return ImageEntry(path, LINK, None, STUBS + path, stub=True)
 
     def _in_area(self, path: str) -> bool:
         return any(is_below(path, area) for area in self._areas)
@@ -217,7 +217,7 @@ class Collector:
 
     def _problem(self, path: str, why: str, *, fatal: bool) -> None:
         if self._in_area(path):
-            self._problems[path] = Problem(path, why, fatal)
+            self._problems[path] = PackingProblem(path, why, fatal)
 
     def _drop_unlistable(self) -> None:
         """A directory whose names are not known cannot be complete: it becomes a stub of its parent."""
@@ -235,17 +235,17 @@ def _is_below_any(path: str, tops: set[str]) -> bool:
 
 def mapped_tree(
     files: Files, source: str, at: str, exclude: Sequence[str] = ()
-) -> tuple[list[Entry], list[Problem]]:
+) -> tuple[list[ImageEntry], list[PackingProblem]]:
     """A whole directory that payloads see at another path: nothing stands behind it, so there are no stubs."""
     excluded = Excluded(exclude)
-    entries, problems = [Entry(at, DIRECTORY, source)], []
+    entries, problems = [ImageEntry(at, DIRECTORY, source)], []
     todo = [(source, at)]
     while todo:
         directory, seen = todo.pop()
         try:
             names = files.names(directory)
         except Unreadable as error:
-            problems.append(Problem(directory, str(error), True))
+            problems.append(PackingProblem(directory, str(error), True))
             continue
         for name, kind in names:
             path, shown = f"{directory}/{name}", f"{seen.rstrip('/')}/{name}"
@@ -253,20 +253,22 @@ def mapped_tree(
             if excluded(shown):
                 continue
             if kind == SPECIAL or why is not None:
-                problems.append(Problem(path, why or "neither file, directory nor link", why is not None))
+                problems.append(
+                    PackingProblem(path, why or "neither file, directory nor link", why is not None)
+                )
                 continue
-            entries.append(Entry(shown, kind, path, files.target(path) if kind == LINK else None))
+            entries.append(ImageEntry(shown, kind, path, files.target(path) if kind == LINK else None))
             if kind == DIRECTORY:
                 todo.append((path, shown))
     return entries, problems
 
 
-def with_parents(entries: Iterable[Entry]) -> list[Entry]:
+def with_parents(entries: Iterable[ImageEntry]) -> list[ImageEntry]:
     """The entries, sorted, with the directories above them made up where they lack."""
     known = {entry.path: entry for entry in entries}
     for path in list(known):
         parent = path.rpartition("/")[0]
         while parent and parent not in known:
-            known[parent] = Entry(parent, DIRECTORY)
+            known[parent] = ImageEntry(parent, DIRECTORY)
             parent = parent.rpartition("/")[0]
     return [known[path] for path in sorted(known)]

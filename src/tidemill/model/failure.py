@@ -29,7 +29,7 @@ class FailureClass(StrEnum):
     LOST = "lost"
 
 
-class Policy(msgspec.Struct, frozen=True):
+class FailurePolicy(msgspec.Struct, frozen=True):
     """How a class is treated: `counts` = it uses up one of the event's retries; `next_step` is told to people."""
 
     counts: bool
@@ -37,53 +37,57 @@ class Policy(msgspec.Struct, frozen=True):
     next_step: str
 
 
-POLICY: dict[FailureClass, Policy] = {
-    FailureClass.DISPATCH: Policy(
+POLICY: dict[FailureClass, FailurePolicy] = {
+    FailureClass.DISPATCH: FailurePolicy(
         False,
         "the site cannot take the job",
         "check the application and its parameters: `tidemill app check`",
     ),
-    FailureClass.BATCH: Policy(
+    FailureClass.BATCH: FailurePolicy(
         False,
         "the batch system refused or lost an allocation",
         "see the batch system's message; `tidemill site check`",
     ),
-    FailureClass.STAGE_IN: Policy(
+    FailureClass.STAGE_IN: FailurePolicy(
         True,
         "an input is missing, unreadable or corrupt",
         "check URL and checksum of the input, then `tidemill job retry`",
     ),
-    FailureClass.IMAGE: Policy(
+    FailureClass.IMAGE: FailurePolicy(
         False, "the software image could not be mounted or read", "`tidemill image verify`, then retry"
     ),
-    FailureClass.PAYLOAD_SETUP: Policy(
+    FailureClass.PAYLOAD_SETUP: FailurePolicy(
         True, "the payload ended before it was ready for events", "read its stderr: `tidemill job logs`"
     ),
-    FailureClass.PAYLOAD: Policy(
+    FailureClass.PAYLOAD: FailurePolicy(
         True,
         "the payload failed on the event",
         "read its stderr: `tidemill job logs ID --event N`; repeat it with its seed",
     ),
-    FailureClass.WALLTIME: Policy(
+    FailureClass.WALLTIME: FailurePolicy(
         True,
         "the event ran longer than its time limit",
         "raise `timeout` of the application if the event is sound",
     ),
-    FailureClass.PREEMPTED: Policy(
+    FailureClass.PREEMPTED: FailurePolicy(
         False, "the allocation was given back or ended first", "nothing: the events run again elsewhere"
     ),
-    FailureClass.NODE: Policy(False, "the node or its pilot died", "nothing: the events run again elsewhere"),
-    FailureClass.MEMORY: Policy(
+    FailureClass.NODE: FailurePolicy(
+        False, "the node or its pilot died", "nothing: the events run again elsewhere"
+    ),
+    FailureClass.MEMORY: FailurePolicy(
         True, "the payload used more memory than its slot has", "raise `memory` of the application or job"
     ),
-    FailureClass.DISK: Policy(
+    FailureClass.DISK: FailurePolicy(
         True, "a file system was full", "raise `scratch` of the application, or free space at the site"
     ),
-    FailureClass.CREDENTIAL: Policy(False, "a credential was refused or had expired", "renew it, then retry"),
-    FailureClass.STAGE_OUT: Policy(
+    FailureClass.CREDENTIAL: FailurePolicy(
+        False, "a credential was refused or had expired", "renew it, then retry"
+    ),
+    FailureClass.STAGE_OUT: FailurePolicy(
         True, "an output could not be delivered", "check the destination's space and rights, then retry"
     ),
-    FailureClass.LOST: Policy(
+    FailureClass.LOST: FailurePolicy(
         False, "the site has been silent for too long", "nothing: the events run again at another site"
     ),
 }

@@ -71,7 +71,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return self.via in (Via.SOCKET, Via.SECRET)
 
 
-class Decision(msgspec.Struct, frozen=True):
+class AccessDecision(msgspec.Struct, frozen=True):
     """Whether it may, and why (not)."""
 
     allowed: bool
@@ -130,7 +130,7 @@ def reach(identity: Identity, act: Act) -> Reach:
     return RIGHTS[act][identity.role]
 
 
-def may(identity: Identity, act: Act, *, owner: str | None = None, site: str | None = None) -> Decision:
+def may(identity: Identity, act: Act, *, owner: str | None = None, site: str | None = None) -> AccessDecision:
     """Whether somebody may do this, to something of this owner or of this site.
 
     Without `owner` and `site`: whether there is anything at all that he may do this to; what is shown must then be
@@ -141,12 +141,12 @@ def may(identity: Identity, act: Act, *, owner: str | None = None, site: str | N
     if allowed is Reach.NONE:
         wanted = SCOPES.get(act)
         if RIGHTS[act][identity.role] is not Reach.NONE and wanted is not None:
-            return Decision(False, f"the token of {who} lacks the scope `{wanted}`")
-        return Decision(False, f"{who} may not {_WORDS[act]}: that is not for the role {identity.role}")
+            return AccessDecision(False, f"the token of {who} lacks the scope `{wanted}`")
+        return AccessDecision(False, f"{who} may not {_WORDS[act]}: that is not for the role {identity.role}")
     thing = site if identity.role is Role.SITE else owner
     if allowed is Reach.OWN and thing is not None and thing != identity.name:
-        return Decision(False, f"{who} may not {_WORDS[act]}: it is another's")
-    return Decision(True, "everything" if identity.is_everybody else f"{identity.role}, {allowed}")
+        return AccessDecision(False, f"{who} may not {_WORDS[act]}: it is another's")
+    return AccessDecision(True, "everything" if identity.is_everybody else f"{identity.role}, {allowed}")
 
 
 def own_name(identity: Identity, act: Act) -> str | None:

@@ -76,7 +76,7 @@ class TimeLimit:
             raise TimeoutError(f"no whole answer within {self._seconds:g} s")
 
 
-class Exchange:
+class HttpExchange:
     """One request with its answer, which another thread may end at any point, also amid a TLS handshake.
 
     A socket's own time limit begins again with each byte, so a server that sends one now and then would never be late.
@@ -158,7 +158,7 @@ class Exchange:
 class HttpAnswer:
     """Status, headers and body of an answer; to be closed by the reader. Raises ExchangeError, or as the bound."""
 
-    def __init__(self, response: Any, exchange: Exchange, forget: Callable[[Exchange], None]) -> None:
+    def __init__(self, response: Any, exchange: HttpExchange, forget: Callable[[HttpExchange], None]) -> None:
         self._response, self._exchange, self._forget = response, exchange, forget
         self.status: int = response.status
         self.reason: str = response.reason or ""
@@ -242,7 +242,7 @@ class HttpServer:
             )
         except ValueError as error:
             raise ExchangeError(error) from error
-        self._under_way = set[Exchange]()
+        self._under_way = set[HttpExchange]()
 
     def ask(
         self,
@@ -259,7 +259,7 @@ class HttpServer:
         the server wants it. What meets a kept connection that the server has closed meanwhile is sent once more.
         """
         while True:
-            exchange = Exchange(target, bound)
+            exchange = HttpExchange(target, bound)
             self._under_way.add(exchange)
             try:
                 response = self._response(exchange, method, headers, body)
@@ -284,7 +284,7 @@ class HttpServer:
                     connection.close()
 
     def _response(
-        self, exchange: Exchange, method: str, headers: Mapping[str, str], body: Any
+        self, exchange: HttpExchange, method: str, headers: Mapping[str, str], body: Any
     ) -> BaseHTTPResponse:
         _current.exchange = exchange
         sent = {"User-Agent": f"tidemill/{__version__}", **headers}
@@ -304,7 +304,7 @@ class HttpServer:
 class _Current(threading.local):
     """The exchange for which this thread uses or opens a connection: urllib3 passes nothing of ours on to it."""
 
-    exchange: Exchange
+    exchange: HttpExchange
 
 
 _current = _Current()

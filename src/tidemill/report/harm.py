@@ -14,7 +14,7 @@ from tidemill.harvest.account.harm import PLANS_MAX, Totals, add
 DAY_S = 86400.0
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
+class YieldAct(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that yielded to a job, and the allocations that were canceled by it."""
 
     plan: str
@@ -37,7 +37,7 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float | None
     share_s: float
     uncertainty_s: float
-    evidence: list[Act]
+    evidence: list[YieldAct]
 
 
 class Harm(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +107,9 @@ def harm(
     return Harm(jobs=jobs, totals=totals, unreadable=unreadable)
 
 
-def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canceled]]) -> Act:
+def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canceled]]) -> YieldAct:
     plan, done = plans.get(name), cancels.get(name, [])
-    return Act(
+    return YieldAct(
         plan=name,
         at_s=0.0 if plan is None else plan.at_s,
         why="" if plan is None else plan.why,
@@ -118,7 +118,7 @@ def _act(name: str, plans: dict[str, r.PlanMade], cancels: dict[str, list[r.Canc
     )
 
 
-def _delay(record: r.RegularStarted, evidence: list[Act]) -> Delay:
+def _delay(record: r.RegularStarted, evidence: list[YieldAct]) -> Delay:
     end_s = record.at_s if record.started_s is None else record.started_s
     return Delay(
         id=record.id,
@@ -135,7 +135,7 @@ def _delay(record: r.RegularStarted, evidence: list[Act]) -> Delay:
     )
 
 
-def _waiting(name: str, evidence: list[Act], now_s: float) -> Delay:
+def _waiting(name: str, evidence: list[YieldAct], now_s: float) -> Delay:
     """A job that has not started by the last record; who it is, the plans do not tell."""
     could_start_s = evidence[0].at_s
     return Delay(

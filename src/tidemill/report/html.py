@@ -20,7 +20,7 @@ from tidemill.model.quantities import (
     short_text,
     times_text,
 )
-from tidemill.report.query import FailureGroup, ReportData, Timeline
+from tidemill.report.query import CauseGroup, ReportData, Timeline
 from tidemill.wire.api import AllocationRow, CampaignRow
 
 BARS_MAX = 12
@@ -206,7 +206,7 @@ def _efficiency(rows: Sequence[CampaignRow]) -> str:
     return section("Efficiency", body)
 
 
-def _failures(groups: Sequence[FailureGroup]) -> str:
+def _failures(groups: Sequence[CauseGroup]) -> str:
     if not groups:
         return section("Failures", "<p>None.</p>")
     by_class: dict[str, tuple[int, int]] = {}
@@ -229,7 +229,7 @@ def _failures(groups: Sequence[FailureGroup]) -> str:
     return section("Failures", body)
 
 
-def _group(group: FailureGroup) -> str:
+def _group(group: CauseGroup) -> str:
     rows = [
         [
             str(each.job),

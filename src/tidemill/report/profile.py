@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill import clock
 from tidemill.charts.time import Layer, layers
-from tidemill.image.explain import Explanation, Verdict
+from tidemill.image.explain import EntryVerdict, Explanation
 from tidemill.image.profile import CALLS, Area, Bin, Profile
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 from tidemill.report.html import cards, document, figure, section, table
@@ -227,7 +227,7 @@ def entry_cells(found: Explanation, *, all_entries: bool = True) -> list[list[st
     rows = []
     for search in found.searches:
         for each in search.entries:
-            if not (all_entries or each.lookups or each.verdict is Verdict.DUPLICATE):
+            if not (all_entries or each.lookups or each.verdict is EntryVerdict.DUPLICATE):
                 continue
             verdict = "move first" if each.entry in search.moved else each.verdict.value
             rows.append(

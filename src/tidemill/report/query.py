@@ -21,7 +21,7 @@ EXAMPLES_MAX = 5
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
-class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Failures of one class and one cause (messages that differ in numbers only are one cause)."""
 
     failure: FailureClass
@@ -50,7 +50,7 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     until_us: int | None
     server_version: str
     campaigns: list[CampaignRow]
-    failures: list[FailureGroup]
+    failures: list[CauseGroup]
     timeline: Timeline | None
     allocations: list[AllocationRow]
     sites: list[SiteRow]
@@ -121,14 +121,14 @@ def timeline(
     )
 
 
-def group_failures(rows: Iterable[FailureRow | None]) -> list[FailureGroup]:
+def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
     """Failures by class and cause, the most frequent first."""
     groups: dict[tuple[FailureClass, str], list[FailureRow]] = {}
     for row in rows:
         if row is not None:
             groups.setdefault((row.evidence.failure, cause_of(row)), []).append(row)
     made = [
-        FailureGroup(
+        CauseGroup(
             failure=failure,
             cause=cause,
             count=len(members),

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
-from tidemill.transfer.contract import Direction, Place, TransferError
+from tidemill.transfer.contract import Direction, RemoteFile, TransferError
 
 PORTS = {
     "http": 80, "https": 443, "dav": 80, "davs": 443, "root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094,
@@ -47,7 +47,7 @@ def is_remote(url: str) -> bool:
     return url.partition(":")[0].lower() in PORTS and "://" in url
 
 
-def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Place:
+def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> RemoteFile:
     """The place that a URL names. Raises TransferError (lasting) if it is malformed or no endpoint permits it."""
     parts = _read(url, direction)
     for endpoint in endpoints:
@@ -69,7 +69,9 @@ def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Pla
     )
 
 
-def redirected(url: str, came_from: Place, endpoints: Sequence[Endpoint], direction: Direction) -> Place:
+def redirected(
+    url: str, came_from: RemoteFile, endpoints: Sequence[Endpoint], direction: Direction
+) -> RemoteFile:
     """The place that a server sends us on to. Raises TransferError if that is not permitted.
 
     At a place of another endpoint that one's credentials count; at one that only `redirects` names we show none.
@@ -116,8 +118,8 @@ def check_endpoint(endpoint: Endpoint) -> None:
         raise ConfigError(f"endpoint `{endpoint.url}` has a `key` and no `certificate`")
 
 
-def _place(url: str, parts: _Parts, endpoint: Endpoint) -> Place:
-    return Place(
+def _place(url: str, parts: _Parts, endpoint: Endpoint) -> RemoteFile:
+    return RemoteFile(
         url=url,
         scheme=parts.scheme,
         host=parts.host,

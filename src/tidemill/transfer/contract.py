@@ -64,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file to come, as its place tells it now. `version` differs whenever the content may differ."""
 
     path: str
@@ -72,7 +72,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
     """A remote file that the site's configuration permits. `path` is not percent-encoded and begins with `/`, `query`
     is as it was written. For `s3` the host is the bucket."""
 
@@ -160,11 +160,11 @@ class Adapter(Protocol):
     tells_at_once: bool  #: `stat` has all checksums that the server knows
     in_order: bool  #: what `read` sums up beside a client is sure to be the file; else only if the server says the same
 
-    def stat(self, place: Place, watch: Watch) -> Stat:
+    def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """Size and version; a TransferError with `missing` where there is no such file."""
 
     def read(
-        self, place: Place, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """Bring the file to `target`. If that exists and the adapter resumes, it holds the file's beginning.
 
@@ -172,22 +172,24 @@ class Adapter(Protocol):
         slowly that it costs nothing. Returns those of the whole file that were made, more or fewer.
         """
 
-    def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
+    def write(
+        self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
+    ) -> dict[str, str]:
         """Put the file there under its own name, whole: replaces what is there. `known`: its checksums, as far as
         somebody made them already. Returns what the server told meanwhile of what it wrote: if that is not what it
         should be, it may have been asked too early.
         """
 
-    def rename(self, place: Place, final: Place, watch: Watch) -> None:
+    def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name, on the same server; replaces what is there."""
 
-    def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
+    def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """What the server itself says, None if it cannot."""
 
-    def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """SHA-256 of the bytes there, all read once more and kept nowhere; None = it takes a copy."""
 
-    def remove(self, place: Place, watch: Watch) -> None:
+    def remove(self, place: RemoteFile, watch: Watch) -> None:
         """Delete it; fine if it is not there."""
 
     def rest(self) -> None:

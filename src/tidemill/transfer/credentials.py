@@ -16,7 +16,7 @@ from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
-from tidemill.transfer.contract import Place, TransferError
+from tidemill.transfer.contract import RemoteFile, TransferError
 from tidemill.wire.credentials import Credentials, read_secret
 
 PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR")
@@ -44,7 +44,7 @@ CONTEXTS_MAX = 64
 """Of TLS, kept: endpoints of a site that are in use."""
 
 
-def credential_error(place: Place, why: str, hint: str | None = None) -> TransferError:
+def credential_error(place: RemoteFile, why: str, hint: str | None = None) -> TransferError:
     """Class `credential`: what we showed was refused, or we have nothing to show."""
     return TransferError(
         f"`{place.shown}` refuses us: {why}",
@@ -84,7 +84,7 @@ def secret_files(environ: Mapping[str, str]) -> list[Path]:
     return [path for path in paths if path.is_absolute()]
 
 
-def token(place: Place) -> str | None:
+def token(place: RemoteFile) -> str | None:
     """The bearer token for this place, None if none is to be shown. Raises TransferError."""
     endpoint = place.endpoint
     if endpoint.token_file is not None:
@@ -92,7 +92,7 @@ def token(place: Place) -> str | None:
     return _discovered(place, os.environ) if endpoint.discover_token else None
 
 
-def tls(place: Place) -> ssl.SSLContext:
+def tls(place: RemoteFile) -> ssl.SSLContext:
     """How we speak TLS with this place. Raises TransferError where our files are missing or have expired."""
     endpoint = place.endpoint
     try:
@@ -131,7 +131,7 @@ def _host_cas() -> Path | None:
     return None if found is None else Path(found)
 
 
-def check_expiry(place: Place, certificate: Path) -> None:
+def check_expiry(place: RemoteFile, certificate: Path) -> None:
     """Refuse to show a certificate or proxy that has expired: the server's own words would be unclear."""
     try:
         decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def check_expiry(place: Place, certificate: Path) -> None:
         raise credential_error(place, f"our certificate `{certificate}` expired at {decoded['notAfter']}")
 
 
-def _discovered(place: Place, environ: Mapping[str, str]) -> str | None:
+def _discovered(place: RemoteFile, environ: Mapping[str, str]) -> str | None:
     """WLCG Bearer Token Discovery 1.0 (doi:10.5281/zenodo.3937438): variable, file by variable, two usual files."""
     if environ.get("BEARER_TOKEN"):
         return environ["BEARER_TOKEN"].strip()
@@ -155,7 +155,7 @@ def _discovered(place: Place, environ: Mapping[str, str]) -> str | None:
     return _token_in(place, path) if path.exists() else None
 
 
-def _token_in(place: Place, path: Path) -> str:
+def _token_in(place: RemoteFile, path: Path) -> str:
     try:
         return read_secret(path)
     except ConfigError as error:

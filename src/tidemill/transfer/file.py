@@ -16,7 +16,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from tidemill.errors import SiteError
-from tidemill.transfer.contract import Fetched, Source
+from tidemill.transfer.contract import Fetched, SourceFile
 
 SCHEMES = ("file",)
 CHUNK_BYTES = 1 << 20
@@ -109,7 +109,7 @@ class FileTransfer:
         self._roots = roots
         self._size_max = size_max
 
-    def look(self, url: str) -> Source:
+    def look(self, url: str) -> SourceFile:
         """See the contract."""
         path = self._roots.confine(local_path(url))
         try:
@@ -126,9 +126,9 @@ class FileTransfer:
         version = (
             f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
         )
-        return Source(path=str(path), size_bytes=status.st_size, version=version)
+        return SourceFile(path=str(path), size_bytes=status.st_size, version=version)
 
-    def fetch(self, source: Source, target: Path, *, sha256: str | None) -> Fetched:
+    def fetch(self, source: SourceFile, target: Path, *, sha256: str | None) -> Fetched:
         """See the contract."""
         try:
             with open(source.path, "rb") as file, target.open("xb") as copy:  # noqa: PTH123

@@ -22,7 +22,7 @@ from tidemill.log import Log
 from tidemill.model.number import whole
 from tidemill.transfer import program
 from tidemill.transfer.checksum import Growing, canonical, joined_adler32
-from tidemill.transfer.contract import DIRECTORIES_MAX, Place, Stat, TransferError, Watch
+from tidemill.transfer.contract import DIRECTORIES_MAX, RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, check_expiry, credential_error, environment
 from tidemill.transfer.gsi import WAIT_S, Control
 
@@ -50,7 +50,7 @@ class GridFtpAdapter:
         self._idle: list[tuple[str, Control]] = []  #: connections between two steps, with whom they are for
         self._lock = threading.Lock()
 
-    def stat(self, place: Place, watch: Watch) -> Stat:
+    def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
         with self.control(place, "look at", watch) as control:
             control.voidcmd("TYPE I")
@@ -62,7 +62,7 @@ class GridFtpAdapter:
         return Stat(size_bytes=size_bytes, version=f"{size[4:].strip()} {changed[4:].strip()}")
 
     def read(
-        self, place: Place, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """See the contract."""
         target.unlink(missing_ok=True)
@@ -74,7 +74,9 @@ class GridFtpAdapter:
             self._copy(place, words, watch, "read", lambda _: program.size_of(target))
             return growing.end()
 
-    def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
+    def write(
+        self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
+    ) -> dict[str, str]:
         """See the contract."""
         self._make_directories(place, watch)
         with _Following(self, place, watch, source.stat().st_size) as following:
@@ -87,12 +89,12 @@ class GridFtpAdapter:
             )
             return following.end()
 
-    def rename(self, place: Place, final: Place, watch: Watch) -> None:
+    def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
         with self.control(final, "name", watch) as control:
             control.rename(place.path, final.path)
 
-    def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
+    def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """See the contract."""
         try:
             with self.control(place, "ask the checksum of", watch, timeout_s=watch.stall_s) as control:
@@ -103,11 +105,11 @@ class GridFtpAdapter:
             return None
         return canonical(algorithm, answer[4:].strip())
 
-    def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """See the contract."""
         return None
 
-    def remove(self, place: Place, watch: Watch) -> None:
+    def remove(self, place: RemoteFile, watch: Watch) -> None:
         """See the contract."""
         try:
             with self.control(place, "delete", watch) as control:
@@ -125,7 +127,7 @@ class GridFtpAdapter:
 
     @contextmanager
     def control(
-        self, place: Place, verb: str, watch: Watch, *, timeout_s: float | None = None
+        self, place: RemoteFile, verb: str, watch: Watch, *, timeout_s: float | None = None
     ) -> Iterator[Control]:
         """A connection to the server of this place, for one step. Raises TransferError for what goes wrong with it."""
         watch.check()
@@ -185,7 +187,7 @@ class GridFtpAdapter:
         control.close()  # its move ended while we were asking: nobody comes back for it
 
     def _copy(
-        self, place: Place, urls: list[str], watch: Watch, verb: str, progress: Callable[[int], int]
+        self, place: RemoteFile, urls: list[str], watch: Watch, verb: str, progress: Callable[[int], int]
     ) -> None:
         if place.endpoint.certificate is not None:
             check_expiry(place, place.endpoint.certificate)
@@ -197,7 +199,7 @@ class GridFtpAdapter:
         if reply.status != 0:
             raise _error(place, verb, f"{reply.program} ended with status {reply.status}: {reply.last_words}")
 
-    def _make_directories(self, place: Place, watch: Watch) -> None:
+    def _make_directories(self, place: RemoteFile, watch: Watch) -> None:
         names = place.path.strip("/").split("/")[:-1]
         with self.control(place, "make the directories of", watch) as control:
             missing = []
@@ -216,7 +218,7 @@ class _Following:
     """Asks a server for the checksum of a file that is being written there, piece by piece: in a thread, by a
     connection of its own. With several streams pieces come in any order: then nothing is asked."""
 
-    def __init__(self, adapter: GridFtpAdapter, place: Place, watch: Watch, size: int) -> None:
+    def __init__(self, adapter: GridFtpAdapter, place: RemoteFile, watch: Watch, size: int) -> None:
         self._adapter, self._place, self._size = adapter, place, size
         self._callers = watch.patient(size)
         self._is_left = threading.Event()
@@ -276,7 +278,7 @@ class _Following:
             self._found = {"adler32": found}
 
 
-def _there(control: Control, place: Place) -> int:
+def _there(control: Control, place: RemoteFile) -> int:
     """Bytes of a file that is being written; 0 while there is none."""
     try:
         return whole(control.sendcmd(f"SIZE {place.path}").strip().removeprefix("213 ")) or 0
@@ -284,7 +286,7 @@ def _there(control: Control, place: Place) -> int:
         return 0
 
 
-def _error(place: Place, verb: str, words: str, *, refused: bool = False) -> TransferError:
+def _error(place: RemoteFile, verb: str, words: str, *, refused: bool = False) -> TransferError:
     what = f"failed to {verb} `{place.shown}`: {words[-program.QUOTE_CHARS_MAX :]}"
     text = words.lower()
     if "no such file" in text or "file not found" in text:
@@ -300,7 +302,7 @@ def _error(place: Place, verb: str, words: str, *, refused: bool = False) -> Tra
     )
 
 
-def _url(place: Place) -> str:
+def _url(place: RemoteFile) -> str:
     return f"{place.scheme}://{place.host}:{place.port}{quote(place.path, safe='/')}"
 
 

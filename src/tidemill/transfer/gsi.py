@@ -13,7 +13,7 @@ import ftplib
 import ssl
 from collections.abc import Callable
 
-from tidemill.transfer.contract import Place
+from tidemill.transfer.contract import RemoteFile
 from tidemill.transfer.credentials import credential_error, tls
 
 MAXLINE = 65536
@@ -28,7 +28,7 @@ class Control(ftplib.FTP):
 
     maxline = MAXLINE
 
-    def __init__(self, place: Place, *, timeout_s: float = WAIT_S) -> None:
+    def __init__(self, place: RemoteFile, *, timeout_s: float = WAIT_S) -> None:
         super().__init__(timeout=timeout_s, encoding="utf-8")
         self._left = ANSWER_CHARS_MAX
         self._tls: ssl.SSLObject | None = None
@@ -93,7 +93,7 @@ class Control(ftplib.FTP):
             return text
         return text
 
-    def _handshake(self, place: Place) -> None:
+    def _handshake(self, place: RemoteFile) -> None:
         context = tls(place)
         context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 sends tickets, which ADAT has no place for
         secure = context.wrap_bio(self._come, self._go, server_hostname=place.host.strip("[]"))

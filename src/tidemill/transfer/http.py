@@ -31,7 +31,7 @@ from tidemill.transfer.checksum import Growing, Summer, canonical, summer
 from tidemill.transfer.contract import (
     DIRECTORIES_MAX,
     Direction,
-    Place,
+    RemoteFile,
     Stat,
     TransferError,
     Watch,
@@ -57,7 +57,7 @@ _DIGESTS = {"adler32": "adler32", "sha256": "sha-256", "md5": "md5"}  # RFC 3230
 class _Reply(NamedTuple):
     """What a server answered, and which place of it: redirections lead from one to another."""
 
-    place: Place
+    place: RemoteFile
     answer: HttpAnswer
 
 
@@ -73,7 +73,7 @@ class HttpAdapter:
         self._servers: dict[tuple[object, ...], HttpServer] = {}  #: with connections between two steps
         self._lock = threading.Lock()
 
-    def stat(self, place: Place, watch: Watch) -> Stat:
+    def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
         headers = {"Want-Digest": "adler32, sha-256", "Accept-Encoding": "identity"}
         answer = self._ask(place, "HEAD", watch, headers).answer
@@ -96,7 +96,7 @@ class HttpAdapter:
             return Stat(size_bytes=size_bytes, version=f"{length} {validator}", checksums=checksums)
 
     def read(
-        self, place: Place, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """See the contract."""
         have = target.stat().st_size if target.exists() else 0
@@ -123,7 +123,9 @@ class HttpAdapter:
                 self._take(reply, target, have, watch, at_hand.values())
                 return growing.end() | {name: each.hexdigest() for name, each in at_hand.items()}
 
-    def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
+    def write(
+        self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
+    ) -> dict[str, str]:
         """See the contract."""
         for attempt in range(2):
             with FileIO(source) as file:
@@ -138,7 +140,7 @@ class HttpAdapter:
             self._make_directories(place, watch)
         raise AssertionError("the second attempt ends above")
 
-    def rename(self, place: Place, final: Place, watch: Watch) -> None:
+    def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
         answer = self._ask(place, "MOVE", watch, {"Destination": _absolute(final), "Overwrite": "T"}).answer
         with closing(answer):
@@ -154,7 +156,7 @@ class HttpAdapter:
         if _target(final) != final.path:
             self._look_for(final, watch)
 
-    def _look_for(self, final: Place, watch: Watch) -> None:
+    def _look_for(self, final: RemoteFile, watch: Watch) -> None:
         """XRootD 5.5.3 takes the `Destination` of MOVE as it stands, percent signs and all."""
         try:
             self.stat(final, watch)
@@ -169,13 +171,13 @@ class HttpAdapter:
                 transient=False,
             ) from error
 
-    def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
+    def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """See the contract."""
         answer = self._ask(place, "HEAD", watch, {"Want-Digest": _DIGESTS[algorithm]}).answer
         with closing(answer):
             return _digests(answer).get(algorithm) if answer.status == 200 else None
 
-    def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """See the contract."""
         answer = self._ask(place, "GET", watch, {"Accept-Encoding": "identity"}).answer
         with closing(answer):
@@ -186,7 +188,7 @@ class HttpAdapter:
             except ExchangeError as error:
                 raise _broken(place, "read back", error.reason) from error
 
-    def remove(self, place: Place, watch: Watch) -> None:
+    def remove(self, place: RemoteFile, watch: Watch) -> None:
         """See the contract."""
         answer = self._ask(place, "DELETE", watch, {}).answer
         with closing(answer):
@@ -203,7 +205,12 @@ class HttpAdapter:
     # ---- one request ----
 
     def _ask(
-        self, place: Place, method: str, watch: Watch, headers: dict[str, str], body: FileIO | None = None
+        self,
+        place: RemoteFile,
+        method: str,
+        watch: Watch,
+        headers: dict[str, str],
+        body: FileIO | None = None,
     ) -> _Reply:
         """The answer of the last server of a chain of redirections. It is the caller's to close."""
         direction = Direction.IN if method in ("GET", "HEAD") else Direction.OUT
@@ -231,7 +238,7 @@ class HttpAdapter:
         )
 
     def _exchange(
-        self, place: Place, method: str, headers: Mapping[str, str], body: FileIO | None, watch: Watch
+        self, place: RemoteFile, method: str, headers: Mapping[str, str], body: FileIO | None, watch: Watch
     ) -> HttpAnswer:
         bearer = _bearer(place)
         if bearer is not None:
@@ -243,7 +250,7 @@ class HttpAdapter:
         except ExchangeError as error:
             raise _broken(place, method, error.reason) from error
 
-    def _server(self, place: Place, wait_s: float) -> HttpServer:
+    def _server(self, place: RemoteFile, wait_s: float) -> HttpServer:
         tls = credentials.tls(place) if place.scheme in ("https", "davs") else None
         host, port = place.host.strip("[]"), place.port
         with self._lock:
@@ -274,7 +281,7 @@ class HttpAdapter:
                 f"failed to read `{reply.place.shown}`: the connection ended after {now} of {size} bytes"
             )
 
-    def _make_directories(self, place: Place, watch: Watch) -> None:
+    def _make_directories(self, place: RemoteFile, watch: Watch) -> None:
         names = place.path.strip("/").split("/")[:-1][:DIRECTORIES_MAX]
         for depth in range(1, len(names) + 1):
             folder = _with_path(place, "/" + "/".join(names[:depth]) + "/")
@@ -354,7 +361,7 @@ def _pieces(body: FileIO, watch: Watch) -> Iterator[memoryview]:
         watch.tell(moved)
 
 
-def _bearer(place: Place) -> str | None:
+def _bearer(place: RemoteFile) -> str | None:
     bearer = credentials.token(place)
     if bearer is not None and place.scheme in ("http", "dav"):
         raise credentials.credential_error(
@@ -363,16 +370,16 @@ def _bearer(place: Place) -> str | None:
     return bearer
 
 
-def _target(place: Place) -> str:
+def _target(place: RemoteFile) -> str:
     return quote(place.path, safe="/!$&'()*+,;=:@~") + (f"?{place.query}" if place.query else "")
 
 
-def _absolute(place: Place) -> str:
+def _absolute(place: RemoteFile) -> str:
     scheme = {"dav": "http", "davs": "https"}.get(place.scheme, place.scheme)
     return f"{scheme}://{place.host}:{place.port}{_target(place)}"
 
 
-def _joined(place: Place, location: str) -> str:
+def _joined(place: RemoteFile, location: str) -> str:
     try:
         return urljoin(_absolute(place), location)
     except ValueError as error:
@@ -381,8 +388,8 @@ def _joined(place: Place, location: str) -> str:
         ) from error
 
 
-def _with_path(place: Place, path: str) -> Place:
-    return Place(
+def _with_path(place: RemoteFile, path: str) -> RemoteFile:
+    return RemoteFile(
         url=f"{place.scheme}://{place.host}:{place.port}{quote(path)}",
         scheme=place.scheme,
         host=place.host,
@@ -424,7 +431,7 @@ def _digests(answer: HttpAnswer) -> dict[str, str]:
     return found
 
 
-def _broken(place: Place, verb: str, error: Exception) -> TransferError:
+def _broken(place: RemoteFile, verb: str, error: Exception) -> TransferError:
     """A connection that failed or ended; TLS that does not trust, or is not trusted."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return credentials.credential_error(
@@ -446,7 +453,7 @@ def _broken(place: Place, verb: str, error: Exception) -> TransferError:
     )
 
 
-def _refusal(place: Place, answer: HttpAnswer, verb: str) -> TransferError:
+def _refusal(place: RemoteFile, answer: HttpAnswer, verb: str) -> TransferError:
     status = answer.status
     what = f"failed to {verb} `{place.shown}`: the server said {status} {answer.reason}"
     if status in (401, 403):

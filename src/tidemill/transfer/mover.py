@@ -27,7 +27,7 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.allowed import LITERAL, permit
 from tidemill.transfer.checksum import ChecksumError, compare, sums
-from tidemill.transfer.contract import Adapter, Direction, Place, Stat, TransferError, Watch, of_os_error
+from tidemill.transfer.contract import Adapter, Direction, RemoteFile, Stat, TransferError, Watch, of_os_error
 from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.s3 import S3Adapter
@@ -128,13 +128,13 @@ class Mover:
 
     # ---- in ----
 
-    def _look(self, place: Place, watch: Watch) -> Stat:
+    def _look(self, place: RemoteFile, watch: Watch) -> Stat:
         stat = self._adapters[place.scheme].stat(place, watch)
         self._bound(place, stat.size_bytes)
         return stat
 
     def _get(
-        self, place: Place, target: Path, watch: Watch, expect: dict[str, str], begun: set[Path]
+        self, place: RemoteFile, target: Path, watch: Watch, expect: dict[str, str], begun: set[Path]
     ) -> Moved:
         """One try. `begun`: what earlier ones have written to."""
         adapter = self._adapters[place.scheme]
@@ -192,7 +192,7 @@ class Mover:
 
     # ---- out ----
 
-    def _put(self, source: Path, place: Place, watch: Watch, mine: _Sums, before: str | None) -> Moved:
+    def _put(self, source: Path, place: RemoteFile, watch: Watch, mine: _Sums, before: str | None) -> Moved:
         adapter = self._adapters[place.scheme]
         size = source.stat().st_size
         told = self._there(adapter, place, size, watch, (mine, before))
@@ -218,7 +218,7 @@ class Mover:
     def _there(
         self,
         adapter: Adapter,
-        place: Place,
+        place: RemoteFile,
         size: int,
         watch: Watch,
         known: tuple[_Sums, str | None],
@@ -245,7 +245,9 @@ class Mover:
             transient=False,
         )
 
-    def _compare(self, adapter: Adapter, place: Place, size: int, mine: _Sums, watch: Watch) -> str | None:
+    def _compare(
+        self, adapter: Adapter, place: RemoteFile, size: int, mine: _Sums, watch: Watch
+    ) -> str | None:
         """By which checksum the file there was told to have our bytes; None if it has others."""
         algorithm = _told_by(place)
         with _Asking(adapter, place, algorithm, watch.patient(size)) as asking:
@@ -263,7 +265,7 @@ class Mover:
         same = stat.size_bytes == size and self._digest(adapter, place, stat, watch) == mine.of("sha256")
         return "read back" if same else None
 
-    def _digest(self, adapter: Adapter, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def _digest(self, adapter: Adapter, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """SHA-256 of the file there, read to a file of this host that is gone afterwards."""
         import tempfile
 
@@ -281,7 +283,7 @@ class Mover:
 
     # ---- both ----
 
-    def _bound(self, place: Place, size: int) -> None:
+    def _bound(self, place: RemoteFile, size: int) -> None:
         limit = min(self._size_max, place.endpoint.file_bytes_max or self._size_max)
         if size > limit:
             raise TransferError(
@@ -291,7 +293,7 @@ class Mover:
             )
 
     def _tried(
-        self, place: Place, direction: Direction, watch: Watch, act: Callable[[int], T]
+        self, place: RemoteFile, direction: Direction, watch: Watch, act: Callable[[int], T]
     ) -> tuple[T, int]:
         """What `act` gives, tried again while that may help; with how many tries."""
         pause_s = self._settings.pause_s
@@ -329,12 +331,12 @@ def _classed(error: TransferError, direction: Direction, tries: int) -> Transfer
     return made
 
 
-def _told_by(place: Place) -> str:
+def _told_by(place: RemoteFile) -> str:
     """The checksum by which servers of this scheme know their files."""
     return "etag" if place.scheme == "s3" else "adler32"
 
 
-def _check_size(place: Place, partial: Path, stat: Stat) -> None:
+def _check_size(place: RemoteFile, partial: Path, stat: Stat) -> None:
     size = partial.stat().st_size
     if size == stat.size_bytes:
         return
@@ -352,7 +354,7 @@ def _is_confirmed(found: dict[str, str], words: dict[str, str]) -> bool:
 class _Asking:
     """Asks a server for a checksum, which may take long, in a thread of its own: the caller goes on, or is canceled."""
 
-    def __init__(self, adapter: Adapter, place: Place, algorithm: str, watch: Watch) -> None:
+    def __init__(self, adapter: Adapter, place: RemoteFile, algorithm: str, watch: Watch) -> None:
         self._callers = watch
         self._watch = Watch(deadline_s=watch.until_s - clock.monotonic_s(), stall_s=watch.stall_s)
         self._asked: Future[str | None] = Future()
@@ -375,7 +377,7 @@ class _Asking:
             wait([self._asked], LOOK_S)
         return self._asked.result()
 
-    def _ask(self, adapter: Adapter, place: Place, algorithm: str) -> None:
+    def _ask(self, adapter: Adapter, place: RemoteFile, algorithm: str) -> None:
         try:
             self._asked.set_result(adapter.checksum(place, algorithm, self._watch))
         except TransferError as error:
@@ -414,7 +416,7 @@ class _Sums:
         )
 
 
-def _beside(place: Place, source: str) -> Place:
+def _beside(place: RemoteFile, source: str) -> RemoteFile:
     """The temporary name of an output on its server: the same for each attempt of the same file of ours."""
     mark = hashlib.sha256(source.encode()).hexdigest()[:12]
     folder, _, name = place.path.rpartition("/")

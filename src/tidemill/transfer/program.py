@@ -25,7 +25,7 @@ LOOK_S = 0.1
 _QUERY = re.compile(r"\?\S*")
 
 
-class Reply(NamedTuple):
+class ClientResult(NamedTuple):
     """What a client did."""
 
     program: str
@@ -65,7 +65,7 @@ def run(
     *,
     environ: Mapping[str, str],
     progress: Callable[[int], int] | None = None,
-) -> Reply:
+) -> ClientResult:
     """Run a program to its end; `progress` tells how many bytes the process with this number has moved. Raises
     TransferError when the watch does: the program is killed then, with all its children."""
     try:
@@ -85,7 +85,7 @@ def run(
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return Reply(Path(command[0]).name, process.returncode, output, errors)
+    return ClientResult(Path(command[0]).name, process.returncode, output, errors)
 
 
 def _follow(

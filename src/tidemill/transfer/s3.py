@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tidemill.config.transfer import Endpoint
 from tidemill.transfer.checksum import PART_BYTES, Growing, Scattered, canonical, sums
-from tidemill.transfer.contract import Place, Stat, TransferError, Watch, of_os_error
+from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch, of_os_error
 from tidemill.transfer.credentials import credential_error
 
 PIECE_BYTES = 16 << 20
@@ -54,7 +54,7 @@ class S3Adapter:
         self._clients: dict[str, Any] = {}
         self._lock = Lock()
 
-    def stat(self, place: Place, watch: Watch) -> Stat:
+    def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
         with _told(place, "look at"):
             head = self._client(place, watch).head_object(Bucket=place.host, Key=_key(place))
@@ -71,7 +71,7 @@ class S3Adapter:
         )
 
     def read(
-        self, place: Place, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """See the contract."""
         tag = unquote(stat.version.split(" ")[1])
@@ -82,7 +82,9 @@ class S3Adapter:
                 pieces.bring(stat.size_bytes, tag)
                 return growing.end()
 
-    def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
+    def write(
+        self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
+    ) -> dict[str, str]:
         """See the contract."""
         digest = known.get("sha256") or sums(source, {"sha256"}, watch)["sha256"]
         with _told(place, "write"):
@@ -96,11 +98,11 @@ class S3Adapter:
             )
         return {}
 
-    def rename(self, place: Place, final: Place, watch: Watch) -> None:
+    def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Not needed: see above."""
         raise AssertionError("objects get their names at once")
 
-    def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
+    def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """See the contract. An entity tag made of MD5s is what the service itself worked out; what we said of the
         object when we put it is not asked here."""
         with _told(place, "look at"):
@@ -108,11 +110,11 @@ class S3Adapter:
         tag = str(head.get("ETag", "")).strip('"').lower()
         return tag if algorithm == "etag" and re.fullmatch(r"[0-9a-f]{32}(-[0-9]+)?", tag) else None
 
-    def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """See the contract."""
         return None
 
-    def remove(self, place: Place, watch: Watch) -> None:
+    def remove(self, place: RemoteFile, watch: Watch) -> None:
         """See the contract."""
         with _told(place, "delete"):
             self._client(place, watch).delete_object(Bucket=place.host, Key=_key(place))
@@ -127,7 +129,7 @@ class S3Adapter:
                 client.close()
             self._clients.clear()
 
-    def _parts(self, place: Place) -> Any:
+    def _parts(self, place: RemoteFile) -> Any:
         from boto3.s3.transfer import TransferConfig
 
         streams = place.endpoint.streams
@@ -138,7 +140,7 @@ class S3Adapter:
             use_threads=streams > 1,
         )
 
-    def _client(self, place: Place, watch: Watch) -> Any:
+    def _client(self, place: RemoteFile, watch: Watch) -> Any:
         watch.check()
         with self._lock:
             client = self._clients.get(str(place.endpoint))
@@ -147,7 +149,7 @@ class S3Adapter:
             return client
 
 
-def _open(place: Place, stall_s: float) -> Any:
+def _open(place: RemoteFile, stall_s: float) -> Any:
     try:
         import boto3
         import botocore.session
@@ -225,7 +227,7 @@ class _Guard:
 class _Pieces:
     """Brings an object in pieces, several at a time, and knows up to where it is all there."""
 
-    def __init__(self, client: Any, place: Place, file: IO[bytes], progress: _Progress) -> None:
+    def __init__(self, client: Any, place: RemoteFile, file: IO[bytes], progress: _Progress) -> None:
         self._client, self._place, self._file, self._progress = client, place, file, progress
         self._whole: set[int] = set()
         self._there = 0
@@ -289,7 +291,7 @@ class _Progress:
 
 
 @contextmanager
-def _told(place: Place, verb: str, target: Path | None = None) -> Iterator[None]:
+def _told(place: RemoteFile, verb: str, target: Path | None = None) -> Iterator[None]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     from botocore.parsers import ResponseParserError
@@ -321,7 +323,7 @@ def _told(place: Place, verb: str, target: Path | None = None) -> Iterator[None]
         raise of_os_error(error, f"write `{target}`" if target else f"{verb} `{place.shown}`") from error
 
 
-def _refusal(place: Place, verb: str, response: Any) -> TransferError:
+def _refusal(place: RemoteFile, verb: str, response: Any) -> TransferError:
     told = response.get("Error", {})
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(told.get("Code", status))
@@ -342,5 +344,5 @@ def _said(words: object) -> str:
     return "".join(each if each.isprintable() else " " for each in text).strip()[:SAID_MAX]
 
 
-def _key(place: Place) -> str:
+def _key(place: RemoteFile) -> str:
     return place.path.removeprefix("/")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from tidemill.model.number import whole
 from tidemill.transfer import program
 from tidemill.transfer.checksum import Growing, canonical
-from tidemill.transfer.contract import Place, Stat, TransferError, Watch
+from tidemill.transfer.contract import RemoteFile, Stat, TransferError, Watch
 from tidemill.transfer.credentials import REFUSED, credential_error, environment
 
 PACKAGE = "XRootD's client, in Debian `xrootd-client`"
@@ -45,7 +45,7 @@ class XrootdAdapter:
     tells_at_once = False
     in_order = True
 
-    def stat(self, place: Place, watch: Watch) -> Stat:
+    def stat(self, place: RemoteFile, watch: Watch) -> Stat:
         """See the contract."""
         self._stay(place, watch)
         reply = self._ask(place, watch, "stat", place.path)
@@ -59,7 +59,7 @@ class XrootdAdapter:
         return Stat(size_bytes=size_bytes, version=version)
 
     def read(
-        self, place: Place, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
+        self, place: RemoteFile, target: Path, stat: Stat, watch: Watch, needed: AbstractSet[str]
     ) -> dict[str, str]:
         """See the contract."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--retry", "0"]
@@ -77,7 +77,9 @@ class XrootdAdapter:
                 raise self._error(place, reply, "read")
             return growing.end()
 
-    def write(self, source: Path, place: Place, watch: Watch, known: Mapping[str, str]) -> dict[str, str]:
+    def write(
+        self, source: Path, place: RemoteFile, watch: Watch, known: Mapping[str, str]
+    ) -> dict[str, str]:
         """See the contract."""
         words = [program.find("xrdcp", PACKAGE), "--nopbar", "--force", "--retry", "0"]
         if place.endpoint.streams > 1:
@@ -92,13 +94,13 @@ class XrootdAdapter:
             raise self._error(place, reply, "write")
         return {}
 
-    def rename(self, place: Place, final: Place, watch: Watch) -> None:
+    def rename(self, place: RemoteFile, final: RemoteFile, watch: Watch) -> None:
         """Give a file that `write` made its final name."""
         reply = self._ask(place, watch, "mv", place.path, final.path)
         if reply.status != 0:
             raise self._error(final, reply, "name")
 
-    def checksum(self, place: Place, algorithm: str, watch: Watch) -> str | None:
+    def checksum(self, place: RemoteFile, algorithm: str, watch: Watch) -> str | None:
         """See the contract."""
         reply = self._ask(place, watch, "query", "checksum", f"{place.path}?cks.type={algorithm}")
         kind, _, value = reply.output.strip().partition(" ")
@@ -108,11 +110,11 @@ class XrootdAdapter:
             return None
         return canonical(algorithm, value.strip())
 
-    def digest(self, place: Place, stat: Stat, watch: Watch) -> str | None:
+    def digest(self, place: RemoteFile, stat: Stat, watch: Watch) -> str | None:
         """See the contract."""
         return None
 
-    def remove(self, place: Place, watch: Watch) -> None:
+    def remove(self, place: RemoteFile, watch: Watch) -> None:
         """See the contract."""
         reply = self._ask(place, watch, "rm", place.path)
         if reply.status != 0 and not reply.says("[3011]", "no such file"):
@@ -121,7 +123,7 @@ class XrootdAdapter:
     def rest(self) -> None:
         """See the contract."""
 
-    def _stay(self, place: Place, watch: Watch) -> None:
+    def _stay(self, place: RemoteFile, watch: Watch) -> None:
         """Refuse a file that is on hosts which nothing permits, as far as the first server tells where it is."""
         if not place.endpoint.redirects:
             return  # the client follows nowhere
@@ -134,15 +136,15 @@ class XrootdAdapter:
                     transient=False,
                 )
 
-    def _ask(self, place: Place, watch: Watch, *words: str) -> program.Reply:
+    def _ask(self, place: RemoteFile, watch: Watch, *words: str) -> program.ClientResult:
         command = [program.find("xrdfs", PACKAGE), f"{_scheme(place)}://{place.host}:{place.port}", *words]
         return program.run(command, watch, environ=self._environment(place))
 
-    def _environment(self, place: Place) -> dict[str, str]:
+    def _environment(self, place: RemoteFile) -> dict[str, str]:
         followed = "16" if place.endpoint.redirects else "0"
         return environment(place.endpoint) | SETTINGS | {"XRD_REDIRECTLIMIT": followed}
 
-    def _error(self, place: Place, reply: program.Reply, verb: str) -> TransferError:
+    def _error(self, place: RemoteFile, reply: program.ClientResult, verb: str) -> TransferError:
         what = f"failed to {verb} `{place.shown}`: {reply.program} ended with status {reply.status}: {reply.last_words}"
         if reply.says("redirect limit"):
             return TransferError(
@@ -161,15 +163,15 @@ class XrootdAdapter:
         return TransferError(what, hint="is the server up? `xrdfs HOST:PORT stat PATH` asks it")
 
 
-def _scheme(place: Place) -> str:
+def _scheme(place: RemoteFile) -> str:
     return "roots" if place.scheme in ("roots", "xroots") else "root"
 
 
-def _address(place: Place) -> str:
+def _address(place: RemoteFile) -> str:
     return f"{_scheme(place)}://{place.host}:{place.port}/"
 
 
-def _may(host: str, place: Place) -> bool:
+def _may(host: str, place: RemoteFile) -> bool:
     """Whether a server, by number or name, is the place's own or one that `redirects` names."""
     host = host.strip("[]").removeprefix("::ffff:")
     host = host.removeprefix("::") if re.fullmatch(r"::[0-9.]+", host) else host

@@ -63,7 +63,7 @@ class SubmitReply(msgspec.Struct, kw_only=True):
     remark: str = ""  #: what the submitter should know, such as a credential that ends too early
 
 
-class Usage(msgspec.Struct, kw_only=True):
+class PayloadUsage(msgspec.Struct, kw_only=True):
     """Sums over payloads."""
 
     payloads: int = 0
@@ -144,7 +144,7 @@ class JobDetail(msgspec.Struct, kw_only=True):
     seed_base: int
     done: str
     failed: str
-    usage: Usage
+    usage: PayloadUsage
     attempts: list[Attempt]
     failures: list[FailureRow]
     outputs: list[OutputRow]
@@ -165,7 +165,7 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     events: int
     events_done: int
     events_failed: int
-    usage: Usage
+    usage: PayloadUsage
     failures: dict[str, int]  #: by class
     first_started_us: int | None
     last_ended_us: int | None
@@ -384,7 +384,7 @@ class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
     first: int
     count: int
     outputs: bool
-    usage: Usage
+    usage: PayloadUsage
 
 
 class FailureReport(msgspec.Struct, kw_only=True, tag_field="t", tag="failure"):

@@ -46,7 +46,7 @@ class Message(NamedTuple):
     mandatory: bool = True
 
 
-class Source(NamedTuple):
+class QueueReader(NamedTuple):
     """A queue that is read. `take` is called in the link's thread and must not block."""
 
     queue: str
@@ -97,7 +97,12 @@ class Link:
     """See the module. `on_up` is called in the link's thread whenever the connection has come up."""
 
     def __init__(
-        self, broker: Broker, sources: list[Source], *, name: str, on_up: Callable[[], None] = lambda: None
+        self,
+        broker: Broker,
+        sources: list[QueueReader],
+        *,
+        name: str,
+        on_up: Callable[[], None] = lambda: None,
     ) -> None:
         self.broker, self._sources, self._name, self._on_up = broker, sources, name, on_up
         self._lock = threading.Lock()
@@ -209,7 +214,7 @@ class Link:
         self._up()  # first of all, since what waits in the queues is answered as soon as it is read
         self._next_source(left)
 
-    def _next_source(self, left: list[Source]) -> None:
+    def _next_source(self, left: list[QueueReader]) -> None:
         """Each queue is read by a channel of its own, one opened after the other."""
         if not left:
             self._whole = True
@@ -217,7 +222,7 @@ class Link:
         source, *rest = left
         self._open(source, lambda: self._next_source(rest))
 
-    def _open(self, source: Source, then: Callable[[], None]) -> None:
+    def _open(self, source: QueueReader, then: Callable[[], None]) -> None:
         """Read a queue. One that is not there, or not ours to read, is tried again later, and holds up nobody."""
         begun = False
 
@@ -243,7 +248,7 @@ class Link:
 
         self._connection.channel(on_open_callback=opened)
 
-    def _open_again(self, before: Any, source: Source) -> None:
+    def _open_again(self, before: Any, source: QueueReader) -> None:
         if before.connection is self._connection and before.connection.is_open:
             self._open(source, lambda: None)
 
@@ -255,7 +260,7 @@ class Link:
         _log.info("broker.connected", link=self._name, broker=self.broker.address)
         self._on_up()
 
-    def _read(self, source: Source, channel: Any, *frames: Any) -> None:
+    def _read(self, source: QueueReader, channel: Any, *frames: Any) -> None:
         method, properties, body = frames
         source.take(Delivery(self, channel, (method, properties, body)))
 
@@ -310,7 +315,7 @@ class Link:
         else:
             future.set_exception(error)
 
-    def _canceled(self, source: Source, frame: Any) -> None:
+    def _canceled(self, source: QueueReader, frame: Any) -> None:
         """The queue was deleted, or its node is gone."""
         self._end(f"queue `{source.queue}` is gone")
 

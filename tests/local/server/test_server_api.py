@@ -29,9 +29,9 @@ from tidemill.wire.api import (
     AppOffer,
     Capacity,
     DoneReport,
+    PayloadUsage,
     SyncReply,
     SyncRequest,
-    Usage,
 )
 
 
@@ -78,7 +78,7 @@ def test_a_job_goes_its_way_through_every_route(server: Server) -> None:
     _, answer = server.call("POST", "/v1/sync", sync())
     (order,) = answer["orders"]
     report = DoneReport(
-        n=1, lease=order["lease"], job=1, first=0, count=1, outputs=False, usage=Usage(payloads=1)
+        n=1, lease=order["lease"], job=1, first=0, count=1, outputs=False, usage=PayloadUsage(payloads=1)
     )
     assert server.call("POST", "/v1/sync", sync(reports=[report], have=1))[1]["acked"] == 1
     assert server.call("GET", "/v1/jobs/1")[1]["row"]["state"] == "COMPLETED"
@@ -184,7 +184,7 @@ def test_a_sync_of_5000_reports_and_5000_leases_is_quick(server: Server) -> None
             first=0,
             count=1,
             outputs=False,
-            usage=Usage(payloads=1),
+            usage=PayloadUsage(payloads=1),
         )
         for n, order in enumerate(first["orders"], 1)
     ]

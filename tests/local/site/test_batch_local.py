@@ -11,7 +11,7 @@ import pytest
 
 from tidemill import clock
 from tidemill.batch import processes
-from tidemill.batch.contract import Answer, Submission
+from tidemill.batch.contract import Answer, BatchSubmission
 from tidemill.batch.local import LocalBatchSystem, daemon_lives, read_table
 from tidemill.config.site import LocalBatch
 from tidemill.errors import SiteError
@@ -31,7 +31,7 @@ class Bench:
 
     def submit(self, name: str, script: str, *, nodes: int = 1, walltime_s: float = 60.0) -> str:
         self.names.append(name)
-        submission = Submission(
+        submission = BatchSubmission(
             name=name,
             command=["/bin/sh", "-c", script],
             nodes=nodes,

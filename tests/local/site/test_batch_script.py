@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tidemill import clock
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.records import Records
-from tidemill.batch.script import Place, compose, node_text
+from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.model.state import AllocationState
 
 NAME = "tm-here-e1-5"
@@ -22,9 +22,9 @@ def start(folder: Path, script: str, **changes: Any) -> subprocess.Popen[bytes]:
         "name": NAME, "command": ["/bin/sh", "-c", script, "{allocation}", "it's {allocation}!"], "nodes": 1,
         "cores": 1, "memory_mb": 0, "walltime_s": 600, "environment": {"ODD": "a 'b' $c"},
     }  # fmt: skip
-    submission = Submission(**{**values, **changes})
+    submission = BatchSubmission(**{**values, **changes})
     records = Records(folder / "it's here")
-    place = Place(directory=records.directory, index="INDEX")
+    place = ScriptDialect(directory=records.directory, index="INDEX")
     path = records.prepare(submission.name, compose(submission, place), node_text(submission))
     return subprocess.Popen(["/bin/sh", path], env={"PATH": "/usr/bin:/bin", "INDEX": "3"})
 

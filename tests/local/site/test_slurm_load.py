@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.slurm.fake import install
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, Ending, Submission
+from tidemill.batch.contract import Answer, BatchSubmission, Ending
 from tidemill.batch.slurm import SlurmBatchSystem
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -38,8 +38,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return start
 
 
-def submission(name: str, **changes: Any) -> Submission:
-    return Submission(
+def submission(name: str, **changes: Any) -> BatchSubmission:
+    return BatchSubmission(
         name=name, command=["true"], nodes=1, cores=1, memory_mb=0, walltime_s=600, comment="x", **changes
     )
 

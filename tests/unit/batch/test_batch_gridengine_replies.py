@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.gridengine import command, replies, survey
 from tidemill.config.site import Cluster
 from tidemill.errors import ProtocolError, SiteError
@@ -98,7 +98,9 @@ def test_durations_and_sizes() -> None:
 
 
 def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> None:
-    submission = Submission(name="tm-a-e1-1", command=["x"], nodes=2, cores=4, memory_mb=0, walltime_s=60)
+    submission = BatchSubmission(
+        name="tm-a-e1-1", command=["x"], nodes=2, cores=4, memory_mb=0, walltime_s=60
+    )
     with pytest.raises(SiteError, match="parallel environment") as caught:
         command.submit_words(submission, Cluster(), key="k", account="")
     assert not caught.value.transient
@@ -114,7 +116,7 @@ def test_submission_needs_a_parallel_environment_for_more_than_one_slot() -> Non
 
 
 def test_comment_cannot_add_variables_to_the_context() -> None:
-    submission = Submission(
+    submission = BatchSubmission(
         name="tm-a-e1-1", command=["x"], nodes=1, cores=1, memory_mb=0, walltime_s=60, comment="a,tidemill=b"
     )
     words = command.submit_words(submission, Cluster(), key="k", account="")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.pbs import command, replies, survey
 from tidemill.batch.pbs.nodes import read_nodes, read_partitions
 from tidemill.config.site import Cluster
@@ -140,7 +140,7 @@ def test_exit_statuses(status: str, ending: Ending) -> None:
 
 
 def test_submission_says_all_that_pbs_can_do() -> None:
-    submission = Submission(
+    submission = BatchSubmission(
         name="tm-here-e1-2", command=["x"], nodes=3, cores=8, memory_mb=100, walltime_s=600.2, count=1,
         walltime_min_s=60, comment="here contact=a,b@c d'e", features=("left", "gpu_type=A100"),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from tidemill import clock
 from tidemill.batch.polite import Budget
-from tidemill.batch.run import Refusal, Reply, ask, recognise, run
+from tidemill.batch.run import CommandResult, Refusal, ask, recognise, run
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 
@@ -58,10 +58,10 @@ def test_missing_program_is_no_passing_trouble() -> None:
 
 def test_first_known_word_tells_the_refusal() -> None:
     words = [("rate limit", Refusal.BUSY), ("invalid", Refusal.UNKNOWN)]
-    assert recognise(Reply("x", 1, b"", "Invalid job id", 0), words) is Refusal.UNKNOWN
-    assert recognise(Reply("x", 1, b"", "invalid: Rate limit", 0), words) is Refusal.BUSY
-    assert recognise(Reply("x", 1, b"rate limit", "", 0), words) is Refusal.BUSY
-    assert recognise(Reply("x", 1, b"", "fire", 0), words) is Refusal.OTHER
+    assert recognise(CommandResult("x", 1, b"", "Invalid job id", 0), words) is Refusal.UNKNOWN
+    assert recognise(CommandResult("x", 1, b"", "invalid: Rate limit", 0), words) is Refusal.BUSY
+    assert recognise(CommandResult("x", 1, b"rate limit", "", 0), words) is Refusal.BUSY
+    assert recognise(CommandResult("x", 1, b"", "fire", 0), words) is Refusal.OTHER
 
 
 def test_slow_replies_make_polls_rarer_up_to_a_bound_and_quick_ones_bring_them_back() -> None:

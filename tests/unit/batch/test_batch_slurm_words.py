@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.batch.contract import Answer, Ending, Submission
-from tidemill.batch.run import Refusal, Reply, recognise
+from tidemill.batch.contract import Answer, BatchSubmission, Ending
+from tidemill.batch.run import CommandResult, Refusal, recognise
 from tidemill.batch.slurm import own
 from tidemill.batch.slurm.hostlist import expand, expand_elements, fold
 from tidemill.batch.slurm.script import Asked, client_environ, script_text, submit_words
@@ -146,7 +146,7 @@ def test_holds_are_by_staff_or_a_used_up_grant_and_not_by_limits_that_pass() -> 
     ],
 )
 def test_refusals(errors: str, refusal: Refusal) -> None:
-    assert recognise(Reply("x", 1, b"", errors, 0.1), REFUSALS) is refusal
+    assert recognise(CommandResult("x", 1, b"", errors, 0.1), REFUSALS) is refusal
 
 
 def job(
@@ -216,7 +216,7 @@ def test_accounting_is_believed_with_the_key_or_the_number() -> None:
     assert ask("half a line\n" + FIELD.join(["JobID", "State"]) + "\n") == {}
 
 
-def submission(**changes: object) -> Submission:
+def submission(**changes: object) -> BatchSubmission:
     plain: dict[str, object] = {
         "name": "tm-a-e1-1",
         "command": ["run", "{allocation}"],
@@ -225,7 +225,7 @@ def submission(**changes: object) -> Submission:
         "memory_mb": 0,
         "walltime_s": 601,
     }
-    return Submission(**{**plain, **changes})  # type: ignore[arg-type]
+    return BatchSubmission(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 ASKED = Asked(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.effort import lines_run
 
-from tidemill.harvest.machine.backfill import BLOCKED_MAX, Ending, Planned, chosen, planned
+from tidemill.harvest.machine.backfill import BLOCKED_MAX, NodesRelease, Planned, chosen, planned
 from tidemill.harvest.plan.situation import Waiting
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "planned.jsonl"
@@ -36,7 +36,7 @@ def test_as_slurm_22_05_planned(line: str) -> None:
     now_s = float(told["now"])
     plans = planned(
         frozenset(told["idle"]),
-        [Ending(now_s + ends_s, frozenset(places)) for ends_s, places in told["ends"]],
+        [NodesRelease(now_s + ends_s, frozenset(places)) for ends_s, places in told["ends"]],
         [Waiting(name, width, walltime_s) for name, width, walltime_s in told["queue"]],
         now_s,
     )
@@ -47,20 +47,20 @@ def test_as_slurm_22_05_planned(line: str) -> None:
 
 def test_who_is_over_time_ends_soon_and_who_never_fits_is_not_planned() -> None:
     queue = [Waiting("giant", 9, 60.0), Waiting("a", 2, 60.0)]
-    plans = planned(frozenset({0}), [Ending(900.0, frozenset({1}))], queue, 1000.0)
+    plans = planned(frozenset({0}), [NodesRelease(900.0, frozenset({1}))], queue, 1000.0)
     assert plans == {"a": Planned(1030.0, frozenset({0, 1}))}
 
 
 def test_a_job_is_planned_behind_the_ones_that_it_does_not_fit_beside() -> None:
     queue = [Waiting("first", 2, 100.0), Waiting("long", 1, 100.0), Waiting("short", 1, 40.0)]
-    plans = planned(frozenset({0}), [Ending(1050.0, frozenset({1}))], queue, 1000.0)
+    plans = planned(frozenset({0}), [NodesRelease(1050.0, frozenset({1}))], queue, 1000.0)
     assert plans["first"] == Planned(1050.0, frozenset({0, 1}))
     assert plans["long"] == Planned(1150.0, frozenset({0}))
     assert plans["short"] == Planned(1000.0, frozenset({0}))
 
 
 def test_a_big_machine_and_a_long_queue_are_planned_with_bounded_work() -> None:
-    endings = [Ending(1000.0 + place, frozenset({place})) for place in range(8000)]
+    endings = [NodesRelease(1000.0 + place, frozenset({place})) for place in range(8000)]
     queue = [Waiting(str(number), 4000, 600.0) for number in range(20_000)]
     assert len(planned(frozenset(), endings, queue, 1000.0)) == BLOCKED_MAX
     lines = lines_run(lambda: planned(frozenset(), endings, queue[:10_000], 1000.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.machine.backfill import Ending
+from tidemill.harvest.machine.backfill import NodesRelease
 from tidemill.harvest.machine.holdings import Held
 from tidemill.harvest.machine.placement import Homes, Layout, layout_of
 from tidemill.harvest.machine.pools import Terms, cut, decide_each
@@ -12,8 +12,8 @@ from tidemill.model.machine import Node, NodeState, Queued, Running, Snapshot
 
 
 def layout(ours: dict[str, int], idle: set[int], *queue: Waiting) -> Layout:
-    others = [Ending(500.0, frozenset(range(8)) - idle - set(ours.values()))]
-    held = {name: Ending(450.0, frozenset({place})) for name, place in ours.items()}
+    others = [NodesRelease(500.0, frozenset(range(8)) - idle - set(ours.values()))]
+    held = {name: NodesRelease(450.0, frozenset({place})) for name, place in ours.items()}
     places = {f"n{place}": place for place in range(8)}
     return Layout(0.0, places, frozenset(idle), held, others, [*queue])
 

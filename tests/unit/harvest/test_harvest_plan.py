@@ -10,7 +10,7 @@ from tidemill.harvest.plan.policies import POLICIES, Policy, decide
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
-    Cancel,
+    CancelHolding,
     Holding,
     Limits,
     Outage,
@@ -67,7 +67,7 @@ def test_a_job_that_could_start_gets_exactly_the_nodes_it_lacks_from_the_cheapes
         Policy.YIELD,
     )
 
-    assert found.cancel == [Cancel(2, 15)]
+    assert found.cancel == [CancelHolding(2, 15)]
     assert found.yields_to == ["a"]
     assert found.submit == []
 
@@ -95,7 +95,7 @@ def test_a_job_that_backfilling_would_start_gets_nodes_too() -> None:
     found = decide(situation(busy=[Busy(60, HOUR)], holdings=[held(1, 30)], queue=queue), Policy.YIELD)
 
     assert found.yields_to == ["short"]
-    assert found.cancel == [Cancel(1, 20)]
+    assert found.cancel == [CancelHolding(1, 20)]
 
 
 def test_an_outage_is_neither_filled_nor_run_into() -> None:
@@ -121,7 +121,7 @@ def test_allocations_that_wait_count_and_go_when_they_no_longer_fit() -> None:
     in_the_way = decide(situation(holdings=[waiting], queue=[Waiting("a", 6, HOUR)]), Policy.YIELD)
 
     assert (filled.submit, filled.cancel) == ([], [])
-    assert in_the_way.cancel == [Cancel(7, 6)]
+    assert in_the_way.cancel == [CancelHolding(7, 6)]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_a_narrow_allocation_goes_when_a_wide_one_in_its_place_pays() -> None:
     wide_gap = situation(idle=40, busy=[Busy(8, HOUR)], holdings=holdings, limits=few)
     small_gap = situation(idle=1, busy=[Busy(47, HOUR)], holdings=holdings, limits=few)
 
-    assert decide(wide_gap, Policy.YIELD).cancel == [Cancel(1, 1)]
+    assert decide(wide_gap, Policy.YIELD).cancel == [CancelHolding(1, 1)]
     assert decide(wide_gap, Policy.YIELD).waits_for == Binding.ALLOCATIONS
-    assert decide(small_gap, Policy.YIELD).cancel == [Cancel(1, 1)]
+    assert decide(small_gap, Policy.YIELD).cancel == [CancelHolding(1, 1)]
     assert (
         decide(
             msgspec.structs.replace(small_gap, busy=[Busy(47, 60.0)], queue=[Waiting("a", 100, HOUR)]),
@@ -210,7 +210,7 @@ def test_wide_allocations_are_given_back_with_as_little_surplus_as_possible() ->
         Policy.YIELD,
     )
 
-    assert found.cancel == [Cancel(2, 1)]
+    assert found.cancel == [CancelHolding(2, 1)]
 
 
 def test_policies_that_never_yield_cancel_nothing_that_runs() -> None:

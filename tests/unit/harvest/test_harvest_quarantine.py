@@ -8,16 +8,16 @@ import pytest
 from tidemill.batch.contract import Ending
 from tidemill.harvest.machine.quarantine import (
     FAILED_ENDINGS,
-    End,
+    AllocationEnd,
     Outcome,
     Quarantine,
-    Settings,
+    QuarantineSettings,
     State,
     outcome_of,
 )
 
-SETTINGS = Settings(starts=3, quarantine_s=1000, fast_failure_s=60, backoff_s=2, backoff_max_s=100)
-CRASH = End(ending="failed", lived_s=2, did_work=False, evidence="no such file: /opt/lib.so")
+SETTINGS = QuarantineSettings(starts=3, quarantine_s=1000, fast_failure_s=60, backoff_s=2, backoff_max_s=100)
+CRASH = AllocationEnd(ending="failed", lived_s=2, did_work=False, evidence="no such file: /opt/lib.so")
 MACHINE = [f"n{k:02}" for k in range(16)]
 
 
@@ -59,7 +59,7 @@ def test_work_in_between_forgives() -> None:
     bad.worked(["n01", "n02"], 100)
     for at_s in (110, 120):
         bad.ended(["n00"], CRASH, at_s)
-    bad.ended(["n00"], End(ending="failed", lived_s=2, did_work=True), 125)
+    bad.ended(["n00"], AllocationEnd(ending="failed", lived_s=2, did_work=True), 125)
     bad.ended(["n00"], CRASH, 130)
     assert bad.judge(131).exclude == ()
 
@@ -68,19 +68,19 @@ def test_work_in_between_forgives() -> None:
     ("end", "outcome"),
     [
         (CRASH, Outcome.FAILED_FAST),
-        (End(ending="launch", lived_s=0, did_work=False), Outcome.FAILED_FAST),
-        (End(ending="done", lived_s=9, did_work=False, payloads_failed=3), Outcome.FAILED_FAST),
-        (End(ending="done", lived_s=9, did_work=False), Outcome.NOTHING),
-        (End(ending="done", lived_s=9, did_work=True, payloads_failed=3), Outcome.WORKED),
-        (End(ending="failed", lived_s=61, did_work=False), Outcome.NOTHING),
-        (End(ending="failed", lived_s=2, did_work=False, ordered=True), Outcome.NOTHING),
-        (End(ending="canceled", lived_s=2, did_work=False), Outcome.NOTHING),
-        (End(ending="preempted", lived_s=2, did_work=False), Outcome.NOTHING),
-        (End(ending="walltime", lived_s=2, did_work=False), Outcome.NOTHING),
-        (End(ending="deadline", lived_s=2, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="launch", lived_s=0, did_work=False), Outcome.FAILED_FAST),
+        (AllocationEnd(ending="done", lived_s=9, did_work=False, payloads_failed=3), Outcome.FAILED_FAST),
+        (AllocationEnd(ending="done", lived_s=9, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="done", lived_s=9, did_work=True, payloads_failed=3), Outcome.WORKED),
+        (AllocationEnd(ending="failed", lived_s=61, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="failed", lived_s=2, did_work=False, ordered=True), Outcome.NOTHING),
+        (AllocationEnd(ending="canceled", lived_s=2, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="preempted", lived_s=2, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="walltime", lived_s=2, did_work=False), Outcome.NOTHING),
+        (AllocationEnd(ending="deadline", lived_s=2, did_work=False), Outcome.NOTHING),
     ],
 )
-def test_only_fast_failures_before_any_work_count(end: End, outcome: Outcome) -> None:
+def test_only_fast_failures_before_any_work_count(end: AllocationEnd, outcome: Outcome) -> None:
     assert outcome_of(end, SETTINGS) is outcome
 
 

@@ -13,7 +13,7 @@ from tidemill.harvest.plan.policies import Policy
 from tidemill.harvest.simulation import availability, swf
 from tidemill.harvest.simulation.experiment import Study, results_of, run_all
 from tidemill.harvest.simulation.outcome import change, classes_of
-from tidemill.harvest.simulation.simulator import Machine, Tally, World
+from tidemill.harvest.simulation.simulator import SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
 from tidemill.report.tide import tide
 
@@ -22,7 +22,7 @@ DAY = 86400
 
 def play(world: World, jobs: list[Job], policy: Policy | None = None) -> Tally:
     """One run."""
-    return Machine(world, jobs, policy=policy, seed="1").run()
+    return SimulatedMachine(world, jobs, policy=policy, seed="1").run()
 
 
 def test_jobs_start_in_order_and_short_ones_are_backfilled_at_the_next_cycle() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tidemill.image.explain import Explanation, Search, Verdict, explain
+from tidemill.image.explain import EntryVerdict, Explanation, Search, explain
 from tidemill.image.inferred import Group
 from tidemill.image.profile import Operation, PathUse, Profile
 
@@ -93,9 +93,9 @@ def test_dead_entries_are_left_out_and_everything_else_stays() -> None:
 
 def test_entries_that_were_never_searched_stay() -> None:
     found = explain(storm())
-    assert verdicts(found, "PATH")["/usr/bin"] == Verdict.IDLE
-    assert verdicts(found, "PATH")["/dead/bin3"] == Verdict.DEAD
-    assert verdicts(found, "PATH")["/sw/bin"] == Verdict.USED
+    assert verdicts(found, "PATH")["/usr/bin"] == EntryVerdict.IDLE
+    assert verdicts(found, "PATH")["/dead/bin3"] == EntryVerdict.DEAD
+    assert verdicts(found, "PATH")["/sw/bin"] == EntryVerdict.USED
 
 
 def test_each_entry_has_its_look_ups_failures_hits_and_share() -> None:

@@ -13,7 +13,7 @@ from tidemill.model.quantities import bytes_text, duration_text, percent_text, r
 from tidemill.report.html import page
 from tidemill.report.query import ReportData, group_failures, timeline
 from tidemill.report.tables import text_table
-from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, Usage
+from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, PayloadUsage
 
 NOW = 1_800_000_000_000_000
 
@@ -43,7 +43,7 @@ def _campaign(name: str) -> CampaignRow:
     return CampaignRow(
         name=name, owner="me", shares=1, created_us=NOW - 100, jobs=2, states={"COMPLETED": 1, "FAILED": 1}, events=20,
         events_done=17, events_failed=3,
-        usage=Usage(payloads=2, wall_us=10_000_000, user_us=8_000_000, setup_us=500_000),
+        usage=PayloadUsage(payloads=2, wall_us=10_000_000, user_us=8_000_000, setup_us=500_000),
         failures={"payload": 3}, first_started_us=NOW - 60_000_000, last_ended_us=NOW,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tidemill.server.database.queries import Dialect, load, migrations, parse, s
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import Capacity, SubmitRequest, SyncRequest, Usage
+from tidemill.wire.api import Capacity, PayloadUsage, SubmitRequest, SyncRequest
 
 SOURCE = Path(tidemill.server.__file__).parent
 
@@ -192,7 +192,7 @@ def test_a_wall_clock_that_jumps_loses_no_site(tmp_path: Path) -> None:
 
 
 def test_usage_adds_up_and_keeps_the_largest_memory() -> None:
-    text = rows.add_usage("", Usage(payloads=1, wall_us=5, rss_kb=7))
-    text = rows.add_usage(text, Usage(payloads=2, wall_us=6, rss_kb=3))
+    text = rows.add_usage("", PayloadUsage(payloads=1, wall_us=5, rss_kb=7))
+    text = rows.add_usage(text, PayloadUsage(payloads=2, wall_us=6, rss_kb=3))
     assert re.fullmatch(r"[\d ]+", text)
-    assert rows.usage_of(text) == Usage(payloads=3, wall_us=11, rss_kb=7)
+    assert rows.usage_of(text) == PayloadUsage(payloads=3, wall_us=11, rss_kb=7)

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, BatchSystem, Status, Submission, element_name
+from tidemill.batch.contract import Answer, BatchSubmission, BatchSystem, Status, element_name
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 
 KEY = "0123456789abcdef"
@@ -86,9 +86,9 @@ class Bench:
         number = self._stamp * 100 + sum(ord(c) * (i + 1) for i, c in enumerate(base)) % 100
         return f"tm-contract.{base}-e1-{number}{dot}{index}"
 
-    def submission(self, short: str, script: str, **changes: Any) -> Submission:
+    def submission(self, short: str, script: str, **changes: Any) -> BatchSubmission:
         """One that runs `script` by a shell, `$0` being the allocation's name."""
-        plain = Submission(
+        plain = BatchSubmission(
             name=self.name(short),
             command=["/bin/sh", "-c", script, "{allocation}"],
             nodes=1,

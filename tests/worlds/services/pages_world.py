@@ -30,6 +30,7 @@ from tidemill.wire.api import (
     LeaseOrder,
     LogReport,
     OutputRow,
+    PayloadUsage,
     SiteView,
     StartCost,
     SubmitReply,
@@ -38,12 +39,11 @@ from tidemill.wire.api import (
     SyncRequest,
     TidePoint,
     TransferView,
-    Usage,
 )
 
 EVIL = "<img src=x onerror=\"document.title='taken'\"></script><script>document.title='taken'</script>"
 EVENT_S = 4.0
-USAGE = Usage(
+USAGE = PayloadUsage(
     payloads=1, wall_us=95_000_000, setup_us=4_000_000, user_us=84_000_000, system_us=2_000_000, rss_kb=640_000,
     read_bytes=48_000_000, write_bytes=9_000_000,
 )  # fmt: skip

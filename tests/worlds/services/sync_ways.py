@@ -22,11 +22,11 @@ from tidemill.wire.api import (
     Capacity,
     DoneReport,
     LeaseOrder,
+    PayloadUsage,
     Report,
     SubmitRequest,
     SyncReply,
     SyncRequest,
-    Usage,
 )
 from tidemill.wire.broker import broker_of
 from tidemill.wire.credentials import Credentials
@@ -115,7 +115,7 @@ class Site:
                 self.reports.append(
                     DoneReport(
                         n=self.numbered, lease=order.lease, job=order.job, first=order.first, count=order.count,
-                        outputs=False, usage=Usage(payloads=1, wall_us=1),
+                        outputs=False, usage=PayloadUsage(payloads=1, wall_us=1),
                     )
                 )  # fmt: skip
         return True

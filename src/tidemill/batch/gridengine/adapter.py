@@ -17,11 +17,11 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.batch.contract import (
     Answer,
+    BatchSubmission,
     Ending,
     Facts,
-    Machine,
+    MachineTotals,
     Status,
-    Submission,
     element_name,
     split_element,
 )
@@ -30,9 +30,9 @@ from tidemill.batch.gridengine.replies import Row, merge, read_accounts, read_co
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name, is_allocation_name
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import Records, Submitted, ended, tail_of
+from tidemill.batch.records import Records, SubmissionRecord, ended, tail_of
 from tidemill.batch.run import Refusal
-from tidemill.batch.script import Place, compose, node_text
+from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.log import Log
@@ -82,7 +82,7 @@ class GridEngineBatchSystem:
 
     # ---- contract ----
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: BatchSubmission) -> str:
         """See the contract."""
         name = check_name(submission.name)
         known = self._records.submitted(name)
@@ -95,7 +95,7 @@ class GridEngineBatchSystem:
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher)
-        place = Place(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
+        place = ScriptDialect(directory=self._records.directory, index="SGE_TASK_ID - 1", launcher=kind)
         text = compose(submission, place)
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
         script = self._records.prepare(name, text, node_text(submission))
@@ -139,11 +139,11 @@ class GridEngineBatchSystem:
         """See the contract: Grid Engine cannot."""
         return {}
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineTotals:
         """See the contract."""
         seen = self.snapshot()
         usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
-        return Machine(
+        return MachineTotals(
             nodes=len(seen.nodes),
             nodes_free=sum(node.state is NodeState.IDLE for node in usable),
             cores_per_node=min((node.cores for node in usable), default=0),
@@ -196,10 +196,10 @@ class GridEngineBatchSystem:
                     self._ours[number, name] = contexts[number].get(command.CONTEXT) == self._key
         return [row for row in own if self._ours.get((row.id, row.name))]
 
-    def _note(self, submission: Submission, number: str) -> str:
+    def _note(self, submission: BatchSubmission, number: str) -> str:
         self._records.note(
             submission.name,
-            Submitted(
+            SubmissionRecord(
                 batch_id=number,
                 count=submission.count,
                 at_s=clock.now_s(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
@@ -26,7 +26,7 @@ STATES = {
 }
 
 
-def submit_words(submission: Submission, config: Cluster, *, key: str, account: str) -> list[str]:
+def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, account: str) -> list[str]:
     """`qsub` without the script. Raises SiteError for what Grid Engine cannot do with these settings.
 
     `-notify`: a signal (USR2) comes before KILL, as early as the queue's `notify` says. `-w e`: what can never run is

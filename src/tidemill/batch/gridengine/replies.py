@@ -85,7 +85,7 @@ class Instance(msgspec.Struct, kw_only=True):
         return not set(self.state) & set("auAsdDEcoSC")
 
 
-class Account(msgspec.Struct, kw_only=True, frozen=True):
+class AccountingRecord(msgspec.Struct, kw_only=True, frozen=True):
     """The accounting's word on a job or task."""
 
     id: str
@@ -171,9 +171,9 @@ def read_reservations(text: bytes) -> list[dict[str, str]]:
     return found
 
 
-def read_accounts(text: bytes) -> list[Account]:
+def read_accounts(text: bytes) -> list[AccountingRecord]:
     """The records of `qacct -j`."""
-    found: list[Account] = []
+    found: list[AccountingRecord] = []
     for record in re.split(r"^={10,}\s*$", text.decode(errors="replace"), flags=re.MULTILINE):
         values: dict[str, str] = {}
         for line in record.splitlines():
@@ -184,7 +184,7 @@ def read_accounts(text: bytes) -> list[Account]:
         failed, _, why = values.get("failed", "0").partition(":")
         task = values.get("taskid", "undefined")
         found.append(
-            Account(
+            AccountingRecord(
                 id=values["jobnumber"],
                 name=values.get("jobname", ""),
                 owner=values.get("owner", ""),

@@ -14,7 +14,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, Ending, Facts, Machine, Status, Submission, split_element
+from tidemill.batch.contract import (
+    Answer,
+    BatchSubmission,
+    Ending,
+    Facts,
+    MachineTotals,
+    Status,
+    split_element,
+)
 from tidemill.batch.launch import detect
 from tidemill.batch.names import check_name
 from tidemill.batch.pbs import command, survey
@@ -30,9 +38,9 @@ from tidemill.batch.pbs.replies import (
     variables,
 )
 from tidemill.batch.polite import Budget
-from tidemill.batch.records import Records, Submitted, ended, tail_of
-from tidemill.batch.run import Refusal, Reply
-from tidemill.batch.script import Place, compose, node_text
+from tidemill.batch.records import Records, SubmissionRecord, ended, tail_of
+from tidemill.batch.run import CommandResult, Refusal
+from tidemill.batch.script import ScriptDialect, compose, node_text
 from tidemill.config.site import Cluster
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
@@ -62,7 +70,7 @@ class PbsBatchSystem:
 
     # ---- contract ----
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: BatchSubmission) -> str:
         """See the contract."""
         name = check_name(submission.name)
         known = self._records.submitted(name)
@@ -75,7 +83,7 @@ class PbsBatchSystem:
         kind = "fork"
         if submission.nodes > 1 and submission.ranks:
             kind = detect(self._config.launcher)
-        place = Place(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
+        place = ScriptDialect(directory=self._records.directory, index="PBS_ARRAY_INDEX", launcher=kind)
         script = self._records.prepare(name, compose(submission, place), node_text(submission))
         words = command.submit_words(submission, self._config, key=self._key, account=self._account)
         reply = self._budget.act([*words, "-N", name[: self._name_chars_max], str(script)])
@@ -148,11 +156,11 @@ class PbsBatchSystem:
                 _log.warning("shorten.refused", reason=reply.last_words)
         return done
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineTotals:
         """See the contract."""
         seen = self.snapshot()
         usable = [node for node in seen.nodes if node.state is not NodeState.AWAY]
-        return Machine(
+        return MachineTotals(
             nodes=len(seen.nodes),
             nodes_free=sum(node.state is NodeState.IDLE for node in usable),
             cores_per_node=min((node.cores for node in usable), default=0),
@@ -226,7 +234,7 @@ class PbsBatchSystem:
                 found[name] = job
         return found
 
-    def _ask(self, words: list[str]) -> Reply:
+    def _ask(self, words: list[str]) -> CommandResult:
         """A query by numbers, of which some may be unknown by now. Raises SiteError when it could not be asked."""
         reply = self._budget.query(words, kind="status")
         if reply.status not in {0, *command.GONE_STATUSES}:
@@ -245,8 +253,8 @@ class PbsBatchSystem:
                     return number
         return ""
 
-    def _note(self, submission: Submission, number: str) -> str:
-        submitted = Submitted(
+    def _note(self, submission: BatchSubmission, number: str) -> str:
+        submitted = SubmissionRecord(
             batch_id=number,
             count=submission.count,
             at_s=clock.now_s(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tidemill.batch.contract import Ending, Submission
+from tidemill.batch.contract import BatchSubmission, Ending
 from tidemill.batch.run import Refusal
 from tidemill.config.site import Cluster
 from tidemill.errors import SiteError
@@ -61,7 +61,7 @@ STATES = {
 """All others are FAILED."""
 
 
-def submit_words(submission: Submission, config: Cluster, *, key: str, account: str) -> list[str]:
+def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, account: str) -> list[str]:
     """`qsub` without `-N` and the script. A line of `directives` comes last, and wins."""
     chunk = f"{submission.nodes}:ncpus={max(1, submission.cores)}"
     if submission.memory_mb:

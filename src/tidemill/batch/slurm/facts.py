@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.batch.launch import describe
 from tidemill.batch.polite import Budget
-from tidemill.batch.run import Reply
+from tidemill.batch.run import CommandResult
 from tidemill.batch.slurm import text
 from tidemill.batch.slurm.survey import Survey, array_max, can_account
 from tidemill.errors import SiteError
@@ -110,7 +110,7 @@ def _architectures(budget: Budget, notes: list[str]) -> list[str]:
     return sorted({text.value(line, "Arch") for line in lines} - {""})
 
 
-def _asked(budget: Budget, command: list[str], notes: list[str]) -> Reply | None:
+def _asked(budget: Budget, command: list[str], notes: list[str]) -> CommandResult | None:
     """A reply, or a note of why there is none."""
     try:
         reply = budget.query(command)

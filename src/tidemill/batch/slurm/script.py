@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidemill.batch.contract import ELEMENT, Submission
+from tidemill.batch.contract import ELEMENT, BatchSubmission
 from tidemill.batch.launch import launch_words
 from tidemill.batch.slurm.times import minutes_up
 from tidemill.config.site import Cluster
@@ -41,7 +41,7 @@ def output_path(directory: Path, name: str) -> Path:
     return directory / "output" / name
 
 
-def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[str]:
+def submit_words(submission: BatchSubmission, config: Cluster, asked: Asked) -> list[str]:
     """The sbatch command; the script comes on its standard input. Raises SiteError."""
     s = submission
     output = str(output_path(asked.directory, s.name)).replace("%", "%%") + (".%a" if s.count > 1 else "")
@@ -78,7 +78,7 @@ def submit_words(submission: Submission, config: Cluster, asked: Asked) -> list[
     return [*words, *config.directives]
 
 
-def script_text(submission: Submission, launcher: str, *, burst_buffer: Sequence[str] = ()) -> bytes:
+def script_text(submission: BatchSubmission, launcher: str, *, burst_buffer: Sequence[str] = ()) -> bytes:
     """The script: on one node it becomes the command, so that it exits at once on TERM. Raises SiteError.
 
     Directives of burst buffers stand before every command: Slurm looks for them up to the first line that is no comment

@@ -18,18 +18,18 @@ from tidemill import clock
 from tidemill.batch.contract import (
     FAR_FUTURE_S,
     Answer,
+    BatchSubmission,
     Ending,
     Facts,
-    Machine,
+    MachineTotals,
     Status,
-    Submission,
     split_element,
 )
 from tidemill.batch.launch import detect
 from tidemill.batch.names import carries_key, check_name, compose_comment, is_allocation_name
 from tidemill.batch.polite import Budget
 from tidemill.batch.records import remove
-from tidemill.batch.run import Refusal, Reply
+from tidemill.batch.run import CommandResult, Refusal
 from tidemill.batch.slurm import own, text
 from tidemill.batch.slurm.facts import find_facts
 from tidemill.batch.slurm.script import Asked, client_environ, output_path, script_text, submit_words
@@ -78,7 +78,7 @@ class SlurmBatchSystem:
         except OSError as error:
             raise SiteError(f"failed to make `{directory}/{name}`: {error.strerror}") from error
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: BatchSubmission) -> str:
         """See the contract."""
         name = check_name(submission.name)
         script = script_text(submission, self._launcher, burst_buffer=self._config.burst_buffer)
@@ -173,7 +173,7 @@ class SlurmBatchSystem:
             done |= {name: status.ends_s for name, status in after.items() if status.ends_s is not None}
         return done
 
-    def machine(self) -> Machine:
+    def machine(self) -> MachineTotals:
         """See the contract: of the configured partition."""
         nodes = self._survey.nodes()
         partitions = self._survey.partitions()
@@ -185,7 +185,7 @@ class SlurmBatchSystem:
         inside = {name for each in wanted for name in each.nodes}
         ours = [node for node in nodes if node.name in inside] if wanted else nodes
         free = sum(node.state is NodeState.IDLE for node in ours)
-        return Machine(
+        return MachineTotals(
             nodes=len(ours),
             nodes_free=free,
             cores_per_node=self._config.cores_per_node or min((node.cores for node in ours), default=1),
@@ -313,7 +313,7 @@ class SlurmBatchSystem:
     def _is_submitted(self, name: str) -> bool:
         return name in self._numbers or self._script(name).exists()
 
-    def _not_submitted(self, name: str, reply: Reply) -> SiteError:
+    def _not_submitted(self, name: str, reply: CommandResult) -> SiteError:
         """What to raise. Only what Slurm clearly refused is forgotten: anything else may have become a job."""
         self.calls.failures += 1
         refusal = self._budget.refusal(reply)

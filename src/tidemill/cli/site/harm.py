@@ -13,7 +13,7 @@ from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.model.quantities import count_text, duration_text
 
 if TYPE_CHECKING:
-    from tidemill.report.harm import Act, Delay, Harm
+    from tidemill.report.harm import Delay, Harm, YieldAct
 
 NAMES_MAX = 5
 
@@ -88,7 +88,7 @@ def _tell_evidence(each: Delay) -> None:
         show(f"    {_at(each.started_s)}  started")
 
 
-def _tell_act(act: Act) -> None:
+def _tell_act(act: YieldAct) -> None:
     when = _at(act.at_s) if act.at_s else "-".ljust(20)
     show(f"    {when}  plan {act.plan}: {act.why or 'its record is gone'}")
     if act.canceled_s is not None:

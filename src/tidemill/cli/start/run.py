@@ -269,10 +269,10 @@ def _refuse_observing(home: Path) -> None:
 
 def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
     """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
-    from tidemill.cli.progress import Patience, Progress, why_waiting
+    from tidemill.cli.progress import Progress, WaitingNotice, why_waiting
 
     interrupted = False
-    patience = Patience(lambda: why_waiting(client, sent.jobs[0]))
+    patience = WaitingNotice(lambda: why_waiting(client, sent.jobs[0]))
 
     def look(row: CampaignRow) -> None:
         progress(row)

@@ -24,7 +24,7 @@ TRIES_MAX = 100
 EVER = float("inf")
 
 
-class Ending(NamedTuple):
+class NodesRelease(NamedTuple):
     """Nodes, as places in the batch system's order, that come free at `ends_s` at the latest."""
 
     ends_s: float
@@ -56,7 +56,7 @@ class _Kept(NamedTuple):
 
 
 def planned(
-    free: frozenset[int], endings: Iterable[Ending], queue: Iterable[Waiting], now_s: float
+    free: frozenset[int], endings: Iterable[NodesRelease], queue: Iterable[Waiting], now_s: float
 ) -> dict[str, Planned]:
     """What the jobs of the queue, in its order, get of the nodes that are free and of those that come free.
 
@@ -64,7 +64,7 @@ def planned(
     """
     queue = list(queue)
     found, free = _at_once(free, queue, now_s)
-    running = [Ending(now_s + job.walltime_s, found[job.id].places) for job in queue[: len(found)]]
+    running = [NodesRelease(now_s + job.walltime_s, found[job.id].places) for job in queue[: len(found)]]
     queue = queue[len(found) :]
     idle = _bits(free)
     coming = _in_order(idle, [*endings, *running], now_s)
@@ -97,7 +97,7 @@ def _at_once(
     return found, free
 
 
-def _in_order(idle: int, endings: Iterable[Ending], now_s: float) -> _Coming:
+def _in_order(idle: int, endings: Iterable[NodesRelease], now_s: float) -> _Coming:
     late_s = now_s + WINDOW_S  # KillWait, by default
     places: dict[float, set[int]] = {}
     for each in endings:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from tidemill.harvest.machine.backfill import Ending, Planned, chosen, planned
+from tidemill.harvest.machine.backfill import NodesRelease, Planned, chosen, planned
 from tidemill.harvest.machine.pools import Pool
 from tidemill.harvest.plan.situation import Waiting
 from tidemill.model.machine import NodeState, Running, Snapshot
@@ -31,8 +31,8 @@ class Layout(NamedTuple):
     now_s: float
     places: Mapping[str, int]
     idle: frozenset[int]
-    ours: dict[str, Ending]  #: running allocations of one node, by name
-    others: list[Ending]
+    ours: dict[str, NodesRelease]  #: running allocations of one node, by name
+    others: list[NodesRelease]
     queue: list[Waiting]
 
     def without_us(self) -> dict[str, Planned]:
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
         """What it will plan when these of ours have gone and those were shortened."""
         gone = self.ours.keys() & cancel
         stay = [
-            Ending(ends_s.get(name, each.ends_s), each.places)
+            NodesRelease(ends_s.get(name, each.ends_s), each.places)
             for name, each in self.ours.items()
             if name not in gone
         ]
@@ -92,8 +92,8 @@ class Layout(NamedTuple):
 def layout_of(snapshot: Snapshot, pool: Pool) -> Layout:
     """The pool as it is."""
     places = {node.name: at for at, node in enumerate(snapshot.nodes) if node.name in pool.nodes}
-    ours: dict[str, Ending] = {}
-    others: list[Ending] = []
+    ours: dict[str, NodesRelease] = {}
+    others: list[NodesRelease] = []
     for job in snapshot.running:
         if each := _ending(job, places):
             if job.ours and len(job.nodes) == 1:
@@ -114,6 +114,6 @@ def layout_of(snapshot: Snapshot, pool: Pool) -> Layout:
     )
 
 
-def _ending(job: Running, places: Mapping[str, int]) -> Ending | None:
+def _ending(job: Running, places: Mapping[str, int]) -> NodesRelease | None:
     found = frozenset(places[name] for name in job.nodes if name in places)
-    return Ending(job.ends_s, found) if found else None
+    return NodesRelease(job.ends_s, found) if found else None

@@ -24,7 +24,7 @@ FAILED_ENDINGS = frozenset({"failed", "launch"})
 """Those of `batch.contract.Ending` that are failures of a start."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """As `config.site.Harvest` and the site's back-off have them."""
 
     starts: int = 3  #: so many fast failures one after the other put a node into quarantine
@@ -42,7 +42,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing"  #: it neither worked nor failed by the node's fault
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class AllocationEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How an allocation ended. `ending`: the value of `batch.contract.Ending`; `ordered`: we ended it."""
 
     ending: str
@@ -64,7 +64,7 @@ class Sentence(msgspec.Struct, frozen=True, kw_only=True):
     evidence: list[str]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What follows now. `exclude`: nodes in quarantine, for the next submissions; `new`: those since the last verdict.
 
     `pause_s`: wait so long before the next start, 0 = no need; then `tries` starts at most. `why` tells it to people.
@@ -99,7 +99,7 @@ class State(msgspec.Struct, kw_only=True):
     failed_s: float = 0.0
 
 
-def outcome_of(end: End, settings: Settings) -> Outcome:
+def outcome_of(end: AllocationEnd, settings: QuarantineSettings) -> Outcome:
     """Whether an allocation's end tells for or against its nodes."""
     if end.did_work:
         return Outcome.WORKED
@@ -115,7 +115,7 @@ def outcome_of(end: End, settings: Settings) -> Outcome:
 class Quarantine:
     """Takes starts and ends of allocations, gives verdicts."""
 
-    def __init__(self, settings: Settings, state: State | None = None) -> None:
+    def __init__(self, settings: QuarantineSettings, state: State | None = None) -> None:
         self._settings = settings
         self.state = state or State()
         self._new: list[Sentence] = []
@@ -134,7 +134,7 @@ class Quarantine:
             record.worked_s = at_s
         self.state.failures = 0
 
-    def ended(self, nodes: Iterable[str], end: End, at_s: float) -> Outcome:
+    def ended(self, nodes: Iterable[str], end: AllocationEnd, at_s: float) -> Outcome:
         """An allocation has ended on these nodes. What it tells."""
         names = list(nodes)
         outcome = outcome_of(end, self._settings)
@@ -149,7 +149,7 @@ class Quarantine:
                 self._failed(self._record(name), end, at_s)
         return outcome
 
-    def judge(self, now_s: float) -> Verdict:
+    def judge(self, now_s: float) -> QuarantineVerdict:
         """What follows from all that was seen so far."""
         self._release(now_s)
         fresh = now_s - self._settings.quarantine_s
@@ -170,12 +170,12 @@ class Quarantine:
         new, self._new = self._new, []
         pause_s = self._pause_s(now_s)
         if len(failing) <= len(healthy) or not self.state.failures:
-            return Verdict(exclude=exclude, new=new)
+            return QuarantineVerdict(exclude=exclude, new=new)
         why = (
             f"starts fail on {len(failing)} nodes and work on {len(healthy)}: no fault of single nodes; "
             f"{self.state.failures} failures since anything worked, {_last(failing.values())}"
         )
-        return Verdict(exclude=exclude, new=new, pause_s=pause_s, tries=1, why=why)
+        return QuarantineVerdict(exclude=exclude, new=new, pause_s=pause_s, tries=1, why=why)
 
     def pardon(self, node: str) -> None:
         """Use a node again, for an operator has repaired it."""
@@ -187,7 +187,7 @@ class Quarantine:
     def _allowed(self, record: NodeRecord) -> int:
         return 1 if record.on_trial else self._settings.starts
 
-    def _failed(self, record: NodeRecord, end: End, at_s: float) -> None:
+    def _failed(self, record: NodeRecord, end: AllocationEnd, at_s: float) -> None:
         record.failures += 1
         record.failed_s = at_s
         record.longest_s = max(record.longest_s, end.lived_s)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from tidemill.harvest.plan.profile import Profile, ahead, play
-from tidemill.harvest.plan.situation import Cancel, Decision, Situation, Submit
+from tidemill.harvest.plan.profile import FreeNodes, ahead, play
+from tidemill.harvest.plan.situation import CancelHolding, Decision, Situation, Submit
 from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, rounded, wave
 from tidemill.harvest.plan.yielding import yields
 
@@ -97,7 +97,7 @@ def demand(situation: Situation) -> Decision:
     waiting = [each for each in situation.holdings if each.waiting]
     if situation.backlog.nodes_max <= 0:
         return Decision(
-            cancel=[Cancel(each.key, each.count) for each in waiting],
+            cancel=[CancelHolding(each.key, each.count) for each in waiting],
             waits_for=Binding.BACKLOG.value,
             why=SENTENCES[Binding.BACKLOG],
         )
@@ -112,7 +112,7 @@ def demand(situation: Situation) -> Decision:
     return Decision(submit=submits, waits_for=binding.value, why=SENTENCES[binding])
 
 
-def plan_with_us(situation: Situation, reservations: int) -> tuple[Profile, int]:
+def plan_with_us(situation: Situation, reservations: int) -> tuple[FreeNodes, int]:
     """The profile with all that runs, ours too, and what the queue does on it; nodes that regular jobs take now."""
     profile = ahead(situation.now_s, situation.idle, situation.busy, situation.outages)
     death_s, now = situation.limits.death_s, situation.now_s
@@ -124,7 +124,7 @@ def plan_with_us(situation: Situation, reservations: int) -> tuple[Profile, int]
     return profile, sum(job.width for job in outlook.starts)
 
 
-def take_ours(profile: Profile, situation: Situation) -> None:
+def take_ours(profile: FreeNodes, situation: Situation) -> None:
     """Take what ours hold and wait for off a profile that was made as if we were not here."""
     now, death_s = situation.now_s, situation.limits.death_s
     for each in situation.holdings:
@@ -133,14 +133,14 @@ def take_ours(profile: Profile, situation: Situation) -> None:
     take_waiting(profile, situation)
 
 
-def take_waiting(profile: Profile, situation: Situation) -> None:
+def take_waiting(profile: FreeNodes, situation: Situation) -> None:
     """Take what waits of ours off a profile."""
     for each in situation.holdings:
         if each.waiting:
             profile.take(each.width * each.count, situation.now_s, max(situation.now_s, each.ends_s))
 
 
-def filled(situation: Situation, profile: Profile, idle: int) -> Decision:
+def filled(situation: Situation, profile: FreeNodes, idle: int) -> Decision:
     """Submit into the gaps of a profile."""
     return asked(situation, profile.staircase(), idle, None)
 
@@ -162,7 +162,7 @@ def asked(
     if binding is Binding.IDLE and situation.idle:
         binding = Binding.PAYBACK if not gaps else Binding.REGULAR
     return Decision(
-        cancel=[Cancel(each.key, each.count) for each in stale],
+        cancel=[CancelHolding(each.key, each.count) for each in stale],
         submit=submits,
         waits_for=binding.value,
         why=f"{situation.idle} idle; {SENTENCES[binding]}",

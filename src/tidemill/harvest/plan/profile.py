@@ -19,7 +19,7 @@ OVERDUE_S = 60.0
 """A job past its limit ends any moment: Slurm looks every 30 s, then it has KillWait (30 s by default)."""
 
 
-class Profile:
+class FreeNodes:
     """`free[k]` nodes from `times[k]` to `times[k + 1]`, the last for ever. Negative in outages on busy nodes."""
 
     __slots__ = ("free", "times")
@@ -106,9 +106,9 @@ class Outlook(NamedTuple):
     planned: list[tuple[Waiting, float]]
 
 
-def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outage]) -> Profile:
+def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outage]) -> FreeNodes:
     """The profile of `free` nodes now, more when those of `busy` reach their limits, fewer in outages."""
-    profile = Profile(now_s, free)
+    profile = FreeNodes(now_s, free)
     soon = now_s + OVERDUE_S
     ends = [(each.ends_s if each.ends_s > now_s else soon, each.width) for each in busy]
     ends.sort()
@@ -119,7 +119,7 @@ def ahead(now_s: float, free: int, busy: Sequence[Busy], outages: Sequence[Outag
     return profile
 
 
-def play(profile: Profile, queue: Sequence[Waiting], reservations: int) -> Outlook:
+def play(profile: FreeNodes, queue: Sequence[Waiting], reservations: int) -> Outlook:
     """What the queue does now, in order; `profile` then holds those starts and reservations, too.
 
     It ends where no later job could change anything, so it costs one comparison a job at most once all reservations

@@ -106,7 +106,7 @@ class Situation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     ] = []  #: staircase (nodes, seconds) of idle nodes where the plan is hidden or PBS's own
 
 
-class Cancel(msgspec.Struct, frozen=True, gc=False):
+class CancelHolding(msgspec.Struct, frozen=True, gc=False):
     """End `count` allocations of this holding."""
 
     key: int
@@ -133,7 +133,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What to do now, in this order: cancel, shorten, submit. `yields_to`: ids of regular jobs that could start now
     were we not here. `waits_for` names the one thing that holds back more; `why` says it in figures."""
 
-    cancel: list[Cancel] = []
+    cancel: list[CancelHolding] = []
     shorten: list[Shorten] = []
     submit: list[Submit] = []
     yields_to: list[str] = []

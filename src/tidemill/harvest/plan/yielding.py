@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.harvest.plan.profile import Profile, ahead, play
-from tidemill.harvest.plan.situation import Cancel, Decision, Holding, Shorten, Situation, Waiting
+from tidemill.harvest.plan.profile import FreeNodes, ahead, play
+from tidemill.harvest.plan.situation import CancelHolding, Decision, Holding, Shorten, Situation, Waiting
 from tidemill.harvest.plan.waves import SENTENCES, Binding, room_of, wave
 
 LASTS_S = 3600.0
@@ -21,7 +21,7 @@ PUNCTUAL_S = 1.0
 """An end that is later than this after the planned one is worth a change of the limit."""
 
 
-class Held:
+class HeldNodes:
     """Our running allocations while a plan is made: how many are left of each, and until when."""
 
     __slots__ = ("ends_s", "key", "left", "loss", "width")
@@ -37,7 +37,7 @@ class Held:
 def yields(situation: Situation) -> Decision:
     """Policy `yield`: cancel for jobs that could start now, shorten for planned ones, fill the rest."""
     now, limits = situation.now_s, situation.limits
-    held = [Held(each) for each in situation.holdings if not each.waiting]
+    held = [HeldNodes(each) for each in situation.holdings if not each.waiting]
     ours = sum(each.left * each.width for each in held)
     profile = ahead(now, situation.idle + ours, situation.busy, situation.outages)
     outlook = play(profile, situation.queue, limits.reservations)
@@ -105,10 +105,10 @@ def blocked(starts: Sequence[Waiting], idle: int) -> list[str]:
     return found
 
 
-def give_back(held: Sequence[Held], nodes: int) -> list[Cancel]:
+def give_back(held: Sequence[HeldNodes], nodes: int) -> list[CancelHolding]:
     """End the cheapest of ours until `nodes` are free: as many as needed, of wide ones as few too many as possible."""
     order = sorted(held, key=lambda each: (each.loss, each.ends_s, each.key))
-    chosen: list[tuple[Held, int]] = []
+    chosen: list[tuple[HeldNodes, int]] = []
     for each in order:
         if nodes <= 0:
             break
@@ -124,19 +124,19 @@ def give_back(held: Sequence[Held], nodes: int) -> list[Cancel]:
         nodes += spared * each.width
         if count > spared:
             each.left -= count - spared
-            cancels.append(Cancel(each.key, count - spared))
+            cancels.append(CancelHolding(each.key, count - spared))
     return cancels[::-1]
 
 
-def summed(cancels: Sequence[Cancel]) -> list[Cancel]:
+def summed(cancels: Sequence[CancelHolding]) -> list[CancelHolding]:
     """One entry for each holding."""
     counts: dict[int, int] = {}
     for each in cancels:
         counts[each.key] = counts.get(each.key, 0) + each.count
-    return [Cancel(key, count) for key, count in counts.items()]
+    return [CancelHolding(key, count) for key, count in counts.items()]
 
 
-def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten]:
+def make_way(held: list[HeldNodes], profile: FreeNodes, death_s: float) -> list[Shorten]:
     """Shorten ours so that at no later time more of them live than nodes are free; those first that end first."""
     alive = sorted((each for each in held if each.left), key=lambda each: each.ends_s)
     nodes = sum(each.left * each.width for each in alive)
@@ -158,7 +158,9 @@ def make_way(held: list[Held], profile: Profile, death_s: float) -> list[Shorten
     return shortens
 
 
-def make_room(held: Sequence[Held], profile: Profile, unfilled: int, situation: Situation) -> list[Cancel]:
+def make_room(
+    held: Sequence[HeldNodes], profile: FreeNodes, unfilled: int, situation: Situation
+) -> list[CancelHolding]:
     """No allocation may be added, yet nodes are idle: end the one that costs least, if a wider one in its place pays.
 
     What ends loses its work in flight, and its nodes start anew; what is won is the idle nodes' time until they are
@@ -174,10 +176,10 @@ def make_room(held: Sequence[Held], profile: Profile, unfilled: int, situation: 
     if unfilled * lasts_s < limits.payback * (each.loss + restart_s) * each.width:
         return []
     each.left -= 1
-    return [Cancel(each.key, 1)]
+    return [CancelHolding(each.key, 1)]
 
 
-def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death_s: float) -> None:
+def leave(profile: FreeNodes, held: list[HeldNodes], shortens: Sequence[Shorten], death_s: float) -> None:
     """Take what ours hold off each step of the profile, with their new ends; count the shortened ones as held again.
 
     Nodes of ours that come free between two steps count from the next step on: how many are free *until* a step, which
@@ -202,9 +204,9 @@ def leave(profile: Profile, held: list[Held], shortens: Sequence[Shorten], death
         free[k] -= nodes
 
 
-def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[int, int]]:
+def review(profile: FreeNodes, situation: Situation) -> tuple[list[CancelHolding], tuple[int, int]]:
     """What waits of ours and does not fit any more goes; (nodes, allocations) that stay, taken off the profile."""
-    cancels: list[Cancel] = []
+    cancels: list[CancelHolding] = []
     nodes = allocations = 0
     begin = profile.times[0]
     delay_s = situation.limits.death_s
@@ -216,7 +218,7 @@ def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[
         if fitting := room_for(profile, seconds):
             stays = min(each.count, fitting // each.width)
         if stays < each.count:
-            cancels.append(Cancel(each.key, each.count - stays))
+            cancels.append(CancelHolding(each.key, each.count - stays))
         if stays:
             profile.take(stays * each.width, begin, begin + seconds)
             nodes += stays * each.width
@@ -224,7 +226,7 @@ def review(profile: Profile, situation: Situation) -> tuple[list[Cancel], tuple[
     return cancels, (nodes, allocations)
 
 
-def room_for(profile: Profile, seconds: float) -> int:
+def room_for(profile: FreeNodes, seconds: float) -> int:
     """Nodes that are free for `seconds` from now."""
     return next((nodes for length, nodes in profile.staircase() if length >= seconds), 0)
 

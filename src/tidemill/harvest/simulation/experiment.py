@@ -11,8 +11,16 @@ from functools import partial
 import msgspec
 
 from tidemill.harvest.plan.policies import Policy
-from tidemill.harvest.simulation.outcome import Change, Digest, SizeClass, change, classes_of, digest, share
-from tidemill.harvest.simulation.simulator import HOUR_S, Machine, Tally, World
+from tidemill.harvest.simulation.outcome import (
+    RelativeChange,
+    RunSummary,
+    SizeClass,
+    change,
+    classes_of,
+    digest,
+    share,
+)
+from tidemill.harvest.simulation.simulator import HOUR_S, SimulatedMachine, Tally, World
 from tidemill.harvest.simulation.swf import Job
 
 REPLICA_JOBS = 170_000
@@ -37,8 +45,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 class SeedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of one seed: without us, and of each policy the first ones of them."""
 
-    without: list[Digest]
-    policies: dict[str, list[Digest]]
+    without: list[RunSummary]
+    policies: dict[str, list[RunSummary]]
 
 
 class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +62,7 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     wait_without_s: float
     slowdown: float
     slowdown_without: float
-    slowdown_change: Change
+    slowdown_change: RelativeChange
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +73,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     useful_high: float | None
     useful_same_run: float | None
     occupied: float | None
-    wait_change: Change
-    slowdown_change: Change
+    wait_change: RelativeChange
+    slowdown_change: RelativeChange
     wait_s: float
     wait_without_s: float
     by_size: list[SizeResult]
@@ -104,8 +112,8 @@ def horizon_of(jobs: Sequence[Job]) -> float:
 def run_seed(study: Study, seed: int) -> SeedRuns:
     """All runs of a seed."""
     classes = classes_of(study.jobs, study.world.nodes)
-    without: list[Digest] = []
-    found: dict[str, list[Digest]] = {policy.value: [] for policy in study.policies}
+    without: list[RunSummary] = []
+    found: dict[str, list[RunSummary]] = {policy.value: [] for policy in study.policies}
     for replica in range(study.replicas):
         name = f"{seed}.{replica}"
         jobs = jittered(study.jobs, name, study.jitter_s)
@@ -119,16 +127,18 @@ def run_seed(study: Study, seed: int) -> SeedRuns:
 
 def timed(
     world: World, jobs: Sequence[Job], classes: Sequence[SizeClass], *, name: str, policy: Policy | None
-) -> Digest:
+) -> RunSummary:
     """One run and its CPU seconds."""
     began = time.process_time()
-    tally = Machine(world, jobs, policy=policy, seed=name).run()
+    tally = SimulatedMachine(world, jobs, policy=policy, seed=name).run()
     return digest(tally, jobs, classes, cpu_s=time.process_time() - began)
 
 
 def tide_of(study: Study, policy: Policy) -> Tally:
     """One run (the first of seed 1) with its nodes over time."""
-    machine = Machine(study.world, jittered(study.jobs, "1.0", study.jitter_s), policy=policy, seed="1.0")
+    machine = SimulatedMachine(
+        study.world, jittered(study.jobs, "1.0", study.jitter_s), policy=policy, seed="1.0"
+    )
     machine.keep_tide = True
     return machine.run()
 
@@ -175,7 +185,9 @@ def result_of(study: Study, runs: Sequence[SeedRuns], policy: Policy) -> Result:
     )
 
 
-def size_result(size: SizeClass, k: int, without: Sequence[Digest], with_us: Sequence[Digest]) -> SizeResult:
+def size_result(
+    size: SizeClass, k: int, without: Sequence[RunSummary], with_us: Sequence[RunSummary]
+) -> SizeResult:
     """The figures of one class; `k` is its place in the lists of a digest."""
     waits = change([run.waits_s[k] for run in without], [run.waits_s[k] for run in with_us])
     return SizeResult(

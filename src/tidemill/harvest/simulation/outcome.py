@@ -69,7 +69,7 @@ class SizeClass(msgspec.Struct, frozen=True):
     jobs: int
 
 
-class Digest(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in sums. Lists have one entry for all jobs, then one for each class."""
 
     idle_s: float
@@ -83,7 +83,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class RelativeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A relative change with its 95 % bounds; None where it cannot be told (no wait at all, a single pair)."""
 
     mean: float | None
@@ -111,7 +111,7 @@ def classes_of(jobs: Sequence[Job], nodes: int) -> list[SizeClass]:
     return [SizeClass(group[0], group[-1], len(group)) for group in merged]
 
 
-def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, cpu_s: float) -> Digest:
+def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, cpu_s: float) -> RunSummary:
     """A run in sums; `jobs` in the order of `tally.waits_s`."""
     waits = [0.0] * (len(classes) + 1)
     slowdowns = [0.0] * (len(classes) + 1)
@@ -124,7 +124,7 @@ def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, c
             waits[index] += wait_s
             slowdowns[index] += slowdown
             counts[index] += 1
-    return Digest(
+    return RunSummary(
         idle_s=tally.idle_s,
         capacity_s=tally.capacity_s,
         held_s=tally.held_s,
@@ -137,18 +137,18 @@ def digest(tally: Tally, jobs: Sequence[Job], classes: Sequence[SizeClass], *, c
     )
 
 
-def change(before: Sequence[float], after: Sequence[float]) -> Change:
+def change(before: Sequence[float], after: Sequence[float]) -> RelativeChange:
     """How much more `after` is than `before`, paired."""
     total, number = sum(before), len(before)
     if total <= 0:
-        return Change(mean=None, low=None, high=None)
+        return RelativeChange(mean=None, low=None, high=None)
     ratio = sum(after) / total
     if number < 2:
-        return Change(mean=ratio - 1, low=None, high=None)
+        return RelativeChange(mean=ratio - 1, low=None, high=None)
     residuals = (y - ratio * x for x, y in zip(before, after, strict=True))
     variance = sum(each * each for each in residuals) / (number - 1)
     half = student(number - 1) * math.sqrt(variance * number) / total
-    return Change(mean=ratio - 1, low=ratio - 1 - half, high=ratio - 1 + half)
+    return RelativeChange(mean=ratio - 1, low=ratio - 1 - half, high=ratio - 1 + half)
 
 
 def student(freedom: int) -> float:

@@ -17,11 +17,11 @@ import msgspec
 
 from tidemill.harvest.plan.phase import lead
 from tidemill.harvest.plan.policies import Policy, decide
-from tidemill.harvest.plan.profile import EVER, Profile, play
+from tidemill.harvest.plan.profile import EVER, FreeNodes, play
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
-    Cancel,
+    CancelHolding,
     Decision,
     Holding,
     Limits,
@@ -82,7 +82,7 @@ class Cohort:
         self.ends_s = ends_s
 
 
-class Machine:
+class SimulatedMachine:
     """One run. `policy` None: without us."""
 
     def __init__(self, world: World, jobs: Sequence[Job], *, policy: Policy | None, seed: str) -> None:
@@ -314,7 +314,7 @@ class Machine:
         waiting = [each for each in self.cohorts.values() if each.waiting]
         if available <= 0 or not (self.queue or waiting):
             return
-        profile = Profile(self.now_s, available)
+        profile = FreeNodes(self.now_s, available)
         ends = [(each.ends_s, each.width) for each in self.busy]
         ends += self.dying.items()
         if self.policy is not Policy.PREEMPT:
@@ -377,7 +377,7 @@ class Machine:
             self._cancel_one(change)
         return bool(decision.cancel)
 
-    def _cancel_one(self, change: Cancel) -> None:
+    def _cancel_one(self, change: CancelHolding) -> None:
         cohort = self.cohorts[change.key]
         count = min(change.count, cohort.count)
         if self.now_s < self.world.horizon_s:
@@ -469,7 +469,7 @@ def ends_of(each: Busy) -> float:
     return each.ends_s
 
 
-def room(profile: Profile, seconds: float) -> int:
+def room(profile: FreeNodes, seconds: float) -> int:
     """Nodes that are free for `seconds` from now."""
     return next((nodes for length, nodes in profile.staircase() if length >= seconds), 0)
 

@@ -9,7 +9,7 @@ import msgspec
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Width
 from tidemill.model.state import JOB_TRANSITIONS, LEASE_TRANSITIONS, JobState, LeaseState
-from tidemill.wire.api import AppOffer, Capacity, Usage
+from tidemill.wire.api import AppOffer, Capacity, PayloadUsage
 
 JOB_STATES = (
     JobState.WAITING, JobState.RUNNING, JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED,
@@ -176,7 +176,7 @@ def free_of(job: StoredJob) -> list[tuple[int, int]]:
     return sets_of(job).free(0, job.events)
 
 
-def add_usage(text: str, usage: Usage) -> str:
+def add_usage(text: str, usage: PayloadUsage) -> str:
     """The stored sums of a job with one more report."""
     if not text:
         return (
@@ -191,12 +191,12 @@ def add_usage(text: str, usage: Usage) -> str:
     return " ".join(map(str, new))
 
 
-def usage_of(text: str) -> Usage:
+def usage_of(text: str) -> PayloadUsage:
     """Read what `add_usage` wrote."""
     return (
-        Usage(**dict(zip(Usage.__struct_fields__, map(int, text.split(" ")), strict=True)))
+        PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, map(int, text.split(" ")), strict=True)))
         if text
-        else Usage()
+        else PayloadUsage()
     )
 
 

@@ -35,7 +35,7 @@ from tidemill.server.database.rows import (
 )
 from tidemill.server.database.store import Session
 from tidemill.server.errors import WrongEdgeError
-from tidemill.wire.api import Change, LeaseOrder, Order, Usage
+from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
 
 FOLLOWER = "follower/"  #: in the table `meta`, the beginning of names of positions in the feed that must not be pruned
 SPECS_CACHED_MAX = 20_000
@@ -93,7 +93,7 @@ class CampaignSums(msgspec.Struct):
 
     done: int = 0
     failed: int = 0
-    usage: Usage = msgspec.field(default_factory=Usage)
+    usage: PayloadUsage = msgspec.field(default_factory=PayloadUsage)
     started_us: int | None = None
     ended_us: int | None = None
     core_s: float = 0.0
@@ -408,7 +408,7 @@ def specs(session: Session, cache: dict[int, JobSpec], ids: Iterable[int]) -> di
     return {each: cache[each] for each in wanted}
 
 
-def add(total: Usage, one: Usage) -> None:
+def add(total: PayloadUsage, one: PayloadUsage) -> None:
     """Add one report to sums."""
     total.payloads += one.payloads
     total.wall_us += one.wall_us

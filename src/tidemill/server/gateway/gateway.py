@@ -38,7 +38,7 @@ from tidemill.wire.amqp import DEAD, DIRECT_REPLY, REPLIES, STATES, Header, Type
 from tidemill.wire.api import REQUEST_BYTES_MAX
 from tidemill.wire.broker import broker_of, library
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.link import Delivery, Link, Message, Source, UnroutedError
+from tidemill.wire.link import Delivery, Link, Message, QueueReader, UnroutedError
 
 PREFETCH = 4  #: messages of one submitter in our memory, of REQUEST_BYTES_MAX each; one thread takes all
 SYNC_PREFETCH = 4
@@ -88,10 +88,11 @@ class Gateway:
         self._syncs = SyncIntake(dispatcher, _users(config.sites), judge)
         self._inbox, self._sync_inbox = _Inbox(), _Inbox()  # bounded by what the broker sends unacknowledged
         sources = [
-            Source(submit_queue(name), self._inbox.put, PREFETCH) for name in sorted(config.submitters)
+            QueueReader(submit_queue(name), self._inbox.put, PREFETCH) for name in sorted(config.submitters)
         ]
         sources += [
-            Source(sync_queue(name), self._sync_inbox.put, SYNC_PREFETCH) for name in sorted(config.sites)
+            QueueReader(sync_queue(name), self._sync_inbox.put, SYNC_PREFETCH)
+            for name in sorted(config.sites)
         ]
         broker = broker_of(
             config.url or "", Credentials(certificate=config.certificate, key=config.key, ca=config.ca),

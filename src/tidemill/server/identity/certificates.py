@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill import clock, log
-from tidemill.config.tls import Member, Tls
+from tidemill.config.tls import RoleMember, Tls
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
 from tidemill.server.errors import StrangerError
@@ -41,7 +41,7 @@ _SHORT = {  #: names of attributes as `openssl x509 -nameopt compat` and grid se
 class Certificates:
     """Keeps the TLS context fresh, and turns certificates into identities."""
 
-    def __init__(self, tls: Tls, members: Sequence[Member]) -> None:
+    def __init__(self, tls: Tls, members: Sequence[RoleMember]) -> None:
         """Raises ConfigError for files that cannot be used."""
         if tls.certificate is None or tls.key is None:
             raise ConfigError(

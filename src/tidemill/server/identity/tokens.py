@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from tidemill import clock
-from tidemill.config.tls import Issuer, Member
+from tidemill.config.tls import Issuer, RoleMember
 from tidemill.config.tls import Tokens as Section
 from tidemill.errors import ConfigError
 from tidemill.model.identity import Identity, Role, Via
@@ -40,7 +40,7 @@ class _Unasked(StrangerError):
 class TokenVerifier:
     """Verifies tokens; shared by threads."""
 
-    def __init__(self, section: Section, members: Sequence[Member]) -> None:
+    def __init__(self, section: Section, members: Sequence[RoleMember]) -> None:
         """Raises ConfigError for issuers or members that contradict each other."""
         try:
             import jwt
@@ -156,7 +156,7 @@ class TokenVerifier:
             f"the token of `{claims['sub']}` of issuer `{issuer.name}` is valid, but has no role here"
         )
 
-    def _member(self, issuer: Issuer, subject: str, groups: list[Any]) -> Member | None:
+    def _member(self, issuer: Issuer, subject: str, groups: list[Any]) -> RoleMember | None:
         of_issuer = [each for each in self._members if each.issuer == issuer.name]
         by_subject = [each for each in of_issuer if each.token == subject]
         by_group = [each for each in of_issuer if each.group and each.group in groups]

@@ -47,9 +47,9 @@ from tidemill.wire.api import (
     JobRow,
     OutputPage,
     OutputRow,
+    PayloadUsage,
     SiteApplication,
     SiteRow,
-    Usage,
 )
 
 ATTEMPTS_SHOWN = 100
@@ -203,7 +203,7 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
         CampaignRow(
             name=row[1], owner=row[2], shares=row[3], created_us=row[4], jobs=row[5],
             states=states.get(row[0], {}), events=row[6], events_done=row[7], events_failed=row[8],
-            usage=Usage(**dict(zip(Usage.__struct_fields__, row[9:17], strict=True))),
+            usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, row[9:17], strict=True))),
             failures=classes.get(row[0], {}), first_started_us=row[17], last_ended_us=row[18],
         )
         for row in rows

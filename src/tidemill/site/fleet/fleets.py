@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import Submission
+from tidemill.batch.contract import BatchSubmission
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, ProtocolError, SiteError
 from tidemill.log import Log
@@ -228,11 +228,11 @@ class Fleets:
         return records
 
     def first_work(
-        self, state: s.SiteState, submissions: list[Submission], check: Callable[[], None]
-    ) -> list[Submission]:
+        self, state: s.SiteState, submissions: list[BatchSubmission], check: Callable[[], None]
+    ) -> list[BatchSubmission]:
         """Submissions with the work file that their pilots start with, where they read files. Where one cannot be
         written, those pilots get work once they report. `check` as for `hand_out`."""
-        complete: list[Submission] = []
+        complete: list[BatchSubmission] = []
         for submission in submissions:
             members = [a for a in state.allocations.values() if a.submission == submission.name]
             mailbox = self.open[members[0].fleet].mailbox if members else None
@@ -336,7 +336,7 @@ def adopt_mailbox(opened: OpenFleet, state: s.SiteState) -> None:
     opened.retiring.update(dict.fromkeys(left - known, at_s))
 
 
-def _first_seat(name: str, submission: Submission, devices: dict[str, int]) -> Seat:
+def _first_seat(name: str, submission: BatchSubmission, devices: dict[str, int]) -> Seat:
     """What an allocation that is about to be asked for can run: of payloads that span its nodes, one."""
     return Seat(
         allocation=name,

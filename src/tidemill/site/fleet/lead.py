@@ -67,7 +67,7 @@ class Lead:
     def __init__(self, fleet: Fleet, binary: Path) -> None:
         self._fleet = fleet
         self._binary = binary
-        self._child: processes.Child | None = None
+        self._child: processes.ChildProcess | None = None
         self._tries = 0
         self._started_s = 0.0
         self._next_s = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tidemill import clock
-from tidemill.batch.contract import Submission
+from tidemill.batch.contract import BatchSubmission
 from tidemill.errors import SiteError
 from tidemill.log import Log
 from tidemill.site.applications.launching import Launching
@@ -115,7 +115,7 @@ class Lifecycle:
             return changed
         return self.granting.plan(self._stand(), launching) or changed
 
-    def first_work(self, submissions: list[Submission]) -> list[Submission]:
+    def first_work(self, submissions: list[BatchSubmission]) -> list[BatchSubmission]:
         """Submissions with the work file that their pilots start with, where pilots read files."""
         return self._fleets.first_work(self._site.state, submissions, self._epoch.check)
 

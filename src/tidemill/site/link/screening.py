@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.config.limits import Limits
+from tidemill.config.limits import OrderLimits
 from tidemill.model import legal
 from tidemill.model.job import EVENTS_MAX, JobSpec
 from tidemill.site.state import site_state as s
@@ -70,7 +70,7 @@ class IntakeRoom(NamedTuple):
     characters: int = DONE_CHARACTERS_MAX
 
 
-def room_of(settlement: Settlement, limits: Limits, *, leases_max: int, paced: int) -> IntakeRoom:
+def room_of(settlement: Settlement, limits: OrderLimits, *, leases_max: int, paced: int) -> IntakeRoom:
     """`leases_max`: ranges that may be open; `paced`: leases that the rate allows now."""
     state = settlement.state
     answered = sum(type(report) is api.LogReport for report in state.reports)
@@ -87,7 +87,7 @@ def room_of(settlement: Settlement, limits: Limits, *, leases_max: int, paced: i
 class Screen:
     """Screens one reply. `deny`: why a submitter's jobs do not run here, None = they may."""
 
-    def __init__(self, state: s.SiteState, limits: Limits, room: IntakeRoom, deny: Deny) -> None:
+    def __init__(self, state: s.SiteState, limits: OrderLimits, room: IntakeRoom, deny: Deny) -> None:
         self._jobs = state.jobs
         self._have = state.have
         self._limits = limits

@@ -22,7 +22,7 @@ from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply, SyncReply, SyncRequ
 from tidemill.wire.broker import Broker, broker_of, is_broker, library
 from tidemill.wire.credentials import Credentials
 from tidemill.wire.http import Connection, TooLongError, error_of
-from tidemill.wire.link import Delivery, Link, Message, Source
+from tidemill.wire.link import Delivery, Link, Message, QueueReader
 
 CONNECTED_S = 5.0  #: longest wait for a connection, by a thread that may have to end
 LONGEST_S = 300.0  #: for a whole exchange, however slowly it comes: as long as 32 MB take at 1 Mbit/s
@@ -102,7 +102,7 @@ class AmqpTransport:
         self._awaited: tuple[str, Future[Delivery]] | None = None
         self._closing = False
         self.dropped = 0
-        self.link = Link(broker, [Source(DIRECT_REPLY, self._take)], name="sync", on_up=self._renewed)
+        self.link = Link(broker, [QueueReader(DIRECT_REPLY, self._take)], name="sync", on_up=self._renewed)
         self.link.start()
 
     def sync(self, request: SyncRequest) -> SyncReply:

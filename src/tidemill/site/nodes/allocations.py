@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, Ending, Status, Submission
+from tidemill.batch.contract import ELEMENT, FAR_FUTURE_S, Answer, BatchSubmission, Ending, Status
 from tidemill.config.site import SiteConfig
 from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
@@ -88,7 +88,7 @@ class Allocations:
 
     # ---- asking ----
 
-    def intend(self, ask: AllocationRequest) -> Submission:
+    def intend(self, ask: AllocationRequest) -> BatchSubmission:
         """Note the intent, one entry whatever the count; the submission may be made once that is durable."""
         state = self._log.pool.state
         name = f"tm-{self._config.name}-e{state.epoch}-{state.next_allocation}"
@@ -123,7 +123,7 @@ class Allocations:
             start_by_s = now_us // 1_000_000 + self._config.harvest.start_by_s
             command += ["--start-by", str(int(start_by_s))]
         contact = self._config.contact
-        return Submission(
+        return BatchSubmission(
             name=name,
             command=command,
             nodes=ask.nodes,
@@ -160,7 +160,7 @@ class Allocations:
         for error in acted.errors:
             _log.warning("batch.refused", reason=error.message, hint=error.hint)
 
-    def _submitted(self, submission: Submission, elements: list[s.Allocation], batch_id: str) -> None:
+    def _submitted(self, submission: BatchSubmission, elements: list[s.Allocation], batch_id: str) -> None:
         for allocation in elements:
             if allocation.state is AllocationState.INTENDED:
                 self._note(allocation, AllocationState.QUEUED, batch_id, "")
@@ -173,7 +173,9 @@ class Allocations:
             walltime_s=walltime_s,
         )
 
-    def _refused(self, submission: Submission, elements: list[s.Allocation], error: TidemillError) -> None:
+    def _refused(
+        self, submission: BatchSubmission, elements: list[s.Allocation], error: TidemillError
+    ) -> None:
         if not is_transient(error):
             for allocation in elements:
                 self._note(allocation, AllocationState.FAILED, "", error.message)

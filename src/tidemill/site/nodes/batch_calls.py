@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import BatchSystem, Status, Submission
+from tidemill.batch.contract import BatchSubmission, BatchSystem, Status
 from tidemill.errors import TidemillError
 from tidemill.model.machine import Snapshot
 from tidemill.site.state.epoch import SupersededError
@@ -32,7 +32,7 @@ class Actions(msgspec.Struct, frozen=True, kw_only=True):
 
     cancel: list[str] = []
     ends_s: dict[str, float] = {}
-    submissions: list[Submission] = []
+    submissions: list[BatchSubmission] = []
 
 
 class ActionsDone(msgspec.Struct, kw_only=True):

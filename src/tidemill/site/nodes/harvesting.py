@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import BatchSystem, Submission
+from tidemill.batch.contract import BatchSubmission, BatchSystem
 from tidemill.errors import SiteError
 from tidemill.harvest.account import records as r
 from tidemill.harvest.account.harm import Tracker, Yielded
@@ -398,7 +398,7 @@ class Harvesting:
 
     def _intend(
         self, asks: Sequence[tuple[str, AllocationRequest]], records: list[r.AnyRecord]
-    ) -> list[Submission]:
+    ) -> list[BatchSubmission]:
         """Note the intents to submit; each goes with the plan that it follows from."""
         submissions = []
         for name, ask in asks:

@@ -13,7 +13,15 @@ import msgspec
 from tidemill.config.site import SiteConfig
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import read_bounded, write_durable
-from tidemill.harvest.machine.quarantine import End, Outcome, Quarantine, Sentence, Settings, State, Verdict
+from tidemill.harvest.machine.quarantine import (
+    AllocationEnd,
+    Outcome,
+    Quarantine,
+    QuarantineSettings,
+    QuarantineVerdict,
+    Sentence,
+    State,
+)
 from tidemill.log import Log
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.state.site_state import Allocation
@@ -29,7 +37,7 @@ class NodeQuarantine:
         self._path = path
         self._costs = costs
         harvest = config.harvest
-        settings = Settings(
+        settings = QuarantineSettings(
             starts=harvest.quarantine_starts,
             quarantine_s=harvest.quarantine_s,
             fast_failure_s=harvest.fast_failure_s,
@@ -38,7 +46,7 @@ class NodeQuarantine:
         )
         self._quarantine = Quarantine(settings, _read(path))
         self._is_news = False
-        self.verdict = Verdict()
+        self.verdict = QuarantineVerdict()
 
     def started(self, allocation: Allocation) -> None:
         """It runs."""
@@ -51,7 +59,7 @@ class NodeQuarantine:
         if not allocation.hosts:
             return
         lived_us = allocation.ended_us - (allocation.started_us or allocation.ended_us)
-        end = End(
+        end = AllocationEnd(
             ending=allocation.ending,
             lived_s=max(0, lived_us) / 1e6,
             did_work=done > 0,
@@ -66,7 +74,7 @@ class NodeQuarantine:
         """It has run for long without a word of a pilot, and we end it."""
         since_us = allocation.started_us or now_us
         lived_s = max(0, now_us - since_us) / 1e6
-        end = End(ending="failed", lived_s=lived_s, did_work=False, silent=True, evidence=why)
+        end = AllocationEnd(ending="failed", lived_s=lived_s, did_work=False, silent=True, evidence=why)
         self._quarantine.ended(allocation.hosts, end, now_us / 1e6)
         self._is_news = True
 
@@ -92,7 +100,7 @@ class NodeQuarantine:
         )
         return sorted(nodes, key=lambda each: -each.since_s)
 
-    def judge(self, now_s: float) -> Verdict:
+    def judge(self, now_s: float) -> QuarantineVerdict:
         """What follows now."""
         self.verdict = self._quarantine.judge(now_s)
         for each in self.verdict.new:

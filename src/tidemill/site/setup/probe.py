@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill import clock
-from tidemill.batch.contract import Answer, BatchSystem, Ending, Status, Submission
+from tidemill.batch.contract import Answer, BatchSubmission, BatchSystem, Ending, Status
 from tidemill.errors import SiteError
 from tidemill.model.number import whole
 from tidemill.model.state import ALLOCATION_FINAL
@@ -236,7 +236,7 @@ class Probe:
         words = [str(self._site_dir), str(self._binary), self._nonce, str(Path.home())]
         self._is_submitted = True  # also where the answer is lost: then it is there
         return self._batch.submit(
-            Submission(
+            BatchSubmission(
                 name=self.name,
                 command=["/bin/sh", "-c", SCRIPT, "tidemill-probe", *words, *self._listeners.places],
                 nodes=1,

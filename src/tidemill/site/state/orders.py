@@ -64,7 +64,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     if kept:
         has_outputs = bool(job.parts)
         for first, last in kept:
-            settlement.done(job, first, last, outputs=has_outputs, usage=api.Usage())
+            settlement.done(job, first, last, outputs=has_outputs, usage=api.PayloadUsage())
         new = [piece for first, last in new for piece in job.open.within(first, last)]
     settlement.make_ready(job, [s.UndonePiece(first, last - first) for first, last in new])
 

@@ -25,7 +25,7 @@ from tidemill.site.state.failures import (
 )
 from tidemill.site.state.settlement import Settlement
 from tidemill.wire import node
-from tidemill.wire.api import FailureReport, RanRange, RanReport, Usage
+from tidemill.wire.api import FailureReport, PayloadUsage, RanRange, RanReport
 
 RATE_EVENTS_MAX = 1000.0
 """A measured rate forgets half of what it knows at so many events."""
@@ -50,7 +50,7 @@ class BatchOfRecords:
         self._settlement = settlement
         self._fleet = fleet
         self._jobs = settlement.state.jobs
-        self._plain: dict[int, tuple[s.SiteJob, IntervalSet, Usage]] = {}
+        self._plain: dict[int, tuple[s.SiteJob, IntervalSet, PayloadUsage]] = {}
         self._ran = Ran()
         self._handlers: dict[type, Callable[[Any], None]] = {
             node.Done: self._done,
@@ -78,7 +78,7 @@ class BatchOfRecords:
             told = usage
             for first, end in events:
                 self._settlement.done(job, first, end, outputs=False, usage=told)
-                told = Usage()
+                told = PayloadUsage()
 
     def _done(self, record: node.Done) -> None:
         job = self._jobs.get(record.job)
@@ -92,7 +92,7 @@ class BatchOfRecords:
             return
         taken = self._plain.get(job.id)
         if taken is None:
-            taken = self._plain[job.id] = (job, IntervalSet(), Usage())
+            taken = self._plain[job.id] = (job, IntervalSet(), PayloadUsage())
         undone = job.open.within(first, end)
         for at, until in undone:
             self._settlement.close(job, at, until)
@@ -110,7 +110,7 @@ class BatchOfRecords:
         job.fruitless = job.returns = 0
         job.parts.append(s.KeptPart(first, record.count, self._fleet.name, record.outputs))
         job.done.add(first, end)
-        usage = Usage()
+        usage = PayloadUsage()
         _add(usage, record)
         self._settlement.done(job, first, end, outputs=True, usage=usage)
 
@@ -242,7 +242,7 @@ class BatchOfRecords:
         told = taken[2]
         for first, end in taken[1]:
             self._settlement.done(job, first, end, outputs=False, usage=told)
-            told = Usage()
+            told = PayloadUsage()
 
     def _report(self, job: s.SiteJob, record: node.Failed, evidence: Evidence) -> None:
         if job.reported >= REPORTED_MAX or job.id >= s.STEP_BASE:
@@ -349,7 +349,7 @@ def _unready(job: s.SiteJob, first: int, end: int) -> None:
     job.ready = ready
 
 
-def _add(usage: Usage, record: node.Done) -> None:
+def _add(usage: PayloadUsage, record: node.Done) -> None:
     usage.payloads += record.payloads
     usage.wall_us += record.wall_us
     usage.setup_us += record.setup_us

@@ -10,7 +10,7 @@ from tidemill.model.failure import Evidence
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Width
 from tidemill.site.state import site_state as s
-from tidemill.wire.api import DoneReport, FailureReport, ReleaseReport, Report, Usage
+from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
 
 _encode = msgspec.json.encode
 
@@ -113,14 +113,14 @@ class Settlement:
             at = until
         return pieces
 
-    def done(self, job: s.SiteJob, first: int, end: int, *, outputs: bool, usage: Usage) -> None:
+    def done(self, job: s.SiteJob, first: int, end: int, *, outputs: bool, usage: PayloadUsage) -> None:
         """Report events as kept; the usage goes with the first piece."""
         rest = usage
         for lease, at, count in self.settle(job, first, end):
             self.report(
                 DoneReport(n=0, lease=lease, job=job.id, first=at, count=count, outputs=outputs, usage=rest)
             )
-            rest = Usage()
+            rest = PayloadUsage()
 
     def fail(self, job: s.SiteJob, event: int, evidence: Evidence) -> None:
         """Report an event as failed for good."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tidemill import __version__, clock
-from tidemill.batch.contract import Calls
+from tidemill.batch.contract import CommandCounts
 from tidemill.errors import SiteError
 from tidemill.files import write_whole
 from tidemill.harvest.account.ledger import UNBOUNDED_S, Ledger
@@ -94,7 +94,7 @@ class MetricsFile:
         return samples
 
 
-def _of_calls(calls: Calls) -> Iterator[Sample]:
+def _of_calls(calls: CommandCounts) -> Iterator[Sample]:
     yield Sample("tidemill_batch_calls_total", calls.queries, (("kind", "query"),))
     yield Sample("tidemill_batch_calls_total", calls.actions, (("kind", "action"),))
     yield Sample("tidemill_batch_failures_total", calls.failures)

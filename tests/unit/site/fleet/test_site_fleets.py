@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidemill.batch.contract import Submission
+from tidemill.batch.contract import BatchSubmission
 from tidemill.config.site import Harvest, SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.state import AllocationState
@@ -74,7 +74,7 @@ def test_first_work_is_not_written_where_a_newer_agent_serves_the_site(
         submission="a.1",
         state=AllocationState.QUEUED,
     )
-    asked = Submission(name="a.1", command=["pilot"], nodes=1, cores=4, memory_mb=0, walltime_s=600)
+    asked = BatchSubmission(name="a.1", command=["pilot"], nodes=1, cores=4, memory_mb=0, walltime_s=600)
     before = opened.fleet.next_number
     with pytest.raises(SupersededError):
         fleets.first_work(state, [asked], check)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemill.harvest.machine.backfill import Ending
+from tidemill.harvest.machine.backfill import NodesRelease
 from tidemill.harvest.machine.placement import Layout
 from tidemill.harvest.plan.situation import (
     Backlog,
     Busy,
-    Cancel,
+    CancelHolding,
     Decision,
     Holding,
     Limits,
@@ -35,7 +35,7 @@ def test_of_allocations_that_cost_alike_the_favored_ones_go() -> None:
         return HoldingGroup(holding=holding, names=list(names))
 
     groups = [group(0, 0.0, "a", "b"), group(1, 5.0, "c"), group(2, 500.0, "d")]
-    decision = Decision(cancel=[Cancel(0, 2)])
+    decision = Decision(cancel=[CancelHolding(0, 2)])
 
     def going(*names: str, needed: tuple[str, ...] = ()) -> list[str]:
         return given_back(decision, groups, names, needed=needed, event_s=10.0)
@@ -57,7 +57,9 @@ def test_who_goes_instead_of_being_shortened_leaves_as_many_the_less_to_be_short
         )
 
     groups = [group(0, "ab", 400.0), group(1, "xy", 900.0)]
-    decision = Decision(cancel=[Cancel(0, 1)], shorten=[Shorten(1, 1, 500.0)])  # one of two may outlast 500
+    decision = Decision(
+        cancel=[CancelHolding(0, 1)], shorten=[Shorten(1, 1, 500.0)]
+    )  # one of two may outlast 500
 
     assert ends_of(decision, groups, ["a"]) == {"y": 500.0}
     assert ends_of(decision, groups, ["x"]) == {}  # y is the one that may
@@ -72,7 +74,7 @@ def between(
     """As recorded on a real Slurm: a job of 14 nodes waits for the end of three others at 301, one of one node could
     start beside it. Ours are on 3, 12, 13, 14 and 15; of these the one on `outlasts` ends after 301."""
     ours = {
-        f"p{place}": Ending(3593.0 if place == outlasts else 300.0, frozenset({place}))
+        f"p{place}": NodesRelease(3593.0 if place == outlasts else 300.0, frozenset({place}))
         for place in (3, 12, 13, 14, 15)
     }
     queue = [Waiting("wide", 14, 180.0), Waiting("one", 1, 360.0)]
@@ -82,9 +84,9 @@ def between(
         idle=frozenset(),
         ours=ours,
         others=[
-            Ending(225.0, frozenset({0, 1, 2})),
-            Ending(292.0, frozenset({9, 10, 11})),
-            Ending(301.0, frozenset(range(4, 9))),
+            NodesRelease(225.0, frozenset({0, 1, 2})),
+            NodesRelease(292.0, frozenset({9, 10, 11})),
+            NodesRelease(301.0, frozenset(range(4, 9))),
         ],
         queue=queue,
     )
@@ -117,7 +119,7 @@ def between(
         limits=Limits(nodes_max=16, allocations_max=16, death_s=0.5),
     )
     return (
-        PlacedDecision(decision=Decision(cancel=[Cancel(0, 1)], yields_to=["one"]), layout=layout),
+        PlacedDecision(decision=Decision(cancel=[CancelHolding(0, 1)], yields_to=["one"]), layout=layout),
         groups,
         situation,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from tidemill.config.contact import Mail
+from tidemill.config.contact import ContactMail
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.site.staff.mail import can_mail, send, stop_text
@@ -67,7 +67,7 @@ def mailbox() -> Iterator[Mailbox]:
 
 def with_server(mailbox: Mailbox) -> SiteConfig:
     host, port = mailbox.server_address[:2]
-    return msgspec.structs.replace(CONFIG, mail=Mail(server=f"{host!s}:{port}"))
+    return msgspec.structs.replace(CONFIG, mail=ContactMail(server=f"{host!s}:{port}"))
 
 
 def test_the_contact_is_told_why_the_site_was_stopped_and_what_to_do(mailbox: Mailbox) -> None:
@@ -94,7 +94,7 @@ def test_a_refused_mail_names_server_and_contact(mailbox: Mailbox) -> None:
 
 
 def test_a_server_that_is_not_there_is_an_error_and_none_is_no_mail() -> None:
-    nowhere = msgspec.structs.replace(CONFIG, mail=Mail(server="127.0.0.1:1"))
+    nowhere = msgspec.structs.replace(CONFIG, mail=ContactMail(server="127.0.0.1:1"))
     with pytest.raises(SiteError, match=r"127\.0\.0\.1:1"):
         send(nowhere, "s", "t")
     assert not can_mail(CONFIG)
