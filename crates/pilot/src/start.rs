@@ -84,11 +84,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         node,
         secret,
     };
-    let lead = if files {
-        by_files(options, &settings, &identity, (incarnation, now_us))?
-    } else {
-        Source::Lead(Link::new(&options.fleet, identity, now_us))
-    };
+    let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
     let keep = Keeper::new(bundle, settings.output_flush_s);
     let permits = permits(&settings, files, now_us);
@@ -104,6 +100,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         settings,
     };
     Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
+}
+
+/// Where work comes from: the fleet's lead, or files.
+fn source(
+    options: &Options,
+    settings: &Settings,
+    identity: Identity,
+    (files, incarnation, now_us): (bool, u64, u64),
+) -> Result<Source, PilotError> {
+    if files {
+        by_files(options, settings, &identity, (incarnation, now_us))
+    } else {
+        Ok(Source::Lead(Link::new(&options.fleet, identity, now_us)))
+    }
 }
 
 /// Work comes with files only, and so does what is known of other nodes.
