@@ -324,3 +324,12 @@ def test_an_old_epoch_and_a_copied_site_are_refused(world: World) -> None:
         site.sync(epoch=1)
     with pytest.raises(ConflictError, match="not to `other`"):
         site.sync(host="other")
+
+
+def test_a_site_falls_silent_although_the_last_request_was_refused(world: World) -> None:
+    Site(world).sync()
+    with pytest.raises(RequestError):
+        world.submit(JobSpec(app="sim", events=0))
+    world.now_s = 601
+    assert world.dispatcher.check_sites() == ["s"]
+    assert world.dispatcher.check_sites() == []

@@ -189,9 +189,12 @@ class Dispatcher:
 
     def check_sites(self) -> list[str]:
         """Names of the sites that have now been silent for too long: they lose their leases."""
-        silent = self.site_watch.overdue(list(self.writer.memory.sites.values()))
-        if not silent:
+        memory = self.writer.memory
+        if memory.is_loaded and not self.site_watch.overdue(list(memory.sites.values())):
             return []
-        return self.writer.write(
-            lambda work: silent_sites.lose_all(work, silent, half_life_s=self.rules.half_life_s)
-        )
+
+        def act(work: UnitOfWork) -> list[str]:
+            silent = self.site_watch.overdue(work.memory.sites.values())
+            return silent_sites.lose_all(work, silent, half_life_s=self.rules.half_life_s)
+
+        return self.writer.write(act)

@@ -72,11 +72,11 @@ class WriterMemory:
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
         #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
         self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
-        self._loaded = False
+        self.is_loaded = False
 
     def load(self, session: Session) -> None:
         """Read kinds and sites, unless they are here already."""
-        if self._loaded:
+        if self.is_loaded:
             return
         for row in session.rows("kinds"):
             self.kinds[row[0]] = kind_of(row)
@@ -85,7 +85,7 @@ class WriterMemory:
             site = site_of(row)
             self.sites[site.id] = site
             self.site_ids[site.name] = site.id
-        self._loaded = True
+        self.is_loaded = True
 
 
 class CampaignSums(msgspec.Struct):
