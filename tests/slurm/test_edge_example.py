@@ -144,7 +144,7 @@ def fetched(it: Edge, block: str) -> tuple[bytes, str]:
     return (it.here / "events.txt").read_bytes(), printed
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(300)
 def test_over_https_with_webdav_and_xrootd(
     slurm_cluster: SlurmCluster, data: dict[str, Server], mail: MailServer
 ) -> None:
@@ -164,7 +164,7 @@ def test_over_https_with_webdav_and_xrootd(
         check_audit(it, slurm_cluster, job, subject="/O=Tidemill/OU=submitter/CN=cms")
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_over_rabbitmq_with_gridftp(
     slurm_cluster: SlurmCluster, data: dict[str, Server], mail: MailServer, folder: Path
 ) -> None:
