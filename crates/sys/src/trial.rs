@@ -77,7 +77,8 @@ fn filtered_child(what: Tracing, go: std::os::fd::OwnedFd) -> ! {
     };
     let status = match installed {
         Ok(()) => {
-            crate::process::parent_id(); // the filter stops it for the tracer
+            // the filter stops it for the tracer; without one it fails
+            let _ = crate::process::new_session();
             0
         }
         Err(error) => FILTER_REFUSED + error.os_error(),
@@ -85,7 +86,7 @@ fn filtered_child(what: Tracing, go: std::os::fd::OwnedFd) -> ! {
     crate::process::exit_now(status)
 }
 
-/// getppid(2) stops for the tracer, everything else goes on (seccomp(2), SECCOMP_RET_TRACE).
+/// setsid(2) stops for the tracer, everything else goes on (seccomp(2), SECCOMP_RET_TRACE).
 fn filter() -> [Instruction; 4] {
     let one = |code, yes, no, k| Instruction {
         code: code as u16,
@@ -99,7 +100,7 @@ fn filter() -> [Instruction; 4] {
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
             0,
             1,
-            libc::SYS_getppid as u32,
+            libc::SYS_setsid as u32,
         ),
         one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_TRACE),
         one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
