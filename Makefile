@@ -25,6 +25,7 @@ TWO := -n 2 --dist loadfile
 # OPTIONS_x: `$(TWO)` where its files share nothing.
 GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local fault
 TESTS_postgresql := tests/contract
+TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
 OPTIONS_containers := $(TWO)
