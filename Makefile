@@ -25,6 +25,7 @@ TWO := -n 2 --dist loadfile
 # OPTIONS_x: `$(TWO)` where its files share nothing.
 GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local fault
 TESTS_postgresql := tests/contract
+TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
 OPTIONS_transfer := $(TWO)
 OPTIONS_containers := $(TWO)
@@ -75,7 +76,7 @@ check-rust: setup
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
 
 test-python: setup
-	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql' tests/unit tests/property tests/fuzz tests/contract \
+	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql and not long' tests/unit tests/property tests/fuzz tests/contract \
 	  tests/e2e tests/local/site/test_batch_contract.py
 
 $(GROUPS:%=test-%): test-%: setup # for example: make test-slurm
@@ -85,7 +86,7 @@ test-rust: setup
 	@PROPTEST_RNG_SEED=1 $(CARGO_TEST)
 
 fault: setup ## fault tests only, with those that take minutes: SEEDS=50 FIRST=1
-	@$(PYTEST) -q -n 2 --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests/fault
+	@$(PYTEST) -q -n 2 --fault-seeds $(if $(filter command,$(origin SEEDS)),$(SEEDS),50) --fault-first $(FIRST) tests/fault tests/e2e/test_fault_campaign.py
 
 fuzz: setup ## look for inputs that parsers mishandle, MINUTES=10, with random numbers; what is found goes into the corpus
 	@status=0

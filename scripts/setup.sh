@@ -168,7 +168,7 @@ sync_environment() { # $1 other than `all`: without what only tests need, unless
   say 'installing into .venv (the first time takes a few minutes)'
   # --target: with crt-static, procedural macros can be built only where the target is named
   MATURIN_PEP517_ARGS="--target $HOST" UV_HTTP_TIMEOUT=60 UV_HTTP_RETRIES=5 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never \
-    try_thrice 1500 .uv/venv/bin/uv sync --frozen --python "$PYTHON" "${what[@]}" "${reinstall[@]}" >.uv/sync.log 2>&1 ||
+    try_thrice 3600 .uv/venv/bin/uv sync --frozen --python "$PYTHON" "${what[@]}" "${reinstall[@]}" >.uv/sync.log 2>&1 ||
     { tail -n 60 .uv/sync.log >&2; fail 'uv sync failed'; }
   is_static .venv/bin/tidemill-node || fail '.venv/bin/tidemill-node is not a static binary' 'see .cargo/config.toml and .uv/sync.log'
   # the digests from before the build, so that what was edited meanwhile is built next time; cargo may have written its lock
