@@ -33,7 +33,7 @@ OUTPUT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}=[^ ]+")
 
 
 @dataclass
-class Piece:
+class TriedRange:
     """Events reported by one `done` line, with the content of its files."""
 
     first: int
@@ -42,10 +42,10 @@ class Piece:
 
 
 @dataclass
-class Outcome:
+class TrialOutcome:
     """What a payload did."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TriedRange] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -81,9 +81,9 @@ class Trial:
     watch: Callable[[int, str], None] | None = None  #: called with the payload's process id and each line
 
 
-def run(argv: list[str], work_dir: Path, trial: Trial) -> Outcome:
+def run(argv: list[str], work_dir: Path, trial: Trial) -> TrialOutcome:
     """Run a payload in `work_dir` and answer it until it ends. A breach of the protocol kills it and is in `.error`."""
-    outcome = Outcome()
+    outcome = TrialOutcome()
     environment = _environment(trial, work_dir)
     with _child(argv, work_dir, environment) as (process, to_payload, from_payload):
         try:
@@ -156,7 +156,7 @@ def _child(
 class _Talk:
     """One conversation: what is left to hand out, what is open, what was said."""
 
-    def __init__(self, outcome: Outcome, trial: Trial, work_dir: Path) -> None:
+    def __init__(self, outcome: TrialOutcome, trial: Trial, work_dir: Path) -> None:
         self._outcome = outcome
         self._trial = trial
         self._work_dir = work_dir.resolve()
@@ -234,7 +234,7 @@ class _Talk:
             or not all(map(OUTPUT.fullmatch, outputs))
         ):
             raise ProtocolError(f"not a legal report: `{line[:200]}`")
-        piece = Piece(int(numbers[0]), int(numbers[1]))
+        piece = TriedRange(int(numbers[0]), int(numbers[1]))
         if piece.count < 1 or not self._open.covers(piece.first, piece.first + piece.count):
             raise ProtocolError(f"reports events that it does not have: `{line[:200]}`")
         self._open.remove(piece.first, piece.first + piece.count)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import Outcome, Trial
+from tidemill.examples.try_ranges import TrialOutcome, Trial
 
 POISON = Path(__file__).parents[2] / "payloads" / "poison.py"
 
 
-def in_ranges(tmp_path: Path, **params: object) -> Outcome:
+def in_ranges(tmp_path: Path, **params: object) -> TrialOutcome:
     (tmp_path / "work").mkdir()
     trial = Trial(events=12, size=5, seed=50, params=params)
     return try_ranges.run([sys.executable, str(POISON)], tmp_path / "work", trial)

@@ -12,7 +12,7 @@ import pytest
 from tidemill.examples import APPLICATIONS, HERE, try_ranges
 from tidemill.examples.digest import digests
 from tidemill.examples.hepmc_merge.merge import find_parts, merge, read_events
-from tidemill.examples.try_ranges import Outcome, Trial
+from tidemill.examples.try_ranges import TrialOutcome, Trial
 
 pytest.importorskip("pythia8mc", reason="needs `tidemill[examples]`")
 pytest.importorskip("pyhepmc", reason="needs `tidemill[examples]`")
@@ -29,7 +29,7 @@ def generate(directory: Path, trial: Trial) -> dict[int, str]:
     return save_parts(directory, outcome)
 
 
-def save_parts(directory: Path, outcome: Outcome) -> dict[int, str]:
+def save_parts(directory: Path, outcome: TrialOutcome) -> dict[int, str]:
     found: dict[int, str] = {}
     for number, piece in enumerate(sorted(outcome.pieces, key=lambda piece: piece.first)):
         path = directory / f"part-{number:06d}"

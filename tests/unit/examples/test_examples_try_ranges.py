@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import HERE, try_ranges
-from tidemill.examples.try_ranges import Outcome, Trial
+from tidemill.examples.try_ranges import TrialOutcome, Trial
 
 
-def run(tmp_path: Path, script: str, trial: Trial | None = None) -> Outcome:
+def run(tmp_path: Path, script: str, trial: Trial | None = None) -> TrialOutcome:
     work_dir = tmp_path / "work"
     work_dir.mkdir()
     return try_ranges.run(["sh", "-c", script], work_dir, trial or Trial(events=3, size=3))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import Outcome, Trial
+from tidemill.examples.try_ranges import TrialOutcome, Trial
 
 
-def run(tmp_path: Path, source: str, trial: Trial) -> Outcome:
+def run(tmp_path: Path, source: str, trial: Trial) -> TrialOutcome:
     script = tmp_path / "payload.py"
     script.write_text("import os, sys, time, signal\nimport tidemill_payload as tidemill\n" + source)
     work_dir = tmp_path / "work"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import Outcome, Trial
+from tidemill.examples.try_ranges import TrialOutcome, Trial
 
 LIBRARY = Path(try_ranges.LIBRARY)
 
@@ -25,7 +25,9 @@ for r in tidemill.ranges():
 """
 
 
-def run(tmp_path: Path, source: str, trial: Trial | None = None, *, python: str = sys.executable) -> Outcome:
+def run(
+    tmp_path: Path, source: str, trial: Trial | None = None, *, python: str = sys.executable
+) -> TrialOutcome:
     script = tmp_path / "payload.py"
     script.write_text(source)
     work_dir = tmp_path / "work"
@@ -33,7 +35,7 @@ def run(tmp_path: Path, source: str, trial: Trial | None = None, *, python: str 
     return try_ranges.run([python, str(script)], work_dir, trial or Trial())
 
 
-def expect_ok(outcome: Outcome) -> None:
+def expect_ok(outcome: TrialOutcome) -> None:
     assert (outcome.error, outcome.exit_status) == (None, 0)
 
 

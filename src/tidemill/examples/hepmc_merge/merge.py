@@ -124,7 +124,7 @@ def _number(line: bytes, path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Summary:
+class MergeSummary:
     """What the first reading of a part tells."""
 
     path: Path
@@ -142,7 +142,7 @@ def find_parts(directory: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def summarise(path: Path) -> Summary:
+def summarise(path: Path) -> MergeSummary:
     """Read a part once. Raises BadFile if it is cut off or its events are not in ascending order."""
     count, first, last = 0, -1, -1
     cross_section = None
@@ -153,12 +153,12 @@ def summarise(path: Path) -> Summary:
         last = event.number
         count += 1
         cross_section = event.cross_section() or cross_section
-    return Summary(path, count, first, last, cross_section)
+    return MergeSummary(path, count, first, last, cross_section)
 
 
-def check_order(parts: list[Summary]) -> None:
+def check_order(parts: list[MergeSummary]) -> None:
     """Raise BadFile if parts overlap or are not in the order of their events."""
-    before: Summary | None = None
+    before: MergeSummary | None = None
     for part in parts:
         if part.events and before is not None and part.first <= before.last:
             raise BadFile(
@@ -167,7 +167,7 @@ def check_order(parts: list[Summary]) -> None:
         before = part if part.events else before
 
 
-def combine(parts: list[Summary]) -> CrossSection | None:
+def combine(parts: list[MergeSummary]) -> CrossSection | None:
     """The cross-section of all events; None if a part with events does not tell its own."""
     told = [
         (part.events, part.cross_section) for part in parts if part.events and part.cross_section is not None
@@ -183,7 +183,7 @@ def combine(parts: list[Summary]) -> CrossSection | None:
     )
 
 
-def write(parts: list[Summary], out: BinaryIO) -> int:
+def write(parts: list[MergeSummary], out: BinaryIO) -> int:
     """Write all events; their number."""
     cross_section = combine(parts)
     out.writelines(read_header(next((part for part in parts if part.events), parts[0]).path))
