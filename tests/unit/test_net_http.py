@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tidemill.net.http import TimeLimit, Exchange, ExchangeError, HttpServer
+from tidemill.net.http import Exchange, ExchangeError, HttpServer, TimeLimit
 
 Serve = Callable[[socket.socket], None]
 BODY = b"x" * 300_000
@@ -95,10 +95,8 @@ def test_a_server_that_refuses_gets_no_body(serve: Callable[[Serve], HttpServer]
 
 
 def test_a_server_that_knows_no_expectation_gets_the_body_after_a_while(
-    serve: Callable[[Serve], HttpServer], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[Serve], HttpServer],
 ) -> None:
-    monkeypatch.setattr("tidemill.net.http.INVITE_S", 0.1)
-
     def act(peer: socket.socket) -> None:
         received(peer, len(BODY))
         peer.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
