@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import TrialOutcome, Trial
+from tidemill.examples.try_ranges import Trial, TrialOutcome
 
 POISON = Path(__file__).parents[2] / "payloads" / "poison.py"
 

@@ -12,7 +12,7 @@ import pytest
 from tidemill.examples import APPLICATIONS, HERE, try_ranges
 from tidemill.examples.digest import digests
 from tidemill.examples.hepmc_merge.merge import find_parts, merge, read_events
-from tidemill.examples.try_ranges import TrialOutcome, Trial
+from tidemill.examples.try_ranges import Trial, TrialOutcome
 
 pytest.importorskip("pythia8mc", reason="needs `tidemill[examples]`")
 pytest.importorskip("pyhepmc", reason="needs `tidemill[examples]`")

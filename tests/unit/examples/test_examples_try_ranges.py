@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import HERE, try_ranges
-from tidemill.examples.try_ranges import TrialOutcome, Trial
+from tidemill.examples.try_ranges import Trial, TrialOutcome
 
 
 def run(tmp_path: Path, script: str, trial: Trial | None = None) -> TrialOutcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import TrialOutcome, Trial
+from tidemill.examples.try_ranges import Trial, TrialOutcome
 
 
 def run(tmp_path: Path, source: str, trial: Trial) -> TrialOutcome:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.examples import try_ranges
-from tidemill.examples.try_ranges import TrialOutcome, Trial
+from tidemill.examples.try_ranges import Trial, TrialOutcome
 
 LIBRARY = Path(try_ranges.LIBRARY)
 

@@ -247,10 +247,10 @@ def _query(kind: type[S], request: BoundedRequest) -> S:
         fields = kind.__struct_fields__
         unknown = next((key for key in pairs if key not in fields), None)
         hint = None if unknown is None else did_you_mean(unknown, fields)
-        raise RequestError(f"query of {request.url.path} cannot be read: {error}", hint=hint) from error
+        raise RequestError(f"query of {request.scope['path']} cannot be read: {error}", hint=hint) from error
     for name, number in [*request.path_params.items(), *msgspec.structs.asdict(query).items()]:
         if isinstance(number, int) and not 0 <= number <= TOP:
-            raise RequestError(f"`{name}` of {request.url.path} is {number}, legal is 0 to {TOP}")
+            raise RequestError(f"`{name}` of {request.scope['path']} is {number}, legal is 0 to {TOP}")
     return query
 
 
@@ -277,20 +277,26 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
     if isinstance(error, HTTPException):
         status = error.status_code
     if isinstance(error, HTTPException) and status < 500:
-        reply = ErrorReply(error=f"{request.method} {request.url.path}: {error.detail}", hint=None)
+        reply = ErrorReply(error=f"{request.method} {request.scope['path']}: {error.detail}", hint=None)
     elif not isinstance(error, TidemillError):
-        _LOG.error("request.failed", method=request.method, path=request.url.path, error=repr(error))
+        _LOG.error("request.failed", method=request.method, path=request.scope["path"], error=repr(error))
     if status == 403:
         asked = request.scope.get(IDENTITY)
         subject = asked.subject if isinstance(asked, Identity) else ""
-        api.on_refused(subject, f"{request.method} {request.url.path}: {reply.error}")
+        api.on_refused(subject, f"{request.method} {request.scope['path']}: {reply.error}")
         _LOG.warning(
-            "access.forbidden", subject=subject, method=request.method, path=request.url.path, why=reply.error
+            "access.forbidden",
+            subject=subject,
+            method=request.method,
+            path=request.scope["path"],
+            why=reply.error,
         )
     if status == 400 and request.method == "POST":
         asked = request.scope.get(IDENTITY)
         who = asked.name if isinstance(asked, Identity) else ""
-        _LOG.warning("request.refused", who=who, path=request.url.path, why=reply.error[:TOLD_CHARACTERS])
+        _LOG.warning(
+            "request.refused", who=who, path=request.scope["path"], why=reply.error[:TOLD_CHARACTERS]
+        )
     if status == 503:
-        _LOG.warning("request.unserved", method=request.method, path=request.url.path, error=reply.error)
+        _LOG.warning("request.unserved", method=request.method, path=request.scope["path"], error=reply.error)
     return _json(_ENCODER.encode(reply), status=status, headers=headers)

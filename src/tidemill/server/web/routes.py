@@ -135,7 +135,7 @@ class Website:
         at = dict(request.path_params)
         if any(isinstance(each, int) and not 0 <= each < 2**62 for each in at.values()):
             raise RequestError("a number in the address is too large")
-        query = AddressQuery(request.url.path or "/", dict(request.query_params.items()))
+        query = AddressQuery(request.scope["path"] or "/", dict(request.query_params.items()))
         return lambda store: PageRequest(
             store, self.api.dispatcher, session.identity, query, at, clock.now_us(), self.specs,
             self.sessions.form_token(session),
@@ -250,7 +250,7 @@ class Website:
 
     def _show_in(self, request: BoundedRequest, visit: Visit) -> Response:
         """Ask a stranger who he is."""
-        path = request.url.path
+        path = request.scope["path"]
         if request.method != "GET" or path == "/live":
             return _html(self._login_page("/", "your session is over"), status=401)
         goal = quote(path) + (f"?{request.url.query}" if request.url.query else "")
