@@ -36,8 +36,7 @@ const INCARNATIONS_MAX: u64 = 10_000;
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
     node::close_to_tracers()?;
-    let environ = node::environ();
-    let facts = facts::read(&environ)?;
+    let facts = facts::read(&node::environ())?;
     for note in &facts.notes {
         LOG.warning("node.note", &[("note", note)]);
     }
@@ -66,8 +65,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     (started.cores, started.memory_mb) = (cores, memory_mb);
     started.note = joined(std::mem::take(&mut started.note), facts.notes);
     let isolated = started.isolation == Isolated::Namespaces.name();
-    introduce(&started);
-    records.add(Record::Started(started))?;
+    introduce(&mut records, started)?;
     if let Err(error) = probed {
         give_up(&mut records, (Reason::Error, cause(&error)))?;
         return Err(error);
@@ -193,7 +191,7 @@ fn first_record(
     }
 }
 
-fn introduce(started: &Started) {
+fn introduce(records: &mut Records, started: Started) -> Result<(), PilotError> {
     LOG.info(
         "pilot.started",
         &[
@@ -204,6 +202,7 @@ fn introduce(started: &Started) {
             ("isolation", &started.isolation),
         ],
     );
+    records.add(Record::Started(started))
 }
 
 fn is_late(options: &Options) -> bool {
