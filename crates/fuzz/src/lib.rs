@@ -17,7 +17,7 @@ pub use mutation::{mutate, Random};
 const INPUT_S_MAX: u64 = 20;
 const SHRINK_S: f64 = 3.0;
 /// Mutations that a parser is tried with, where no time is named, and at least where one is.
-const INPUTS: u64 = 500;
+const INPUTS: u64 = 300;
 
 /// Let a parser read its corpus, then mutations of it. Panics where the parser does, or takes too long, and says of what.
 pub fn hunt(name: &str, mut parse: impl FnMut(&[u8])) {

@@ -44,7 +44,7 @@ fn fill(
     let mut pack: Option<(&str, File)> = None;
     let mut buffer = vec![0; STEP_BYTES];
     for Piece { path, offset, length } in &staged.pieces {
-        if pack.as_ref().map_or(true, |(open, _)| open != path) {
+        if pack.as_ref().is_none_or(|(open, _)| open != path) {
             let opened = File::open(path).map_err(ImageError::file("open", Path::new(path)))?;
             pack = Some((path, opened));
         }

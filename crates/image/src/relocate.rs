@@ -35,7 +35,7 @@ pub fn relocate(root: &str, areas: &[String], text: &str) -> String {
                 after
                     .chars()
                     .next()
-                    .map_or(true, |next| next == '/' || separates(next))
+                    .is_none_or(|next| next == '/' || separates(next))
             })
         });
         if below && may_begin(&text[..at]) {

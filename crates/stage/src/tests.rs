@@ -424,7 +424,7 @@ fn a_giver_that_spoils_the_file_again_and_again_is_left() {
     let mut node = Stage::start(SECRET, 1 << 30);
     let report = node.fetched(&file, &[&address]);
     assert!(
-        matches!(&report, Report::Failed { kind: FailureKind::Peer, message, .. } if message.contains("spoilt")),
+        matches!(&report, Report::Failed { kind: FailureKind::Peer, message, .. } if message.contains("corrupt data")),
         "{report:?}"
     );
     is_held(&node.fetched(&file, &[]), b"abc");

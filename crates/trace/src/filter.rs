@@ -164,7 +164,7 @@ mod tests {
             call.number() == number as i32
                 && call
                     .only
-                    .map_or(true, |(index, values)| values.contains(&arguments[index]))
+                    .is_none_or(|(index, values)| values.contains(&arguments[index]))
         });
         if of_table || silent {
             TRACE

@@ -162,7 +162,7 @@ impl Ledger {
             let Some((&order, &grant)) = self.programs.get(&program)?.queue.range(from..).next() else {
                 continue;
             };
-            if best.map_or(true, |(oldest, _, _)| order < oldest) {
+            if best.is_none_or(|(oldest, _, _)| order < oldest) {
                 best = Some((order, grant, k));
             }
         }

@@ -20,6 +20,6 @@ fn counters_of_any_text() {
         assert_eq!(sum.since(sum).ops.unwrap_or(0), 0);
         let _ = lustre_md(&text);
         assert!(cgroup_io(&text).len() <= lines);
-        assert!(own_cgroup(&text).map_or(true, |path| !path.contains('\n')));
+        assert!(own_cgroup(&text).is_none_or(|path| !path.contains('\n')));
     });
 }

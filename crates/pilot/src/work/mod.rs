@@ -225,7 +225,7 @@ impl Binding {
         let starved = self.starved(now_us);
         let shapes: Vec<Shape> = self.queues.keys().cloned().collect();
         for shape in &shapes {
-            if starved.as_ref().map_or(true, |first| first == shape) && self.has_open_work(shape) {
+            if starved.as_ref().is_none_or(|first| first == shape) && self.has_open_work(shape) {
                 let is_first = starved.is_some();
                 if self.bring_images(shape, (is_first, now_us), &mut actions) {
                     self.make_slots(shape, is_first, &mut actions);
@@ -233,7 +233,7 @@ impl Binding {
             }
         }
         for shape in &shapes {
-            if starved.as_ref().map_or(true, |first| first == shape) {
+            if starved.as_ref().is_none_or(|first| first == shape) {
                 self.feed(shape, &mut actions);
             }
         }

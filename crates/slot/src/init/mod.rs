@@ -378,7 +378,7 @@ impl Init {
         if let Some(known) = self.jobs.get_mut(&job) {
             known.forgotten = true;
         }
-        if !self.payload.as_ref().is_some_and(|payload| payload.job == job) {
+        if self.payload.as_ref().is_none_or(|payload| payload.job != job) {
             self.drop_job(job);
         }
     }
