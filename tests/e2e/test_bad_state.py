@@ -49,7 +49,7 @@ def crash_and_tear(it: World, rng: random.Random) -> list[str]:
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_torn_journals_lose_and_double_nothing(fault_seed: int) -> None:
     rng = random.Random(fault_seed)
     with world(nodes=2) as it:

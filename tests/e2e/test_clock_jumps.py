@@ -43,7 +43,7 @@ int clock_gettime(clockid_t clock, struct timespec *at)
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the shim")
 def test_a_wall_clock_that_jumps_by_years_costs_no_event_and_no_site(tmp_path: Path) -> None:
     """The shim is between Python and libc: server, agent and batch system see the jumps, the static node binary not."""

@@ -29,7 +29,7 @@ def chaos(it: World, rng: random.Random, campaign: str, kills: int) -> list[str]
     return told
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_killed_parts_lose_and_double_nothing(fault_seed: int) -> None:
     rng = random.Random(fault_seed)
     with world(nodes=2) as it:

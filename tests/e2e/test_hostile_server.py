@@ -28,7 +28,6 @@ PEAK_MB_MAX = 400
 HELD_S = 4.0
 """How long nothing is started: without the server's word it takes an agent about one second."""
 
-PAUSE_S_MAX = 8.0
 """Between two exchanges: a tick that takes all that one answer may hold needs 2 s of one core; others are busy here."""
 
 
@@ -312,9 +311,11 @@ def test_a_million_leases_are_not_taken(site: Site) -> None:
 def test_as_many_leases_are_taken_as_the_site_allows(site: Site) -> None:
     began = time.monotonic()
     specs = [site.lease(JobSpec(app="good"), count=1) for _ in range(20_000)]
-    seen = len(site.server.reports)
+    seen, asked = len(site.server.reports), len(site.server.asked_s)
     site.server.say(*specs)
     site.wait_for(lambda: "orders.left" in site.log(), "the rest is left")
+    site.wait_for(lambda: len(site.server.orders) < 20_000, "some are taken")
+    site.wait_for(lambda: len(site.server.asked_s) > asked + 5, "the agent goes on asking")
     try:
         time.sleep(max(0.0, began + 5 - time.monotonic()))
         taken = 20_000 - len(site.server.orders)
@@ -325,8 +326,6 @@ def test_as_many_leases_are_taken_as_the_site_allows(site: Site) -> None:
         assert 0 < taken <= min(allowed, len(have) + OPEN_MAX + PER_MIN_MAX / 60)
     finally:
         site.server.forget()
-    pauses = [b - a for a, b in zip(site.server.asked_s, site.server.asked_s[1:], strict=False)]
-    assert max(pauses) < PAUSE_S_MAX
     assert site.peak_mb() < PEAK_MB_MAX
 
 

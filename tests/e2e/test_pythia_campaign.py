@@ -32,7 +32,7 @@ def undisturbed(directory: Path, seed: int) -> dict[int, str]:
     """Number and digest of the events as one process generates them, without Tidemill."""
     directory.mkdir()
     command = [sys.executable, str(HERE / APPLICATIONS["pythia8"])]
-    trial = Trial(events=EVENTS, size=EVENTS, seed=seed, params=dict(PARAMS))
+    trial = Trial(events=EVENTS, size=EVENTS, seed=seed, params=dict(PARAMS), timeout_s=200)
     outcome = try_ranges.run(command, directory, trial)
     assert (outcome.error, outcome.exit_status, outcome.failed) == (None, 0, {})
     found: dict[int, str] = {}
@@ -71,7 +71,7 @@ def check_analysis(detail: JobDetail) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 def test_killed_parts_change_no_event_and_the_analysis_reads_them_all(
     fault_seed: int, tmp_path: Path
 ) -> None:

@@ -39,12 +39,12 @@ def home(short_path: Path) -> Path:
     return short_path
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(200)
 def test_a_home_without_up_runs_jobs_from_cron_and_stops_its_pilots(home: Path) -> None:
     environment = os.environ | {"PYTHON": sys.executable, "TIDEMILL_HOME": str(home / "h")}
     command = [*namespace_command(), "/bin/bash", "-c", SCRIPT + "sleep 2; ps -e -o args= >ps.txt\n"]
     done = subprocess.run(
-        command, cwd=home, env=environment, capture_output=True, text=True, timeout=80, check=False
+        command, cwd=home, env=environment, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     answer = json.loads((home / "jobs.json").read_text())

@@ -83,7 +83,7 @@ def run(home: Path, config: str, job: str, *, apart: bool = False) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     logs = "".join(path.read_text()[-3000:] for path in sorted(home.glob("*.log")))
@@ -113,7 +113,7 @@ def check_bundle(path: Path) -> None:
     assert contents == sorted(b"the geometry\nevent %d\n" % n for n in range(EVENTS))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("apart", [False, True], ids=["agent", "apart"])
 @pytest.mark.parametrize(("source", "target"), [("https", "root"), ("gsiftp", "https")])
 def test_inputs_of_one_protocol_become_outputs_of_another(

@@ -66,7 +66,7 @@ def parts(stage: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_mover_keeps_limits_tells_progress_and_goes_on_where_a_killed_one_was(
     server: Server, short_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from tidemill.client.authority import Authority, Wanted
 from tidemill.wire.api import AppOffer, Capacity, SyncRequest
 
 START = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ISSUER = "https://iam.example.org/"
 AUDIENCE = "https://tidemill.example.org"
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 START = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class UnixConnection(http.client.HTTPConnection):
