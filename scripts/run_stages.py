@@ -97,7 +97,9 @@ def main(steps: list[str]) -> int:
     failed = [result.target for result in results if result.failed]
     if failed:
         sys.stdout.write(f"failed: {', '.join(failed)}; see {LOGS.relative_to(ROOT)}/\n")
-    sys.stdout.write(f"{sum(r.passed for r in results)} passed, {sum(r.failed for r in results)} failed\n")
+    summary = f"{sum(r.passed for r in results)} passed, {sum(r.failed for r in results)} failed\n"
+    (LOGS / "summary").write_text(summary)
+    sys.stdout.write(summary)
     return 1 if failed else 0
 
 
