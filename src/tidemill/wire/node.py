@@ -10,7 +10,7 @@ by readers so that old and new versions can meet during an upgrade.
     FLEET/lead.json                LeadAddress, temp + rename, by the lead when it listens
     FLEET/journal/lead-N.log       framed records of lead incarnation N
     FLEET/journal/PILOT.log        framed records that a pilot could not hand to the lead; PILOT as in `pilot_id`
-    FLEET/peers/SHA256           without a lead: which pilots hold this file (crates/pilot/src/board.rs)
+    FLEET/peers/SHA256           without a lead: which pilots hold this file (crates/pilot/src/lead/board.rs)
     FLEET/bundle/PILOT.tar .idx    the pilot's outputs and logs (plain tar) and framed IndexEntry lines
     FLEET/STOP                     exists: pilots and lead drain and leave
     FLEET/alive.json               Alive, temp + rename, by the agent every few seconds: its sign of life

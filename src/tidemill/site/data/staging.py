@@ -45,7 +45,7 @@ FRESH_S = 30.0
 
 FRESH_MAX = 10_000
 STAGED_BYTES_MIN = 1 << 20
-"""Smaller inputs are read by each slot (crates/pilot/src/staging.rs): their digest is not needed."""
+"""Smaller inputs are read by each slot (crates/pilot/src/supply/files.rs): their digest is not needed."""
 
 
 class DataFigures(NamedTuple):
