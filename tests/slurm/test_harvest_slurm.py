@@ -23,7 +23,6 @@ PILOTS = "tm-a-e1-1"
 BACKLOG = Backlog(node_s=1e6, nodes_max=NODES, event_s=1)
 LIMITS = Limits(nodes_max=NODES, allocations_max=NODES, poll_s=1, cycle_s=1, death_s=1)
 TERMS = Terms(partition="batch", end_slack_s=5)
-DELAY_S_MAX = 10.0
 
 
 class Broker:
@@ -110,5 +109,5 @@ def test_a_regular_job_gets_the_nodes_that_it_could_have_and_no_more_go(slurm: S
     assert (record.user, record.width, record.plans) == (OTHER_USER, 2, ["e1-1"])
     assert record.could_start_s is not None
     assert record.started_s is not None
-    assert abs(record.could_start_s - submitted_s) < 2  # Slurm tells whole seconds
-    assert 0 <= record.share_s <= record.started_s - record.could_start_s < DELAY_S_MAX
+    assert submitted_s - 1 <= record.could_start_s <= record.started_s  # Slurm tells whole seconds
+    assert 0 <= record.share_s <= record.started_s - record.could_start_s
