@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,12 @@ def refused(report: Report) -> Report:
             report.outcome = "failed"
             report.longrepr = f"skipped in CI, where nothing may be missing: {why}"
     return report
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C back from a shell that started the tests with `&`: their programs would inherit that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
