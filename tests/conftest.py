@@ -69,7 +69,7 @@ def refused(report: Report) -> Report:
 
 
 def pytest_configure() -> None:
-    """Take Ctrl-C back from a shell that started the tests with `&`: their programs would inherit that it is ignored."""
+    """Let Ctrl-C reach what tests start: a shell that runs pytest with `&` has it ignored, which programs inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
