@@ -72,7 +72,7 @@ pub fn control_groups() -> Vec<(String, PathBuf)> {
 }
 
 /// As /proc/self/cgroup and the mounts say. Pure.
-fn control_groups_of(groups: &str, mounts: &[Mount]) -> Vec<(String, PathBuf)> {
+pub fn control_groups_of(groups: &str, mounts: &[Mount]) -> Vec<(String, PathBuf)> {
     let one = |line: &str| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
