@@ -1,6 +1,6 @@
 //! What this machine says of itself: its name, its address towards others, its memory. Reads /proc and /sys.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use crate::mountinfo::{mounts, Mount};
@@ -12,15 +12,31 @@ pub fn host() -> String {
 }
 
 /// The address that this machine uses towards others: the source of what would go by the default route, or to a private
-/// network where there is no such route. Nothing is sent.
+/// network where there is no such route, else the first of its own that is not the loopback's. Nothing is sent.
 pub fn outbound_address() -> Option<IpAddr> {
     // 192.0.2.0/24 is reserved for documentation (RFC 5737): never local, so the default route answers
     let source = |target: &str| {
         let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
         socket.connect(target).ok()?;
-        socket.local_addr().ok().map(|address| address.ip())
+        let address = socket.local_addr().ok()?.ip();
+        (!address.is_unspecified()).then_some(address)
     };
-    source("192.0.2.1:9").or_else(|| source("10.255.255.255:9"))
+    source("192.0.2.1:9")
+        .or_else(|| source("10.255.255.255:9"))
+        .or_else(|| first_local(&std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default()))
+}
+
+/// Of the kernel's table of routes (fib_trie of proc(5)): an address line is followed by what it is. Pure.
+fn first_local(table: &str) -> Option<IpAddr> {
+    let mut last: Option<Ipv4Addr> = None;
+    for line in table.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse().ok();
+        } else if line == "/32 host LOCAL" && last.is_some_and(|address| !address.is_loopback()) {
+            return last.map(IpAddr::V4);
+        }
+    }
+    None
 }
 
 /// Memory of this machine, and what of it programs can have without swapping (proc_meminfo(5)).
@@ -56,7 +72,7 @@ pub fn control_groups() -> Vec<(String, PathBuf)> {
 }
 
 /// As /proc/self/cgroup and the mounts say. Pure.
-fn control_groups_of(groups: &str, mounts: &[Mount]) -> Vec<(String, PathBuf)> {
+pub fn control_groups_of(groups: &str, mounts: &[Mount]) -> Vec<(String, PathBuf)> {
     let one = |line: &str| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -77,16 +93,20 @@ fn is_hierarchy(mount: &Mount, controllers: &str) -> bool {
 
 /// The smallest memory limit from our control groups up to the roots of their hierarchies.
 pub fn memory_limit_bytes() -> Option<u64> {
+    memory_limit_of(&control_groups(), |path| std::fs::read_to_string(path).ok())
+}
+
+/// As the files of these groups say, which `read` gives. Pure.
+fn memory_limit_of(groups: &[(String, PathBuf)], read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let smallest = |group: &Path| {
         group
             .ancestors()
             .take_while(|above| above.starts_with("/sys/fs/cgroup"))
             .flat_map(|above| ["memory.max", "memory.limit_in_bytes"].map(|name| above.join(name)))
-            .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+            .filter_map(|path| read(&path)?.trim().parse::<u64>().ok())
             .filter(|&bytes| bytes < 1 << 60) // cgroup-v1/memory.rst: no limit is a number near 2^63
             .min()
     };
-    let groups = control_groups();
     groups.iter().filter_map(|(_, group)| smallest(group)).min()
 }
 
@@ -112,12 +132,48 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_limit_up_the_tree_counts() {
+        let table = mounts(
+            "31 24 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+             32 24 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             33 24 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n",
+        );
+        let limit = |groups: &str, files: &[(&str, &str)]| {
+            memory_limit_of(&control_groups_of(groups, &table), |wanted| {
+                let mut files = files.iter();
+                let (_, text) = files.find(|(path, _)| Path::new(path) == wanted)?;
+                Some((*text).to_owned())
+            })
+        };
+        let new = [
+            ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("/sys/fs/cgroup/a/memory.max", "2147483648\n"),
+        ];
+        assert_eq!(limit("0::/a/b\n", &new), Some(2048 << 20));
+        assert_eq!(limit("0::/\n", &new), None);
+        let old = "/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes";
+        let groups = "9:cpu:/x\n5:memory:/slurm/job_7\n";
+        assert_eq!(limit(groups, &[(old, "1073741824\n")]), Some(1024 << 20));
+        let none = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
+        assert_eq!(limit("5:memory:/\n", &[(none, "9223372036854771712")]), None);
+    }
+
+    #[test]
+    fn an_address_is_found_where_there_is_no_default_route() {
+        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\nLocal:\n     |-- 127.0.0.1\n        \
+                     /32 host LOCAL\n     |-- 10.1.2.0\n        /24 link UNICAST\n     |-- 10.1.2.3\n        /32 host LOCAL\n";
+        assert_eq!(first_local(table), Some(IpAddr::from([10, 1, 2, 3])));
+        assert_eq!(first_local("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
+    }
+
+    #[test]
     fn memory_is_read_in_bytes_and_what_is_not_there_is_none() {
         let found = memory_of("MemTotal:       50331648 kB\nMemFree: 1 kB\n");
         assert_eq!(
             (found.total_bytes, found.available_bytes),
             (Some(50_331_648 << 10), None)
         );
+        assert_eq!(memory_of("nothing").total_bytes, None);
         assert!(memory().total_bytes.is_some_and(|bytes| bytes > 0) && !host().is_empty());
     }
 }

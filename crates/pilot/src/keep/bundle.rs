@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use tidemill_sys::file;
-use tidemill_wire::{IndexEntry, JournalWriter, OutputRef};
+use tidemill_wire::{hex, IndexEntry, JournalWriter, OutputRef};
 
 use super::tar;
 use crate::error::PilotError;
@@ -176,7 +176,7 @@ impl Bundle {
         }
         self.copy = copy;
         self.put(&[0u8; tar::BLOCK as usize][..tar::padding(length) as usize])?;
-        let sha256 = format!("{:x}", digest.finalize());
+        let sha256 = hex::text(&digest.finalize());
         self.entries.push(IndexEntry {
             kind: member.kind.to_owned(),
             job: member.job,
@@ -373,7 +373,7 @@ mod tests {
         assert!(output.stderr.is_empty());
         let index = std::fs::read_to_string(directory.path().join("a.r0.i1.idx")).unwrap();
         assert_eq!(index.lines().count(), 2);
-        assert_eq!(first.sha256, format!("{:x}", Sha256::digest(&content)));
+        assert_eq!(first.sha256, hex::text(&Sha256::digest(&content)));
     }
 
     #[test]

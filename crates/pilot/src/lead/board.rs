@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -263,32 +262,6 @@ fn tell_failure(path: &Path, result: std::io::Result<()>) {
         let path = path.display().to_string();
         LOG.warning("peers.untold", &[("path", &path), ("cause", &log::cause(&error))]);
     }
-}
-
-/// The address of this node towards others: the source of what would go by the default route (nothing is sent; the
-/// target is of RFC 5737, for documentation), else the first of its own that is not the loopback's.
-pub fn own_address() -> Option<IpAddr> {
-    let routed = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("198.51.100.1:9")?;
-        socket.local_addr()
-    });
-    let routed = routed.ok().map(|address| address.ip());
-    routed
-        .or_else(|| first_local(&std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default()))
-        .filter(|address| !address.is_unspecified())
-}
-
-/// Pure. Of the kernel's table of routes (fib_trie of proc(5)): an address line is followed by what it is.
-fn first_local(table: &str) -> Option<IpAddr> {
-    let mut last: Option<Ipv4Addr> = None;
-    for line in table.lines().map(str::trim) {
-        if let Some(address) = line.strip_prefix("|-- ") {
-            last = address.parse().ok();
-        } else if line == "/32 host LOCAL" && last.is_some_and(|address| !address.is_loopback()) {
-            return last.map(IpAddr::V4);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -125,11 +125,3 @@ fn few_are_named_and_fewer_are_tried_not_the_same_by_all() {
     assert_eq!(first, ["n1:1", "n3:1", "n4:1", "n5:1"]);
     assert_ne!(first, full.choose(&[], 7));
 }
-
-#[test]
-fn an_address_is_found_where_there_is_no_default_route() {
-    let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\nLocal:\n     |-- 127.0.0.1\n        \
-                 /32 host LOCAL\n     |-- 10.1.2.0\n        /24 link UNICAST\n     |-- 10.1.2.3\n        /32 host LOCAL\n";
-    assert_eq!(first_local(table), Some(IpAddr::from([10, 1, 2, 3])));
-    assert_eq!(first_local("     |-- 127.0.0.1\n        /32 host LOCAL\n"), None);
-}

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use tidemill_sys::fd::Poll;
+use tidemill_sys::machine;
 use tidemill_wire::{Grant, LeadMessage, PilotMessage, Settings, FORMAT};
 
 use crate::error::PilotError;
@@ -179,7 +180,7 @@ impl Source {
                 let (identity, address) = link.identity();
                 Some((&identity.pilot, &identity.secret, address))
             }
-            Source::Files(_, Some(board)) => Some((&board.pilot, &board.secret, board::own_address())),
+            Source::Files(_, Some(board)) => Some((&board.pilot, &board.secret, machine::outbound_address())),
             Source::Files(_, None) => None,
         }
     }

@@ -153,11 +153,6 @@ pub fn cgroup_io(text: &str) -> Vec<(String, u64)> {
     text.lines().filter_map(one).collect()
 }
 
-/// The cgroup (version 2) of a process, from its /proc/self/cgroup.
-pub fn own_cgroup(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| line.strip_prefix("0::"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,10 +228,6 @@ intent_lock               329 samples [reqs]
     fn cgroups_are_read_as_the_kernel_writes_them() {
         let io = "8:16 rbytes=1459200 wbytes=314773504 rios=192 wios=353 dbytes=0 dios=0\n8:0 rbytes=1\n";
         assert_eq!(cgroup_io(io), [("8:16".into(), 316_232_704), ("8:0".into(), 1)]);
-        assert_eq!(
-            own_cgroup("1:name=systemd:/x\n0::/user.slice\n"),
-            Some("/user.slice")
-        );
     }
 
     #[test]

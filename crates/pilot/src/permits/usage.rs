@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::machine;
 use tidemill_sys::mountinfo::{self, Mount};
 use tidemill_wire::{IoArea, StagedFile, Usage};
 
@@ -87,7 +88,7 @@ impl UsageMeter {
         }
         let mounts = mountinfo::mounts(&self.text("proc/self/mountinfo"));
         let nfs = counters::nfs(&self.text("proc/self/mountstats"));
-        let devices = self.device_bytes();
+        let devices = self.device_bytes(&mounts);
         for area in &self.areas {
             let mut sum: Option<Counted> = None;
             let mut seen: Vec<&str> = Vec::new();
@@ -163,15 +164,13 @@ impl UsageMeter {
             .collect()
     }
 
-    fn device_bytes(&self) -> Vec<(String, u64)> {
-        let own = self.text("proc/self/cgroup");
-        let Some(group) = counters::own_cgroup(&own) else {
+    fn device_bytes(&self, mounts: &[Mount]) -> Vec<(String, u64)> {
+        let groups = machine::control_groups_of(&self.text("proc/self/cgroup"), mounts);
+        let Some((_, group)) = groups.iter().find(|(controllers, _)| controllers.is_empty()) else {
             return Vec::new();
         };
-        counters::cgroup_io(&self.text(&format!(
-            "sys/fs/cgroup/{}/io.stat",
-            group.trim_start_matches('/')
-        )))
+        let path = group.join("io.stat");
+        counters::cgroup_io(&self.text(path.to_string_lossy().trim_start_matches('/')))
     }
 
     /// A text of the kernel; empty where there is none for us.
@@ -292,6 +291,21 @@ mod tests {
             usage.bytes,
             [("scratch".to_owned(), 0), ("sw".to_owned(), 0)].into()
         );
+    }
+
+    #[test]
+    fn an_area_on_a_local_device_tells_the_bytes_of_our_control_group() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        write(root.path(), "proc/self/mountinfo", mounts);
+        let groups = "1:name=systemd:/x\n0::/user.slice\n";
+        write(root.path(), "proc/self/cgroup", groups);
+        let io = "sys/fs/cgroup/user.slice/io.stat";
+        write(root.path(), io, "8:1 rbytes=100 wbytes=1\n");
+        let mut meter = UsageMeter::new(root.path(), &[area("local", "/opt")], 0);
+        write(root.path(), io, "8:1 rbytes=400 wbytes=2\n");
+        let usage = meter.step(EVERY_US).unwrap();
+        assert_eq!(usage.bytes, [("local".to_owned(), 301)].into());
     }
 
     #[test]

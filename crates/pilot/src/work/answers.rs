@@ -10,13 +10,10 @@ impl Binding {
     pub fn settle(&mut self, slot: u32, ticket: u64, first: u64, count: u64) -> Option<Piece> {
         let known = self.tickets.get_mut(&ticket).filter(|known| known.slot == slot)?;
         let end = first.checked_add(count)?;
-        let place = known
-            .left
-            .iter()
-            .position(|&(from, to)| from <= first && end <= to && count > 0)?;
-        let (from, to) = known.left[place];
-        let rest = [(from, first), (end, to)].into_iter().filter(|(a, b)| a < b);
-        known.left.splice(place..=place, rest);
+        if !known.left.holds(first, end) {
+            return None;
+        }
+        known.left.remove(first, end);
         let piece = Piece {
             first,
             count,
@@ -256,5 +253,5 @@ fn pieces_left(ticket: &Ticket) -> Vec<Piece> {
         count: end - first,
         ..ticket.piece.clone()
     };
-    ticket.left.iter().map(piece).collect()
+    ticket.left.spans().iter().map(piece).collect()
 }

@@ -12,6 +12,7 @@ mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
+use tidemill_wire::intervals::Intervals;
 use tidemill_wire::{JobDef, Program, Work};
 
 use crate::node::place::{Room, Share};
@@ -94,8 +95,8 @@ struct Ticket {
     slot: u32,
     piece: Piece,
     event_s: f64,
-    /// Half-open, ascending: events that the slot has not answered for.
-    left: Vec<(u64, u64)>,
+    /// Events that the slot has not answered for.
+    left: Intervals,
 }
 
 /// Work that was not queued.
@@ -395,7 +396,7 @@ impl Binding {
         self.next_ticket += 1;
         state.tickets.insert(ticket);
         state.at_hand_s += count as f64 * known.event_s;
-        let left = vec![(piece.first, piece.first + count)];
+        let left = Intervals::of(piece.first, count);
         self.tickets.insert(
             ticket,
             Ticket {
