@@ -2,13 +2,14 @@
 //! n-th call fail. Knows no purpose of a file.
 
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::retry_on_intr;
 use rustix::path::Arg;
 
 /// What is called.
@@ -58,7 +59,9 @@ pub trait Calls {
     fn open(&self, dir: BorrowedFd<'_>, path: impl Arg, flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
         self.admit(Call::Open)?;
         let flags = flags | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(mode))?)
+        let mode = Mode::from_raw_mode(mode);
+        let open = |path: &CStr| retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode));
+        Ok(path.into_with_c_str(open)?)
     }
 
     #[inline]
@@ -71,7 +74,8 @@ pub trait Calls {
     ) -> io::Result<OwnedFd> {
         self.admit(Call::OpenResolved)?;
         let flags = flags | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat2(dir, path, flags, Mode::empty(), how)?)
+        let open = || rustix::fs::openat2(dir, path, flags, Mode::empty(), how);
+        Ok(retry_on_intr(open)?)
     }
 
     #[inline]
@@ -130,14 +134,14 @@ pub trait Calls {
     #[inline]
     fn sync_data(&self, fd: impl AsFd) -> io::Result<()> {
         self.admit(Call::Sync)?;
-        Ok(rustix::fs::fdatasync(fd)?)
+        Ok(retry_on_intr(|| rustix::fs::fdatasync(&fd))?)
     }
 
     /// fsync(2), for new files and the directories that name them.
     #[inline]
     fn sync_all(&self, fd: impl AsFd) -> io::Result<()> {
         self.admit(Call::Sync)?;
-        Ok(rustix::fs::fsync(fd)?)
+        Ok(retry_on_intr(|| rustix::fs::fsync(&fd))?)
     }
 
     #[inline]

@@ -339,6 +339,15 @@ pub fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
 
 /// As `entries`, by these calls.
 pub fn entries_by(calls: impl Calls, dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
+    known(calls, dir, Err)
+}
+
+/// The entries of a directory; `unknown` says what becomes of one whose status cannot be read.
+fn known(
+    calls: impl Calls,
+    dir: BorrowedFd<'_>,
+    unknown: impl Fn(SysError) -> Result<bool>,
+) -> Result<Vec<(CString, bool)>> {
     let found = calls.list(dir).named("list", "directory")?;
     let mut known = Vec::with_capacity(found.len());
     for (name, said) in found {
@@ -349,12 +358,18 @@ pub fn entries_by(calls: impl Calls, dir: BorrowedFd<'_>) -> Result<Vec<(CString
             Listed::Unknown => match calls.status(dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => Status::from(&stat).is_dir(),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(SysError::new("stat", name.to_string_lossy(), error)),
+                Err(error) => unknown(SysError::new("stat", name.to_string_lossy(), error))?,
             },
         };
         known.push((name, is_dir));
     }
     Ok(known)
+}
+
+/// The entries of a directory that is to go: one whose status cannot be read is removed as a file, which reports the
+/// error, and the others go.
+fn doomed(calls: &impl Calls, dir: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>> {
+    known(calls, dir, |_| Ok(false))
 }
 
 /// Directories nested deeper are moved up before they are emptied: each level holds a descriptor open.
@@ -368,7 +383,7 @@ pub fn empty(dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
 
 /// As `empty`, by these calls.
 pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result<()> {
-    let mut top = entries_by(&calls, dir)?;
+    let mut top = doomed(&calls, dir)?;
     top.retain(|(name, _)| !keep.iter().any(|kept| kept.as_bytes() == name.as_bytes()));
     let mut first_error = None;
     let mut moved = 0_u64;
@@ -406,7 +421,7 @@ fn remove_tree(
         .open(parent, name, DIRECTORY | OFlags::NOFOLLOW, 0)
         .named("open", name.to_string_lossy())?;
     let mut first_error = None;
-    for (below, is_dir) in entries_by(calls, dir.as_fd())? {
+    for (below, is_dir) in doomed(calls, dir.as_fd())? {
         let result = if !is_dir {
             remove_one(calls, dir.as_fd(), &below, false)
         } else if depth >= DEPTH_MAX {

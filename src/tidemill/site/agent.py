@@ -77,6 +77,7 @@ class Agent:
         sync, room = self.exchange.sync, self.exchange.intake.room
         capacity = self.capacity.measure(sync_s=sync.interval_s, room=room, more=sync.more)
         if self.exchange.is_due(capacity):
+            self.site.epoch.check()  # before offers and view count as sent
             offers = self.offers.take(again=sync.failures > 0)
             view = self.views.take(is_received=not sync.failures)
             self.exchange.send(capacity, offers=offers, view=view)

@@ -178,6 +178,7 @@ impl Pilot {
 
     /// Bring work to slots.
     fn bind(&mut self) -> Result<(), PilotError> {
+        self.take_back_lost()?; // a slot that died in this turn gets no work
         let cx = &mut self.cx;
         if !cx.life.is_working() || cx.report.is_full() || cx.lead.is_behind(cx.now_us) {
             return Ok(());

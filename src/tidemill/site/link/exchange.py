@@ -34,7 +34,6 @@ class Exchange:
     def send(self, capacity: Capacity, *, offers: list[AppOffer] | None, view: SiteView | None) -> None:
         """Send a request; `offers` and `view` are None where the server has them."""
         site, state = self._site, self._site.state
-        site.epoch.check()
         self._has_asked = _wants(capacity)
         allocations: dict[str, int] = {}
         for each in state.allocations.values():
