@@ -1,7 +1,7 @@
 """Files that survive a crash, whole or not at all: written aside, synced, renamed, and their directory synced.
 
-The only place that calls fsync. A temporary name starts with a dot, ends with `.tmp` and is used once, on any host:
-readers of a directory skip it. Knows nothing of what is in a file.
+The only place outside `examples/` that calls fsync. A temporary name starts with a dot, ends with `.tmp` and is used
+once, on any host: readers of a directory skip it. Knows nothing of what is in a file.
 """
 
 from __future__ import annotations
@@ -55,6 +55,23 @@ def create_durable(path: Path, content: bytes, *, mode: int = 0o600, failure: Fa
     finally:
         with suppress(OSError):
             draft.unlink()
+
+
+def write_new(path: Path, content: bytes, *, failure: Failure = SiteError) -> None:
+    """Put `content` at `path`, mode 0600, only if nothing is there; on return it survives a crash.
+
+    Needs no hard links, and a crash may leave a part of it: for files that a person makes once. Raises FileExistsError,
+    `failure`.
+    """
+    with _said(path, failure, but=FileExistsError):
+        descriptor = open_append(path, exclusive=True)
+        try:
+            append(descriptor, content)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
 
 
 def append_durable(path: Path, content: bytes, *, failure: Failure = SiteError) -> None:

@@ -156,6 +156,54 @@ def test_a_connection_is_kept_after_an_answer_that_was_read(serve: Callable[[Ser
     origin.close()
 
 
+def test_an_answer_that_was_read_ends_no_later_exchange_on_its_connection(
+    serve: Callable[[Serve], HttpServer],
+) -> None:
+    class Late:
+        is_late = False
+        asked = threading.Event()
+
+        def check(self) -> None:
+            if self.is_late:
+                self.asked.set()
+                raise TimeoutError("late")
+
+    def act(peer: socket.socket) -> None:
+        received(peer, 0)
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab")
+        received(peer, 0)
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nc")
+        bound.asked.wait(1)
+        peer.sendall(b"d")
+
+    origin, bound = serve(act), Late()
+    first = origin.ask("GET", "/", headers={}, bound=bound)
+    assert first.read(3) == b"ab"  # its reader does not close it yet
+    with closing(origin.ask("GET", "/", headers={})) as second:
+        assert second.read_some(1) == b"c"
+        bound.is_late = True
+        assert second.body(10) == b"d"
+    first.close()
+
+
+def test_a_directory_is_made_also_where_a_kept_connection_was_closed(
+    serve: Callable[[Serve], HttpServer],
+) -> None:
+    taken: list[bytes] = []
+
+    def act(peer: socket.socket) -> None:
+        received(peer, 1)
+        peer.sendall(b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n")
+        taken.append(received(peer, 0))  # and no answer
+
+    origin = serve(act)
+    with closing(origin.ask("PUT", "/d/f", headers={}, body=b"x")) as answer:
+        assert answer.status == 409
+    with pytest.raises(ExchangeError, match="no whole answer"):  # it was sent again, where nobody takes it
+        origin.ask("MKCOL", "/d/", headers={}, bound=TimeLimit(0.5))
+    assert taken[0].startswith(b"MKCOL")
+
+
 def test_an_encrypted_connection_that_is_ended_is_never_read_as_a_plain_one() -> None:
     ours, theirs = socket.socketpair()
     with theirs:

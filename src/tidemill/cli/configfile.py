@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill import config
+from tidemill import config, files
 from tidemill.errors import UNDECODABLE, ConfigError
-from tidemill.files import create_durable
 
 WRAP = 100
 _KEY = re.compile(r"^(?P<off>#\s?)?(?P<key>[A-Za-z0-9_-]+)\s*=(?P<rest>.*)$")
@@ -162,7 +161,7 @@ def write_new(path: Path, text: str) -> None:
     """Write a file that does not exist yet, mode 0600. ConfigError if it does."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        create_durable(path, text.encode(), failure=ConfigError)
+        files.write_new(path, text.encode(), failure=ConfigError)
     except FileExistsError:
         raise ConfigError(f"`{path}` exists already", hint="move it away, or name another file") from None
     except OSError as error:

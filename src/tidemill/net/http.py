@@ -35,7 +35,7 @@ INVITE_S = 1.0
 """How long a server that does not know `Expect: 100-continue` delays a body (RFC 9110, 10.1.1; curl's default)."""
 
 PIECE_BYTES = 1024 * 1024
-_ONCE = frozenset({"PUT", "MOVE", "MKCOL", "DELETE"})  # repeated after it was done, each says that it fails
+_ONCE = frozenset({"PUT", "MOVE", "DELETE"})  # done twice, each may fail or undo what came between
 _SOCKET_PATH_MAX = 107  # sun_path of unix(7) holds 108 bytes with the closing zero
 
 Connect = Callable[[float], socket.socket]
@@ -172,6 +172,7 @@ class HttpAnswer:
             piece: bytes = read(bytes_max)
         if len(piece) < bytes_max:
             self._exchange.check()
+        self._let_go()
         return piece
 
     def read_some(self, bytes_max: int) -> bytes:
@@ -180,7 +181,13 @@ class HttpAnswer:
             piece: bytes = self._response.read1(bytes_max)
         if not piece:
             self._exchange.check()
+        self._let_go()
         return piece
+
+    def _let_go(self) -> None:
+        """Leave the connection to the next request: urllib3 puts it back once the body is read."""
+        if self._response.closed:
+            self._exchange.release()
 
     def body(self, bytes_max: int) -> bytes:
         """The whole body, or so much of it."""
@@ -256,7 +263,8 @@ class HttpServer:
         """The answer, of which the headers have come. Raises ExchangeError, or what `bound` does.
 
         A body in pieces goes out without being copied, with the caller's `Content-Length`; with `Expect` it waits until
-        the server wants it. What meets a kept connection that the server has closed meanwhile is sent once more.
+        the server wants it. A request that meets a kept connection which the server has closed meanwhile goes out again
+        on another one, unless its method is PUT, MOVE or DELETE.
         """
         while True:
             exchange = HttpExchange(target, bound)
@@ -356,7 +364,7 @@ class _PlainConnection(HTTPConnection):
             self._take_early().close()
         else:
             self.response_class = cast(Any, self._take_early)  # a `100` it skips by itself
-            self._is_spent = said not in (b"", b"100")
+            self._is_spent = not b"100".startswith(said)  # the status may come in pieces
         self.sock.settimeout(self.timeout)
         if not self._is_spent:
             yield from body

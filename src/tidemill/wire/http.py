@@ -1,7 +1,7 @@
 """HTTP to a server, on a Unix socket or TCP: one call, one typed answer, or one of our errors.
 
 Knows the messages' transport, not their meaning. Every message of the API may be repeated (`wire/api.py`), so
-a call that meets a connection which the server has closed meanwhile is sent once more, whatever its method.
+a call that meets a connection which the server has closed meanwhile goes out again on another one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -153,9 +154,10 @@ class Connection:
     def _current(self) -> HttpServer:
         """The server, by TLS as the files are now: certificates are renewed under a running agent."""
         with self._lock:
-            marks = self._credentials.marks() if self._is_encrypted else self._marks
-            if marks != self._marks:
-                self._server, self._marks = self._open(), marks
+            with suppress(ConfigError):  # files that are half renewed: as before, and again at the next call
+                marks = self._credentials.marks() if self._is_encrypted else self._marks
+                if marks != self._marks:
+                    self._server, self._marks = self._open(), marks
             return self._server
 
     def _open(self) -> HttpServer:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STREAMED = (
     "/v1/changes",
-    "/v1/jobs/{job:int}/log",
+    "/v1/jobs/{job}/log",
     "/live",
 )  #: they wait for something to happen: no measure of speed
 WORKS = frozenset({"ok", "degraded"})

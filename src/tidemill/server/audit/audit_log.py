@@ -161,7 +161,7 @@ class AuditLog:
     # ---- append --------------------------------------------------------------------------------------------------
 
     def append(self, notes: list[tuple[int, int, bytes]], *own: AuditNote) -> int:
-        """Write notes (number, time, encoded Entry), the server's own and what was refused; durable on return. The
+        """Write notes (number, time, encoded AuditNote), the server's own and what was refused; durable on return. The
         number of lines that the log has. Raises SiteError when the disk refuses: then nothing of it counts as told."""
         now_us = self._now_us()
         with self._lock:

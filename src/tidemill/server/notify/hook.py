@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from fnmatch import fnmatchcase
 from functools import partial
+from http.client import IncompleteRead
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -179,7 +180,11 @@ def post(
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         answer = server.ask("POST", path, headers=headers, body=body, bound=TimeLimit(post_s))
         with closing(answer):
-            answer.body(REPLY_BYTES_MAX)
+            try:
+                answer.body(REPLY_BYTES_MAX)
+            except ExchangeError as error:  # the status counts, whether or not its reply is whole
+                if not isinstance(error.reason, IncompleteRead):
+                    raise
             return answer.status, answer.headers.get("location")
     except ExchangeError as error:
         if error.is_illegal:

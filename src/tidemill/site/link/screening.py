@@ -1,9 +1,9 @@
 """What a site takes of its server's orders. Pure.
 
-The server is taken as hostile: it may be compromised, or another one. A legal lease is taken; one that is not goes
-back with the reason; any other malformed order is passed over; what is too much is left, and the server sends
-it again. So nothing that a server says makes the agent's memory, its log or the time of a tick grow without bound, and
-no text of it becomes a path, a number of a process or an argument unchecked.
+The server is taken as hostile: it may be compromised, or not the collaboration's server at all. A legal lease is
+taken; one that is not goes back with the reason; any other malformed order is passed over; what is too much is left,
+and the server sends it again. So nothing that a server sends makes the agent's memory, its log or the time of a tick
+grow without bound, and no text of it becomes a path, a number of a process or an argument unchecked.
 """
 
 from __future__ import annotations
