@@ -36,6 +36,8 @@ def serve() -> Iterator[Callable[[Serve], HttpServer]]:
 
     yield begin
     for each in listeners:
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)  # a close alone leaves the accept in another thread waiting
         each.close()
     for thread in threads:
         thread.join(10)
