@@ -206,6 +206,24 @@ def test_a_directory_is_made_also_where_a_kept_connection_was_closed(
     assert taken[0].startswith(b"MKCOL")
 
 
+def test_kept_connections_end_with_the_server_object(serve: Callable[[Serve], HttpServer]) -> None:
+    rest: list[bytes] = []
+    over = threading.Event()
+
+    def act(peer: socket.socket) -> None:
+        received(peer, 0)
+        peer.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        rest.append(peer.recv(1))
+        over.set()
+
+    origin = serve(act)
+    origin.ask("GET", "/", headers={}).close()
+    assert not over.wait(0.1), "it is kept"
+    origin.close()
+    assert over.wait(10)
+    assert rest == [b""]
+
+
 def test_an_encrypted_connection_that_is_ended_is_never_read_as_a_plain_one() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
