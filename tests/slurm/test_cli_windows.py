@@ -155,7 +155,7 @@ def test_a_site_directory_and_a_batch_system_are_not_named_together(tmp_path: Pa
     assert "not both" in done.stderr
     nowhere = tidemill("windows", str(tmp_path), env=dict(os.environ), home=tmp_path)
     assert nowhere.returncode == 2
-    assert "is no site directory" in nowhere.stderr
+    assert "is not a site directory" in nowhere.stderr
 
 
 def test_a_sites_own_configuration_counts(tmp_path: Path) -> None:
