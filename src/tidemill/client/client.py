@@ -381,7 +381,7 @@ def _pause(pause: float, deadline: float | None, what: str) -> float:
     if deadline is not None and clock.monotonic_s() + pause > deadline:
         raise TimeoutError(f"{what} had not ended in time")
     clock.sleep_s(pause)
-    return min(1.3 * pause, POLL_MAX_S)
+    return min(1.15 * pause, POLL_MAX_S)  # a seventh of the time so far at most is lost at the end
 
 
 def pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec], list[int]]]:
