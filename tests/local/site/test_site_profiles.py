@@ -85,7 +85,7 @@ def test_profiles_of_sampled_payloads_come_back_and_later_programs_know_the_cost
     [before, after] = [each["start_bytes"] for each in programs]
     assert (before, [*after]) == ({}, ["tools"])
     assert after["tools"] >= Path("/bin/sh").stat().st_size + Path("/bin/cat").stat().st_size
-    assert re.search(r"; tools: [0-9,]+, reads [0-9.]+ [KM]B", shown)
+    assert re.search(r"; tools: [0-9,]+, reads [0-9.]+ [kM]B", shown)
 
 
 def test_commands_of_single_jobs_are_not_traced(it: World) -> None:
