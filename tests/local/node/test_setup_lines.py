@@ -12,7 +12,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.worlds.node.container_world import give_away, open_directory, processes_with, users_fleet
+from tests.worlds.node.container_world import (
+    as_their_owner,
+    give_away,
+    open_directory,
+    processes_with,
+    users_fleet,
+)
 from tests.worlds.node.pilot_fleet import Field, binary, grants, job, output, program
 
 from tidemill.node.bundle import read_member
@@ -79,8 +85,8 @@ def test_a_stored_difference_is_read_and_no_shell_is_started(place: Path) -> Non
         run(it, setup)
         again = it.pilot("--cores", "1", allocation="tm-here-e1-2")
         work = job(2, 'test "$TMTEST_ROOT" = /a', events=2, of=2)
-        it.fleet.write_work(programs=[program(2, setup=setup)], jobs=[work], grants=grants(work))
-        give_away(it)
+        with as_their_owner():
+            it.fleet.write_work(programs=[program(2, setup=setup)], jobs=[work], grants=grants(work))
         assert it.ended(again) == 0, it.tails()
         assert str(it.done(2)) == "0-1", it.tails()
         assert counter.read_text() == "x\n"
