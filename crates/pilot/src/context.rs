@@ -14,7 +14,7 @@ use crate::slots::Slots;
 use crate::work::piece::Piece;
 use crate::work::Binding;
 
-/// After so many deaths of slots without a Done between them, the oldest work of the next one that dies failed.
+/// Deaths of slots without a Done between them after which the oldest work of the next one that dies failed.
 const DEATHS_SUSPECT: u32 = 3;
 
 pub struct Context {

@@ -209,7 +209,7 @@ impl Failing {
         }
     }
 
-    /// A write takes so many bytes at most.
+    /// Bytes that one write takes at most.
     pub fn writes_at_most(self, bytes: usize) -> Self {
         Failing {
             write_max: bytes,

@@ -88,7 +88,7 @@ class Records:
         try:
             for name in names:
                 (folder / name).touch(mode=0o600)
-            sync_directory(folder)  # once: whoever waits for these nodes waits for this
+            sync_directory(folder)  # once: the release of these nodes waits for it
         except OSError as error:
             raise SiteError(f"failed to write to `{folder}`: {error.strerror}") from error
 

@@ -89,7 +89,7 @@ def percent_text(share: float | None) -> str:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """part / whole, None if there is no whole."""
+    """part / whole; None where the whole is 0."""
     return part / whole if whole > 0 else None
 
 

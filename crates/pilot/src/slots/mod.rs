@@ -16,7 +16,7 @@ use tidemill_wire::log;
 use crate::error::{PilotError, LOG};
 use traces::FirstTraces;
 
-/// After so many deaths of slots without a Done between them the node is not fit for work.
+/// Deaths of slots without a Done between them after which the node is not fit for work.
 const DEATHS_MAX: u32 = 6;
 const LIVES_MAX: usize = 100_000;
 
