@@ -23,7 +23,7 @@ SEEDED = --randomly-seed=1
 TWO := -n 2 --dist loadfile
 # A group is a folder of tests that share one cluster or server, or need none. TESTS_x: where it is not tests/x;
 # OPTIONS_x: `$(TWO)` where its files share nothing.
-GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local fault
+GROUPS := postgresql browser rabbitmq transfer containers images gridengine pbs slurm local attack fault
 TESTS_postgresql := tests/contract
 TESTS_fault := tests/fault tests/e2e/test_fault_campaign.py
 OPTIONS_postgresql := -m postgresql -n 2 --dist loadfile
@@ -31,10 +31,11 @@ OPTIONS_transfer := $(TWO)
 OPTIONS_containers := $(TWO)
 OPTIONS_images := $(TWO)
 OPTIONS_local := $(TWO)
+OPTIONS_attack := $(TWO)
 OPTIONS_fault = -n 2 -m 'not long' --fault-seeds $(SEEDS) --fault-first $(FIRST)
 # The fastest first. Clusters and services mostly wait: two groups beside each other.
 ORDER := test-postgresql test-browser+test-containers test-rabbitmq+test-transfer test-images+test-gridengine test-pbs+test-slurm \
-  test-local test-fault
+  test-local test-attack test-fault
 
 .PHONY: help fuzz schemathesis large setup node quickstart test test-all $(GROUPS:%=test-%) check check-python check-rust test-python test-rust gen fault cut bench screenshots bench-slurm dist container clean
 

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -45,10 +45,11 @@ int main(void) { printf("%d\\n", answer()); return 0; }
 
 @dataclass(frozen=True)
 class World:
-    """`pid` is PID 1 of the world's namespaces, seen from outside."""
+    """`pid` is PID 1 of the world's namespaces, seen from outside; `mounts` were there before any run."""
 
     folder: Path
     pid: int
+    mounts: frozenset[str] = frozenset()
 
     def start(
         self, words: list[str], *, uid: int = USER, directory: str = "/mnt", before: str = ""
@@ -101,9 +102,13 @@ class World:
 
     def left(self) -> list[str]:
         """Whatever a run should not leave: processes, mounts, files in memory and in /tmp."""
-        mounts = self.in_world("grep -E 'tidemill|squashfuse|overlay /mnt' /proc/self/mounts || true")
+        mounts = [each for each in self.run_mounts() if each not in self.mounts]
         files = self.in_world("ls -A /tmp /dev/shm | grep -v : || true")
-        return [*self.processes(), *mounts.split("\n")[:-1], *files.split()]
+        return [*self.processes(), *mounts, *files.split()]
+
+    def run_mounts(self) -> list[str]:
+        """What looks like a run's mount; another test's that was killed can be among them."""
+        return self.in_world("grep -E 'tidemill|squashfuse|overlay /mnt' /proc/self/mounts || true").splitlines()
 
 
 def image_words(script: str, *options: str, recipe: str = "good") -> list[str]:
@@ -236,6 +241,7 @@ def image_node(folder: Path) -> Iterator[World]:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            yield World(folder, int(children[0]))
+            world = World(folder, int(children[0]))
+            yield replace(world, mounts=frozenset(world.run_mounts()))
         finally:
             process.kill()
