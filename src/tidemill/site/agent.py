@@ -7,6 +7,11 @@ checked before every action outside.
 
 from __future__ import annotations
 
+from concurrent import futures
+from concurrent.futures import Future
+from typing import Any
+
+from tidemill import clock
 from tidemill.batch.contract import BatchSystem
 from tidemill.site.applications.offers import Offers
 from tidemill.site.data.site_data import SiteData
@@ -86,13 +91,23 @@ class Agent:
         """Forget what is over: staged inputs, finished fleets; read changed applications."""
         self.offers.step()
         self.fleets.forget(self.data.clean())
-        self.fleets.clean(are_read=self.data.reads_fleets)
+        self.fleets.clean(are_read=bool(self.data.under_way))
+
+    def rest(self, pause_s: float) -> None:
+        """Wait for the next tick: at most this long, less where the server answers or a thread is done before."""
+        awaited: list[Future[Any]] = [] if self.exchange.sync.contested else self.data.under_way
+        if self.exchange.sync.under_way is not None:
+            awaited.append(self.exchange.sync.under_way)
+        if awaited:
+            futures.wait(awaited, timeout=pause_s, return_when=futures.FIRST_COMPLETED)
+        else:
+            clock.sleep_s(pause_s)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way that another tick could bring on at once."""
         return not (
-            self.exchange.sync.is_under_way
+            self.exchange.sync.under_way
             or self.site.state.reports
             or self.fleets.granting.is_staging
             or self.harvesting.calls.is_busy

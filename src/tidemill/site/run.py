@@ -130,13 +130,14 @@ def _loop(agent: Agent, signals: _Signals, *, once: bool) -> None:
             if agent.site.log.is_broken:
                 raise
             _log.error("tick.failed", reason=error.message, hint=error.hint)
+            clock.sleep_s(config.tick_s)  # what is done and could not be taken would end each rest at once
             changed = False
         now = clock.monotonic_s()
         if changed:
             quiet_since_s = now
         if once and (now - started_s > ONCE_S or (not changed and agent.is_idle)):
             return
-        clock.sleep_s(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.harvesting.book.living)))
+        agent.rest(_pause_s(config, quiet_s=now - quiet_since_s, busy=bool(agent.harvesting.book.living)))
 
 
 def _pause_s(config: SiteConfig, *, quiet_s: float, busy: bool) -> float:

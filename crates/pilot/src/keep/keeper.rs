@@ -59,6 +59,7 @@ pub struct Keeper {
     retry_at_us: u64,
     hold_until_us: u64,
     dirty_since_us: Option<u64>,
+    failed_unsafe: bool,
     logs_lost: u64,
 }
 
@@ -72,6 +73,7 @@ impl Keeper {
             retry_at_us: 0,
             hold_until_us: 0,
             dirty_since_us: None,
+            failed_unsafe: false,
             logs_lost: 0,
         }
     }
@@ -197,6 +199,11 @@ impl Keeper {
         }
     }
 
+    /// A failed payload's logs were taken: its record does not wait for them, but somebody may soon read them.
+    pub(super) fn take_failed(&mut self) {
+        self.failed_unsafe = self.dirty_since_us.is_some();
+    }
+
     /// Try again what found no room.
     pub(super) fn retry<'a>(
         &mut self,
@@ -228,7 +235,7 @@ impl Keeper {
         let Some(since_us) = self.dirty_since_us else {
             return Vec::new();
         };
-        let due = idle && !self.pending.is_empty()
+        let due = idle && (self.failed_unsafe || !self.pending.is_empty())
             || now_us >= since_us + self.flush_us
             || self.bundle.dirty_bytes() >= DIRTY_BYTES_MAX
             || self.bundle.is_large();
@@ -243,6 +250,7 @@ impl Keeper {
     /// (fsync(2), "Errors"), so these events failed and a new file is started.
     pub(super) fn sync(&mut self, now_us: u64) -> Vec<Kept> {
         self.dirty_since_us = None;
+        self.failed_unsafe = false;
         let result = self.bundle.sync();
         let pending = std::mem::take(&mut self.pending);
         let Err(error) = result else {

@@ -54,7 +54,7 @@ class Deliveries:
         for job in [job for job in self._tries if job not in state.deliveries]:
             del self._tries[job]
         now = clock.monotonic_s()
-        under_way = sum(each.future is not None for each in self._tries.values())
+        under_way = len(self.under_way)
         for job in list(state.deliveries):
             attempt = self._tries.get(job)
             if attempt is not None and attempt.future is not None:
@@ -74,9 +74,9 @@ class Deliveries:
         return changed
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a thread is at work."""
-        return any(each.future is not None for each in self._tries.values())
+    def under_way(self) -> list[Future[list[OutputRow]]]:
+        """What threads deliver now; `step` takes each that is done."""
+        return [each.future for each in self._tries.values() if each.future is not None]
 
     def standing(self) -> list[tuple[int, int, bool]]:
         """Jobs whose outputs are to be delivered, how often that has failed, and whether they are on their way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from pathlib import Path
 
+from tidemill import clock
 from tidemill.errors import TidemillError
 from tidemill.log import Log
 from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
@@ -15,6 +16,9 @@ from tidemill.wire.node import IndexEntry
 
 LOG_BYTES_MAX = 1 << 20
 FETCHES_MAX = 8
+
+SETTLE_S, AGAIN_S = 1.0, 0.1
+"""The record of a failed payload can be here before its log: it is looked for again, for so long and so often."""
 _log = Log("logs")
 
 
@@ -23,42 +27,56 @@ class LogFetches:
 
     def __init__(self, site: ServedSite) -> None:
         self._site = site
-        self._under_way: dict[int, Future[LogFetched]] = {}
+        self._under_way: dict[int, Future[tuple[LogFetched, bool]]] = {}
+        self._missing: dict[int, tuple[float, float]] = {}  #: request -> when to look again, when to give up
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a thread is at work."""
-        return bool(self._under_way)
+    def under_way(self) -> list[Future[tuple[LogFetched, bool]]]:
+        """What threads search for now; `step` takes each that is done."""
+        return list(self._under_way.values())
 
     def step(self) -> bool:
         """Note the logs that were found, search for others; whether anything was found."""
         done = [request for request, future in self._under_way.items() if future.done()]
+        now_s = clock.monotonic_s()
         for request in done:
-            self._site.log.apply(self._under_way.pop(request).result())
+            fetched, is_settled = self._under_way.pop(request).result()
+            _, last_s = self._missing.setdefault(request, (0.0, now_s + SETTLE_S))
+            if is_settled or now_s >= last_s:
+                del self._missing[request]
+                self._site.log.apply(fetched)
+            else:
+                self._missing[request] = (now_s + AGAIN_S, last_s)
         for order in self._site.state.fetches[:FETCHES_MAX]:
-            if order.request not in self._under_way:
+            again_s, _ = self._missing.get(order.request, (0.0, 0.0))
+            if order.request not in self._under_way and now_s >= again_s:
                 fleets = [self._site.fleets_dir / name for name in reversed(self._site.state.fleets)]
                 self._under_way[order.request] = self._site.executor.submit(find_log, order, fleets)
         return bool(done)
 
 
-def find_log(order: FetchLogOrder, fleets: list[Path]) -> LogFetched:
-    """The newest log of the payload that ran the event (of the job, where no event is named). Reads whole indexes."""
+def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool]:
+    """The newest log of the payload that ran the event (of the job, where no event is named), and whether that is all
+    there will be: its outputs or logs are in a bundle. Reads whole indexes."""
     found: dict[str, tuple[Path, IndexEntry]] = {}
+    is_settled = False
     for fleet in fleets:  # newest first
         for bundle in bundles(fleet / "bundle"):
             for entry in _entries(bundle):
-                if entry.kind == "log" and entry.job == order.job and _holds(entry, order.event):
-                    found[entry.name] = (bundle, entry)
+                if entry.job == order.job and _holds(entry, order.event):
+                    is_settled = True
+                    if entry.kind == "log":
+                        found[entry.name] = (bundle, entry)
         if found:
             break
     texts = {name: _text(bundle, entry) for name, (bundle, entry) in found.items()}
-    return LogFetched(
+    log = LogFetched(
         request=order.request,
         found=bool(texts),
         stdout=texts.get("stdout", ""),
         stderr=texts.get("stderr", ""),
     )
+    return log, is_settled
 
 
 def _entries(bundle: Path) -> list[IndexEntry]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
 from tidemill import clock
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
@@ -63,14 +66,14 @@ class SiteData:
         return self.stage.figures([(way.value, each.done, each.failed, each.bytes) for way, each in counts])
 
     @property
-    def reads_fleets(self) -> bool:
-        """Whether a thread reads bundles in the fleets' directories."""
-        return self.deliveries.is_busy or self._logs.is_busy
+    def under_way(self) -> list[Future[Any]]:
+        """What threads do in the fleets' directories; `step` takes each that is done."""
+        return [*self.deliveries.under_way, *self._logs.under_way]
 
     @property
     def is_busy(self) -> bool:
         """Whether a thread is at work, or a file on its way."""
-        return self.reads_fleets or self._moves.is_busy
+        return bool(self.under_way) or self._moves.is_busy
 
     def close(self) -> None:
         """Start no move any more, end those that run."""

@@ -28,6 +28,10 @@ AWAY_FIRST_S = 0.5
 PRESSED = 20
 """When something presses, the pause is so many times shorter."""
 
+LIVELY, LIVELY_S = 4, 2.0
+"""The pause is so many times shorter for this long after orders or reports, where the server is on the same machine: a
+person who runs one command waits for each of them."""
+
 SAID_CHARACTERS_MAX = 1_000
 """Of a server's words in the log: it may answer with many megabytes, other ones each time."""
 
@@ -46,6 +50,8 @@ class Sync:
         self._under_way: Future[SyncReply] | None = None
         self._next_s = 0.0
         self._pressed_s = 0.0
+        self._lively = LIVELY if config.server.startswith("unix:") else 1
+        self._lively_until_s = 0.0
         self.failures = self.failed = 0  #: in a row; since the start
         self.last_s = self._began_s = 0.0
         self.more = False
@@ -63,12 +69,14 @@ class Sync:
         """Send a request; `take` gives the answer when it is there."""
         assert self._under_way is None
         self._began_s = clock.monotonic_s()
+        if request.reports:
+            self._lively_until_s = self._began_s + LIVELY_S
         self._under_way = self._thread.submit(self._send, request)
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether an answer is awaited."""
-        return self._under_way is not None
+    def under_way(self) -> Future[SyncReply] | None:
+        """The exchange whose answer is awaited; None = there is none."""
+        return self._under_way
 
     def take(self) -> SyncReply | None:
         """The answer if it has come. A server that is away, or takes another agent for this site's, is asked again,
@@ -91,7 +99,9 @@ class Sync:
         self.more = reply.more
         now = clock.monotonic_s()
         self.last_s = now - self._began_s
-        self._next_s = now + self.interval_s
+        if reply.orders:
+            self._lively_until_s = now + LIVELY_S
+        self._next_s = now + self.interval_s / (self._lively if now < self._lively_until_s else 1)
         self._pressed_s = now + self.interval_s / PRESSED
         return reply
 
