@@ -63,6 +63,25 @@ def test_thousands_of_allocations_in_one_sync_take_no_more_work_each_than_a_few(
     assert lines[2000] < 1.1 * lines[200]
 
 
+def test_a_site_is_found_behind_more_allocations_of_others_than_an_answer_holds(world: World) -> None:
+    one, two = site_of(world, "one"), site_of(world, "two")
+    one.sync(allocation("mine", "7", ["n1"]), want=0)
+    others = [
+        msgspec.structs.replace(allocation(f"a{k}", "7", ["n1"]), started_us=START_US + 1 + k)
+        for k in range(traces.ALLOCATIONS_MAX + 10)
+    ]
+    two.sync(*others, want=0)
+    for asked in (
+        {"batch_id": "7"},
+        {"batch_id": "7", "at_us": START_US},
+        {"node": "n1", "at_us": START_US + 99},
+    ):
+        assert [row[0] for row in find(world, site="one", **asked)] == ["one"]
+        assert find(world, site="three", **asked) == []
+    assert {row[0] for row in find(world, batch_id="7")} == {"two"}
+    assert {row[0] for row in find(world, batch_id="7", at_us=START_US)} == {"one"}
+
+
 def test_an_allocation_tells_jobs_ranges_subject_and_digest(world: World) -> None:
     mine, hers = submitted(world, "ada"), submitted(world, "bob", site="two")
     one, two = site_of(world, "one"), site_of(world, "two")

@@ -50,10 +50,13 @@ def run_call(call: bytes) -> bytes:
 
 
 def read_results(content: bytes) -> Iterator[bytes]:
-    """The pickled results of a RESULTS file, in the order of the calls."""
+    """The pickled results of a RESULTS file, in the order of the calls; ends before one that is cut off."""
     file = io.BytesIO(content)
-    while head := file.read(_LENGTH.size):
-        yield file.read(_LENGTH.unpack(head)[0])
+    while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(head)
+        if len(content) - file.tell() < length:
+            return
+        yield file.read(length)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -296,16 +296,16 @@ class Client:
         jobs: Sequence[int] = (),
     ) -> None:
         pause = POLL_MIN_S
+        left = set(jobs)
         while True:
             row = self.campaign(name)
             if on_progress is not None:
                 on_progress(row)
-            if has_ended(row) or (jobs and len(jobs) < row.jobs and self._have_ended(jobs)):
+            if left and len(jobs) < row.jobs:  # the campaign has others besides, which may go on for ever
+                left.difference_update(each.id for each in self._rows(left, name) if each.state in FINAL)
+            if has_ended(row) or (jobs and not left):
                 return
             pause = _pause(pause, deadline, name)
-
-    def _have_ended(self, jobs: Sequence[int]) -> bool:
-        return all(self.job(job).row.state in FINAL for job in jobs)
 
     def _completed(self, what: Submission | Sequence[int], deadline: float | None) -> Iterator[JobRow]:
         """Polls listings for many jobs and details for few: cost per look is at most one request per 1,000 jobs."""

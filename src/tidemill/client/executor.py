@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor as BaseExecutor
 from concurrent.futures import Future
@@ -31,7 +32,7 @@ from tidemill import clock
 from tidemill.client.call import dumps, read_results, write_calls
 from tidemill.client.client import FINAL, Client, new_campaign
 from tidemill.client.outputs import members
-from tidemill.errors import ConfigError, JobError, TidemillError
+from tidemill.errors import ConfigError, JobError, TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.job import Input, JobSpec, Output, Resources
 from tidemill.wire.api import JobRow
@@ -52,11 +53,13 @@ class CallError(JobError):
 
 
 class _Batch(msgspec.Struct, kw_only=True):
-    """Calls that became one job."""
+    """Calls that become one job."""
 
     futures: list[Future[Any]]
     directory: Path
-    job: int
+    spec: JobSpec
+    key: str  #: sent again under the same one, so that it is never two jobs
+    job: int = 0  #: 0 = the server has not taken it yet
     canceled: bool = False
 
 
@@ -127,6 +130,7 @@ class Executor(BaseExecutor):
     # ---- the thread ------------------------------------------------------------------------------------------
 
     _cancel_all = False
+    _is_away = False  #: the server, at the last call
 
     def _run(self) -> None:
         """Ships what was gathered, and settles the jobs that have ended, until shut down and empty."""
@@ -140,8 +144,20 @@ class Executor(BaseExecutor):
                 batches = self._settle(batches)
                 if closed and not batches and not self._gathered:
                     return
+        except BaseException as error:
+            self._give_up(batches, error)
+            raise
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _give_up(self, batches: list[_Batch], error: BaseException) -> None:
+        """Nobody waits for ever for a thread that has died of a bug."""
+        with self._lock:
+            self._closed = True
+            futures = [future for _, future in self._gathered]
+        for future in [*futures, *(future for batch in batches for future in batch.futures)]:
+            if not future.done():
+                _fail(future, error)
 
     def _gather(self, busy: bool) -> tuple[list[tuple[bytes, Future[Any]]], bool]:
         with self._lock:
@@ -165,12 +181,12 @@ class Executor(BaseExecutor):
                 write_calls(
                     file, [call for call, _ in calls], [str(Path(each).absolute()) for each in sys.path]
                 )
-            sent = self.client.submit(self._spec(path, len(calls)), campaign=self.campaign)
-        except (TidemillError, OSError) as error:
+        except OSError as error:
             for future in futures:
                 _fail(future, error)
             return []
-        return [_Batch(futures=futures, directory=directory, job=sent.jobs[0])]
+        spec = self._spec(path, len(calls))
+        return [_Batch(futures=futures, directory=directory, spec=spec, key=uuid.uuid4().hex)]
 
     def _spec(self, calls: Path, count: int) -> JobSpec:
         command = [
@@ -203,23 +219,41 @@ class Executor(BaseExecutor):
             if self._cancel_all:
                 for future in batch.futures:
                     future.cancel()
-            if not batch.canceled and all(future.cancelled() for future in batch.futures):
+            if batch.job and not batch.canceled and _is_unwanted(batch):
                 self._cancel_job(batch)
 
     def _settle(self, batches: list[_Batch]) -> list[_Batch]:
+        """Send what is not sent, take what has ended; the others. While the server is away, calls wait for it."""
         left = []
         for batch in batches:
             try:
-                row = self.client.job(batch.job).row
-                if row.state not in FINAL:
-                    left.append(batch)
-                    continue
-                self._resolve(batch, row)
+                has_ended = self._step(batch)
+                self._is_away = False
             except (TidemillError, OSError) as error:
-                for future in batch.futures:
-                    _fail(future, error)
-            shutil.rmtree(batch.directory, ignore_errors=True)
+                has_ended = not is_transient(error) or _is_unwanted(batch)
+                if has_ended:
+                    for future in batch.futures:
+                        _fail(future, error)
+                elif not self._is_away:
+                    self._is_away = True
+                    _log.warning("executor.waits", error=str(error))
+            if has_ended:
+                shutil.rmtree(batch.directory, ignore_errors=True)
+            else:
+                left.append(batch)
         return left
+
+    def _step(self, batch: _Batch) -> bool:
+        """Whether the batch is over, with all its futures resolved."""
+        if not batch.job:
+            if _is_unwanted(batch):
+                return True
+            batch.job = self.client.submit(batch.spec, campaign=self.campaign, key=batch.key).jobs[0]
+        row = self.client.job(batch.job).row
+        if row.state not in FINAL:
+            return False
+        self._resolve(batch, row)
+        return True
 
     def _resolve(self, batch: _Batch, row: JobRow) -> None:
         found: dict[int, bytes] = {}
@@ -271,7 +305,11 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def _fail(future: Future[Any], error: Exception) -> None:
+def _is_unwanted(batch: _Batch) -> bool:
+    return all(future.cancelled() for future in batch.futures)
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
     if future.set_running_or_notify_cancel():
         future.set_exception(error)
 

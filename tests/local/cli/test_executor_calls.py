@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, as_completed
 from pathlib import Path
 
 import pytest
-from tests.worlds.home.homes import Home
+from tests.worlds.home.homes import Home, wait_for
 
 from tidemill.client import Client, Executor
 from tidemill.client.executor import CallError
@@ -75,3 +75,24 @@ def test_shutdown_takes_no_more_calls(home: Home) -> None:
     running.shutdown()
     with pytest.raises(RuntimeError, match="shut down"):
         running.submit(math.sqrt, 4)
+
+
+def test_calls_outlive_a_server_that_is_away_for_longer_than_its_client_waits() -> None:
+    home = Home(Path(tempfile.mkdtemp(prefix="tm-")))
+    try:
+        home.start()
+        client = Client(home=home.path)
+        client.retry_s = 0.2
+        with Executor(client) as pool:
+            before = pool.submit(time.sleep, 1)
+            wait_for(lambda: bool(home.jobs(pool.campaign)), home.logs)
+            home.stop()
+            during = pool.submit(operator.add, 1, 1)
+            time.sleep(1.5)
+            assert not before.done()
+            assert not during.done()
+            home.start()
+            assert (before.result(60), during.result(60)) == (None, 2)
+            assert pool.client.campaign(pool.campaign).jobs == 2
+    finally:
+        home.end()

@@ -51,6 +51,13 @@ def test_a_payload_runs_its_calls_and_frames_the_results(tmp_path: Path) -> None
     assert "Traceback" in where
 
 
+@pytest.mark.parametrize("cut", [1, 8, 9])
+def test_results_end_before_one_that_is_cut_off(cut: int) -> None:
+    whole = b"".join(len(each).to_bytes(8, "little") + each for each in (b"one", b"second"))
+    assert list(read_results(whole)) == [b"one", b"second"]
+    assert list(read_results(whole[:-cut])) == [b"one"]
+
+
 def test_a_result_that_cannot_be_pickled_is_an_exception() -> None:
     good, error, _ = pickle.loads(run_call(pickle.dumps((threading.Lock, (), {}))))
     assert good is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,13 @@ class Home:
                 stderr=log,
             )
         wait_for(lambda: read_up(self.path) is not None, self.logs)
+
+    def stop(self) -> None:
+        """Server and site end as with `tidemill up --stop`."""
+        assert self._up is not None
+        children = Path(f"/proc/{self._up.pid}/task/{self._up.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGTERM)
+        self._up.wait(WAIT_S)
 
     def end(self) -> None:
         if self._up is not None:

@@ -67,10 +67,9 @@ class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 def find(session: Session, asked: TraceQuestion) -> list[AuditRow]:
     """Every job that ran there, newest allocation first; one in which nothing ran has a row without a job."""
     names: dict[int, str] = dict(session.rows("site_names"))
+    only = 0 if asked.site is None else next((each for each, name in names.items() if name == asked.site), -1)
     rows: list[AuditRow] = []
-    for site, name, batch_id, hosts, started_us, ended_us in _placements(session, asked):
-        if asked.site not in (None, names.get(site)):
-            continue
+    for site, name, batch_id, hosts, started_us, ended_us in _placements(session, asked, only):
         row = AuditRow(
             site=names.get(site, ""), allocation=name, batch_id=batch_id, nodes=hosts.split(),
             started_us=started_us, ended_us=ended_us or None,
@@ -79,29 +78,20 @@ def find(session: Session, asked: TraceQuestion) -> list[AuditRow]:
     return rows
 
 
-def _placements(session: Session, asked: TraceQuestion) -> list[Any]:
+def _placements(session: Session, asked: TraceQuestion, site: int) -> list[Any]:
+    """Rows of one site's allocations, or of all (0)."""
+    about = {"site": site, "at_us": asked.at_us or 0, "limit": ALLOCATIONS_MAX}
     if asked.batch_id is not None:
-        rows = session.rows("placements_of_batch", batch_id=asked.batch_id, limit=ALLOCATIONS_MAX)
-        return [row for row in rows if asked.at_us is None or _covers(row, asked.at_us)]
+        return session.rows("placements_of_batch", batch_id=asked.batch_id, **about)
     node = asked.node or ""
     held = node.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-    rows = session.rows(
-        "placements_at",
-        at_us=asked.at_us or 0,
-        bare=f"% {held} %",
-        domain=f"% {held}.%",
-        limit=ALLOCATIONS_MAX,
-    )
+    rows = session.rows("placements_at", bare=f"% {held} %", domain=f"% {held}.%", **about)
     return [row for row in rows if any(_same(each, node) for each in row[3].split())]
 
 
 def _same(host: str, node: str) -> bool:
     """A node is named with or without its domain."""
     return host == node or host.partition(".")[0] == node
-
-
-def _covers(row: Any, at_us: int) -> bool:
-    return bool(row[4] <= at_us and (row[5] == 0 or row[5] >= at_us))
 
 
 def _jobs_in(session: Session, site: int, row: AuditRow) -> list[AuditRow]:
