@@ -72,7 +72,8 @@ WALLS: dict[str, tuple[str, ...]] = {
     "time.sleep": ("clock.py", "payload/", "examples/"),
     "datetime.now": ("clock.py",),
     "datetime.utcnow": ("clock.py",),
-    "print": ("cli/", "examples/"),
+    "print": ("cli/terminal.py", "examples/"),
+    "rich": ("cli/terminal.py", "cli/progress.py"),
 }
 
 
@@ -352,6 +353,20 @@ def uses(node: ast.AST) -> list[str]:
         name = dotted(node.func)
         return [name.removeprefix("datetime.")] if name.startswith("datetime.datetime") else [name]
     return []
+
+
+def test_only_the_terminal_prints_what_people_read() -> None:
+    """Control characters are cleaned where they are written: nothing else in cli/ may hold a stream of the terminal."""
+    streams = {f"sys.{name}" for name in ("stdout", "stderr", "__stdout__", "__stderr__")} | {"os.write"}
+    offenders = []
+    for path in files(".py", "src/tidemill/cli"):
+        if path.name == "terminal.py":
+            continue
+        for node in nodes(path):
+            named = isinstance(node, ast.ImportFrom) and node.module == "sys"
+            if named or (isinstance(node, ast.Attribute) and dotted(node) in streams):
+                offenders.append(f"{at(path, getattr(node, 'lineno', 0))}: `{ast.unparse(node)}`")
+    listed(offenders, "cli/terminal.py prints for all verbs, and cleans what it prints")
 
 
 def test_the_payload_library_needs_only_the_standard_library() -> None:

@@ -6,6 +6,7 @@ import argparse
 
 from tidemill.cli.arguments import Command, Parser, add_common
 from tidemill.cli.main import GROUPS, load, parser_of
+from tidemill.cli.terminal import show_lines
 
 HEAD = """# The command line
 
@@ -114,4 +115,4 @@ def _usage(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    show_lines(reference().removesuffix("\n"))
