@@ -23,6 +23,10 @@ data is JSON. An error names what was attempted, on what and what came back; a l
 | 3 | site, service or network: try again |
 | 70 | a bug of Tidemill; where the traceback was written is told |
 
+Text of payloads, sites and jobs is printed without control characters: each is shown as its JSON escape, such as
+`\\u001b`, also in files and pipes. Only `run` and `job logs` write a payload's own output byte by byte into a file or a
+pipe; on a terminal they show it cleaned, unless `--raw` is given.
+
 ## Where things are
 
 Everything of one person lives in one directory, the home: `$TIDEMILL_HOME`, by default `~/.local/state/tidemill`

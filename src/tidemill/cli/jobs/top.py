@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill import clock
@@ -38,10 +39,9 @@ def run(args: Namespace) -> int:
     if args.once or not stdout_is_terminal():
         show_table(*_table(client.campaigns()[: args.rows], rates), right=_RIGHT)
         return 0
-    try:
+    with suppress(KeyboardInterrupt):
         live_tables(_pages(client, args.rows, rates), right=_RIGHT)
-    except KeyboardInterrupt:
-        return 0
+    return 0
 
 
 _RIGHT = (2, 3, 4, 5, 6, 7, 8)
