@@ -502,6 +502,18 @@ def test_every_verb_of_the_command_line_is_documented() -> None:
     listed(offenders, "docs/ or README.md tells every verb")
 
 
+def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
+    """The Unix socket asks for no login: behind a TCP port of a login node it is everybody's."""
+    bridge = re.compile(r"\bsocat\b|\bncat\b|ssh -\w*g\w* -L|-L \*:|0\.0\.0\.0:\d+:\S*api\.sock|`HOST` = `localhost`")
+    offenders = [
+        f"{at(path, number)}: {line.strip()[:100]}"
+        for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if bridge.search(line) or ("ssh -L" in line and "your own computer" not in line)
+    ]
+    listed(offenders, "the API's socket is forwarded to a person's own computer only")
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     offenders = []
     for path in [*ROOT.glob("*.md"), *files(".md", "docs")]:
