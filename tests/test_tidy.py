@@ -504,7 +504,9 @@ def test_every_verb_of_the_command_line_is_documented() -> None:
 
 def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
     """The Unix socket asks for no login: behind a TCP port of a login node it is everybody's."""
-    bridge = re.compile(r"\bsocat\b|\bncat\b|ssh -\w*g\w* -L|-L \*:|0\.0\.0\.0:\d+:\S*api\.sock|`HOST` = `localhost`")
+    bridge = re.compile(
+        r"\bsocat\b|\bncat\b|ssh -\w*g\w* -L|-L \*:|0\.0\.0\.0:\d+:\S*api\.sock|`HOST` = `localhost`"
+    )
     offenders = [
         f"{at(path, number)}: {line.strip()[:100]}"
         for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
