@@ -88,9 +88,10 @@ def _python_license(name: str) -> str:
         return ""
     classifiers = [each for each in told.get_all("Classifier", []) if each.startswith("License ::")]
     last = classifiers[-1].rpartition(" :: ")[2] if classifiers else ""
-    for text in (told.get("License-Expression"), told.get("License"), last):
+    fields = [*told.get_all("License-Expression", []), *told.get_all("License", [])]
+    for text in (*fields, last):
         if text and "\n" not in text and len(text) <= SHORT:
-            return str(text)
+            return text
     return ""
 
 

@@ -329,6 +329,32 @@ def test_nothing_names_a_path_of_a_developers_machine() -> None:
     listed(offenders, "no file knows the machine it was written on")
 
 
+def test_nothing_names_the_host_of_a_registry() -> None:
+    """Clients are configured where they run; text says `the Rust registry`, `the Python registry`."""
+    hosts = re.compile(
+        r"crates\.i"
+        r"o|pyp"
+        r"i\.org|pythonhos"
+        r"ted|docker\.i"
+        r"o|quay\.i"
+        r"o|ghcr\.i"
+        r"o|npmj"
+        r"s\.|proxy\.gola"
+        r"ng|anacon"
+        r"da\.org|PyP"
+        r"I\b"
+    )
+    named = {"Makefile", "Containerfile", "NOTICE", "run", ".gitignore"}
+    offenders = [
+        f"{at(path, number)}: {line.strip()[:100]}"
+        for path in files("")
+        if path.suffix in TEXT_SUFFIXES or path.name in named
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if hosts.search(line)
+    ]
+    listed(offenders, "no file outside of locks names the host of a registry")
+
+
 def test_walls_are_not_climbed() -> None:
     offenders = []
     for path in files(".py", "src"):

@@ -39,7 +39,7 @@ class Lease:
             "first": 0,
             "count": 5,
         }
-        more = {
+        more: dict[str, dict[str, Any]] = {
             "done": {"outputs": False, "usage": USAGE},
             "release": {"reason": "forged", "evidence": EVIDENCE},
             "failure": {"event": 3, "final": True, "evidence": EVIDENCE},

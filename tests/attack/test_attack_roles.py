@@ -96,7 +96,10 @@ def test_forms_do_nothing_without_the_token_of_a_session(attacked: Attacked, who
 @pytest.mark.parametrize("who", [*ROLES, None])
 def test_odd_methods_change_and_show_nothing(attacked: Attacked, who: str | None) -> None:
     before = attacked.content()
-    for path in {address(attacked, each.path, own=True) for each in (*ROUTES, *PAGES)}:
+    for path in {
+        address(attacked, path, own=True)
+        for path in [*(each.path for each in ROUTES), *(each.path for each in PAGES)]
+    }:
         for method in ("DELETE", "BREW"):
             status, _, _ = attacked.ask(who, method, path, b"{}")
             assert status in ((401, 405) if who is None else (405,)), (who, method, path)

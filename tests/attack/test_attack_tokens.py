@@ -98,7 +98,7 @@ def test_a_key_that_the_token_brings_or_points_to_is_not_used(
         "",
         "\x00",
     ]
-    tokens = {}
+    tokens: dict[str, str] = {}
     for kid in kids:
         named = {} if kid is None else {"kid": kid}
         tokens |= {
@@ -126,7 +126,7 @@ def test_an_extension_that_must_be_understood_is_not_passed_over(attacked: Attac
 def test_algorithms_are_those_of_the_key_in_the_set(attacked: Attacked) -> None:
     good = attacked.issuer.token()
     _, body, signature = good.split(".")
-    tokens = {}
+    tokens: dict[str, str] = {}
     for algorithm in (
         "none",
         "None",

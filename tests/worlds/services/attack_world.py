@@ -28,7 +28,8 @@ class Attacked(World):
         """What a site that wants nothing sends."""
         request = sync(changes.pop("site", "lrz"))
         capacity = msgspec.structs.replace(request.capacity, want_core_s=0.0)
-        return msgspec.to_builtins(msgspec.structs.replace(request, capacity=capacity)) | changes
+        told: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(request, capacity=capacity))
+        return told | changes
 
     def job_of(self, campaign: str) -> int:
         """The newest job of a campaign."""
@@ -51,7 +52,10 @@ class Attacked(World):
     def _connection(self, who: str | None) -> http.client.HTTPSConnection:
         if who not in self._kept:
             self._kept[who] = http.client.HTTPSConnection(
-                "127.0.0.1", self.port, timeout=DEADLINE_S, context=self.context(who and self.certs.pair(who))
+                "127.0.0.1",
+                self.port,
+                timeout=DEADLINE_S,
+                context=self.context(self.certs.pair(who) if who else None),
             )
         return self._kept[who]
 
@@ -76,7 +80,7 @@ class Attacked(World):
     def send(self, who: str | None, request: bytes) -> list[int]:
         """The statuses of all answers to these bytes, until the server hangs up or says nothing for a second."""
         plain = socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
-        context = self.context(who and self.certs.pair(who))
+        context = self.context(self.certs.pair(who) if who else None)
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
             connection.sendall(request)
             connection.settimeout(1.0)
