@@ -91,7 +91,7 @@ def _python_license(name: str) -> str:
     fields = [*told.get_all("License-Expression", []), *told.get_all("License", [])]
     for text in (*fields, last):
         if text and "\n" not in text and len(text) <= SHORT:
-            return text
+            return str(text)
     return ""
 
 

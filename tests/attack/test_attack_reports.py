@@ -52,8 +52,9 @@ class Lease:
 
     def row(self) -> dict[str, Any]:
         detail = self.world.call("ada", "GET", f"/v1/jobs/{self.job}")[1]
+        row: dict[str, Any] = detail["row"]
         return {
-            **detail["row"],
+            **row,
             "failures": detail["failures"],
             "outputs": detail["outputs"],
             "usage": detail["usage"],
