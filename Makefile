@@ -75,6 +75,7 @@ check-python: setup
 check-rust: setup
 	@cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets --target $(HOST) -- -D warnings
+	.venv/bin/python scripts/third_party.py --check
 
 test-python: setup
 	@$(PYTEST) -q -n 2 --dist worksteal $(SEEDED) -m 'not postgresql and not long' tests/unit tests/property tests/fuzz tests/contract \
@@ -103,8 +104,9 @@ schemathesis: setup ## every route of the API against its OpenAPI document, 2,00
 large: setup ## files of 1 GB by every protocol, with servers that are killed: 5 minutes
 	@$(PYTEST) -q tests/large
 
-gen: setup ## write the generated files: schema, Rust types, pages of the documentation
+gen: setup ## write the generated files: schema, Rust types, licences of crates, pages of the documentation
 	@.venv/bin/python scripts/gen_wire.py
+	.venv/bin/python scripts/third_party.py
 	for page in states config files metrics dashboard; do .venv/bin/python scripts/draw_$$page.py; done
 	.venv/bin/python -m tidemill.cli.reference > docs/cli.md
 
@@ -121,10 +123,13 @@ bench-slurm: setup ## as root, 40 minutes: a real Slurm with and without us, sid
 	@.venv/bin/python bench/slurm_harvest.py --json
 
 # maturin itself, not `uv build`: through PEP 517 the wheel would not get its manylinux tag
-dist: setup ## both distributions in dist/, checked
+dist: setup ## both distributions in dist/ with their software bills of materials, checked
 	@rm -rf dist
+	.venv/bin/python scripts/sbom.py dist
 	cd crates/tidemill-node
-	../../.venv/bin/maturin build --release --locked --target $(HOST) --out ../../dist
+	cp ../../dist/tidemill-node.cdx.json . # maturin takes it from its own folder only
+	../../.venv/bin/maturin build --release --locked --target $(HOST) --sbom-include tidemill-node.cdx.json --out ../../dist
+	rm tidemill-node.cdx.json
 	cd ../..
 	.uv/venv/bin/uv build --quiet --package tidemill --out-dir dist
 	.venv/bin/python scripts/check_dist.py dist

@@ -1,12 +1,20 @@
-"""Check the wheels in a folder: the binary's tag is manylinux and its program static; the other is pure Python."""
+"""Check the wheels in a folder: the binary's tag is manylinux and its program static; the other is pure Python.
+
+Both hold the licences of all that is in them, and each has its software bill of materials beside it.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from static_binary import dynamic_parts
+
+LICENSES = ("LICENSE", "NOTICE")
+BILLS = ("tidemill.cdx.json", "tidemill-node.cdx.json")
 
 
 def faults(folder: Path) -> list[str]:
@@ -30,9 +38,36 @@ def faults(folder: Path) -> list[str]:
         found.append(f"{node[0].name}: holds no program `tidemill-node`")
     if not pure[0].name.endswith("-py3-none-any.whl"):
         found.append(f"{pure[0].name}: is not pure Python")
-    with zipfile.ZipFile(pure[0]) as archive:
-        kept = {Path(name).name for name in archive.namelist() if ".dist-info/" in name}
-    found += [f"{pure[0].name}: {name} is missing" for name in ("LICENSE", "NOTICE") if name not in kept]
+    found += missing(pure[0], LICENSES) + missing(node[0], (*LICENSES, "THIRD-PARTY.txt", BILLS[1]))
+    return found + [fault for name in BILLS for fault in bill_faults(folder / name)]
+
+
+def missing(wheel: Path, wanted: Sequence[str]) -> list[str]:
+    """Which of these files a wheel does not keep beside its metadata, or keeps empty."""
+    with zipfile.ZipFile(wheel) as archive:
+        kept = {
+            Path(each.filename).name
+            for each in archive.infolist()
+            if ".dist-info/" in each.filename and each.file_size
+        }
+    return [f"{wheel.name}: {name} is missing" for name in wanted if name not in kept]
+
+
+def bill_faults(path: Path) -> list[str]:
+    """What a software bill of materials lacks: each part has a version, and a hash unless it is of this repository."""
+    if not path.exists():
+        return [f"{path.name} is missing"]
+    document = json.loads(path.read_text())
+    if document.get("bomFormat") != "CycloneDX" or not document.get("components"):
+        return [f"{path.name}: is no CycloneDX document with components"]
+    found = []
+    for each in document["components"]:
+        files = [each, *each.get("externalReferences", [])]
+        is_of_registry = each["purl"].startswith(("pkg:pypi/", "pkg:cargo/")) and not each["name"].startswith(
+            "tidemill"
+        )
+        if not each.get("version") or (is_of_registry and not any(file.get("hashes") for file in files)):
+            found.append(f"{path.name}: {each['name']} has no version or no hash")
     return found
 
 

@@ -175,7 +175,7 @@ sync_environment() { # $1 other than `all`: without what only tests need, unless
   printf '%s %s %s%s' "$crates" "$(digest Cargo.lock)" "$environment" "$mark" >.uv/synced
 }
 
-# No Debian package and nothing on PyPI is a small S3 service; the Rust registry has one. Only tests and benches of `s3:` need it.
+# No Debian package and nothing of the Python registry is a small S3 service; the Rust registry has one. Only tests and benches of `s3:` need it.
 install_s3_server() {
   if [ -x .tools/bin/s3s-fs ] || command -v s3s-fs >/dev/null; then return 0; fi
   say 'building s3s-fs (an S3 server for tests) into .tools'

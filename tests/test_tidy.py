@@ -72,7 +72,8 @@ WALLS: dict[str, tuple[str, ...]] = {
     "time.sleep": ("clock.py", "payload/", "examples/"),
     "datetime.now": ("clock.py",),
     "datetime.utcnow": ("clock.py",),
-    "print": ("cli/", "examples/"),
+    "print": ("cli/terminal.py", "examples/"),
+    "rich": ("cli/terminal.py", "cli/progress.py"),
 }
 
 
@@ -328,6 +329,32 @@ def test_nothing_names_a_path_of_a_developers_machine() -> None:
     listed(offenders, "no file knows the machine it was written on")
 
 
+def test_nothing_names_the_host_of_a_registry() -> None:
+    """Clients are configured where they run; text says `the Rust registry`, `the Python registry`."""
+    hosts = re.compile(
+        r"crates\.i"
+        r"o|pyp"
+        r"i\.org|pythonhos"
+        r"ted|docker\.i"
+        r"o|quay\.i"
+        r"o|ghcr\.i"
+        r"o|npmj"
+        r"s\.|proxy\.gola"
+        r"ng|anacon"
+        r"da\.org|PyP"
+        r"I\b"
+    )
+    named = {"Makefile", "Containerfile", "NOTICE", "run", ".gitignore"}
+    offenders = [
+        f"{at(path, number)}: {line.strip()[:100]}"
+        for path in files("")
+        if path.suffix in TEXT_SUFFIXES or path.name in named
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if hosts.search(line)
+    ]
+    listed(offenders, "no file outside of locks names the host of a registry")
+
+
 def test_walls_are_not_climbed() -> None:
     offenders = []
     for path in files(".py", "src"):
@@ -352,6 +379,20 @@ def uses(node: ast.AST) -> list[str]:
         name = dotted(node.func)
         return [name.removeprefix("datetime.")] if name.startswith("datetime.datetime") else [name]
     return []
+
+
+def test_only_the_terminal_prints_what_people_read() -> None:
+    """Control characters are cleaned where they are written: nothing else in cli/ may hold a stream of the terminal."""
+    streams = {f"sys.{name}" for name in ("stdout", "stderr", "__stdout__", "__stderr__")} | {"os.write"}
+    offenders = []
+    for path in files(".py", "src/tidemill/cli"):
+        if path.name == "terminal.py":
+            continue
+        for node in nodes(path):
+            named = isinstance(node, ast.ImportFrom) and node.module == "sys"
+            if named or (isinstance(node, ast.Attribute) and dotted(node) in streams):
+                offenders.append(f"{at(path, getattr(node, 'lineno', 0))}: `{ast.unparse(node)}`")
+    listed(offenders, "cli/terminal.py prints for all verbs, and cleans what it prints")
 
 
 def test_the_payload_library_needs_only_the_standard_library() -> None:
@@ -485,6 +526,20 @@ def test_every_verb_of_the_command_line_is_documented() -> None:
         verb for verb in command_verbs() if not re.search(rf"tidemill (?:\w+ )?{verb}\b|`{verb}`", text)
     ]
     listed(offenders, "docs/ or README.md tells every verb")
+
+
+def test_no_document_opens_the_socket_to_a_shared_machine() -> None:
+    """The Unix socket asks for no login: behind a TCP port of a login node it is everybody's."""
+    bridge = re.compile(
+        r"\bsocat\b|\bncat\b|ssh -\w*g\w* -L|-L \*:|0\.0\.0\.0:\d+:\S*api\.sock|`HOST` = `localhost`"
+    )
+    offenders = [
+        f"{at(path, number)}: {line.strip()[:100]}"
+        for path in [*ROOT.glob("*.md"), *files(".md", "docs", "deploy"), *files(".py", "src")]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if bridge.search(line) or ("ssh -L" in line and "your own computer" not in line)
+    ]
+    listed(offenders, "the API's socket is forwarded to a person's own computer only")
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill import clock
+from tidemill.printable import printable_line, printable_lines
 
 Form = Literal["json", "text"]
 FORMS: tuple[Form, ...] = ("json", "text")
@@ -112,7 +113,7 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return cut_secrets(msgspec.json.encode(line, enc_hook=str).decode())
+        return printable_line(cut_secrets(msgspec.json.encode(line, enc_hook=str).decode()))
 
 
 class _TextFormatter(logging.Formatter):
@@ -125,7 +126,7 @@ class _TextFormatter(logging.Formatter):
         line = f"{at} {record.levelname} {record.name.removeprefix('tidemill.')} {record.getMessage()}{told}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return cut_secrets(line)
+        return printable_lines(cut_secrets(line))
 
 
 def _shown(value: Any) -> str:

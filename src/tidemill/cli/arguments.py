@@ -147,6 +147,16 @@ def event_number(text: str) -> int:
     return 0 if text == "0" else int(count(text))
 
 
+def define_raw(parser: Parser) -> None:
+    """Define the option of every verb that passes on what a payload wrote."""
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="pass a payload's control characters to the terminal (default: they are shown as \\uXXXX; "
+        "files and pipes get every byte as it is)",
+    )
+
+
 def define_log_format(parser: Parser) -> None:
     """Define the option of every verb that logs."""
     parser.add_argument(

@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from tidemill import __version__
 from tidemill.cli.arguments import Command, Parser, add_common
+from tidemill.cli.terminal import discard_stdout, flush, hint, say, say_lines, show, show_lines
 from tidemill.errors import ConfigError, TidemillError, did_you_mean
 
 EXIT_DONE = 0
@@ -114,16 +114,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(words)
-        sys.stdout.flush()
+        flush()
     except BrokenPipeError:
         # The reader of our output has left (`| head`): that is no failure. What Python flushes at exit goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return EXIT_DONE
     except TidemillError as error:
         _tell(error)
         return error.exit_code
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+        say("")
+        say("interrupted")
         return EXIT_JOB_FAILED
     except SystemExit as exit_:  # argparse has printed its help
         return exit_.code if isinstance(exit_.code, int) else EXIT_DONE
@@ -134,14 +135,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(overview())
+        show_lines(overview())
         return EXIT_DONE if words else EXIT_USAGE
     if words[0] == "--version":
-        print(f"tidemill {__version__}")
+        show(f"tidemill {__version__}")
         return EXIT_DONE
     is_family = words[0] not in VERBS and bool(family_of(words[0]))
     if len(words) == 2 and words[1] in ("-h", "--help") and is_family:
-        print("\n".join(f"tidemill {verb:<20} {VERBS[verb][1]}" for verb in family_of(words[0])))
+        for verb in family_of(words[0]):
+            show(f"tidemill {verb:<20} {VERBS[verb][1]}")
         return EXIT_DONE
     verb, rest = find_verb(words)
     command = load(verb)
@@ -208,9 +210,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _tell(error: TidemillError) -> None:
-    print(f"error: {error.message}", file=sys.stderr)
+    first, *more = error.message.split("\n")
+    say(f"error: {first}")
+    for line in more:
+        say(f"  | {line}")
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        hint(error.hint)
 
 
 def _bug(error: Exception) -> int:
@@ -222,11 +227,15 @@ def _bug(error: Exception) -> int:
     try:
         with tempfile.NamedTemporaryFile("w", prefix="tidemill-bug-", suffix=".txt", delete=False) as file:
             file.write(f"tidemill {__version__}, Python {sys.version}\n{text}")
-        where = f"the traceback is in `{file.name}`"
+        path: str | None = file.name
     except OSError:
-        where = text
-    print(f"error: this is a bug of Tidemill: {type(error).__name__}: {error}", file=sys.stderr)
-    print(f"hint: please report it; {where}", file=sys.stderr)
+        path = None
+    say(f"error: this is a bug of Tidemill: {type(error).__name__}: {error}")
+    if path is None:
+        hint("please report it; the traceback follows")
+        say_lines(text)
+    else:
+        hint(f"please report it; the traceback is in `{path}`")
     return EXIT_BUG
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidemill import clock
-from tidemill.cli.terminal import say
+from tidemill.cli.terminal import say, stderr_is_terminal
 from tidemill.model.quantities import count_text, duration_text, percent_text, ratio
+from tidemill.printable import printable_line
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client
@@ -32,7 +32,7 @@ class Progress:
         self._told: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
-        if not self._quiet and sys.stderr.isatty():
+        if not self._quiet and stderr_is_terminal():
             self._bar, self._task = _bar(self._what)
             self._bar.start()
         return self
@@ -112,7 +112,7 @@ def _bar(what: str) -> tuple[Any, Any]:
 
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.completed:,.0f}/{task.total:,.0f} events"),
         TextColumn("[red]{task.fields[failed]}"),
@@ -122,4 +122,4 @@ def _bar(what: str) -> tuple[Any, Any]:
         console=Console(stderr=True),
         transient=False,
     )
-    return bar, bar.add_task(what, total=1, failed="")
+    return bar, bar.add_task(printable_line(what), total=1, failed="")

@@ -6,6 +6,7 @@ import argparse
 
 from tidemill.cli.arguments import Command, Parser, add_common
 from tidemill.cli.main import GROUPS, load, parser_of
+from tidemill.cli.terminal import show_lines
 
 HEAD = """# The command line
 
@@ -21,6 +22,10 @@ data is JSON. An error names what was attempted, on what and what came back; a l
 | 2 | usage or configuration is wrong |
 | 3 | site, service or network: try again |
 | 70 | a bug of Tidemill; where the traceback was written is told |
+
+Text of payloads, sites and jobs is printed without control characters: each is shown as its JSON escape, such as
+`\\u001b`, also in files and pipes. Only `run` and `job logs` write a payload's own output byte by byte into a file or a
+pipe; on a terminal they show it cleaned, unless `--raw` is given.
 
 ## Where things are
 
@@ -114,4 +119,4 @@ def _usage(action: argparse.Action) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    show_lines(reference().removesuffix("\n"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
-from tidemill.cli.terminal import hint, say, show, show_json, show_table
+from tidemill.cli.arguments import Command, Parser, client_of, count, define_raw, event_number
+from tidemill.cli.terminal import hint, pass_on, say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, percent_text, ratio
 
@@ -46,6 +45,7 @@ def define_logs(parser: Parser) -> None:
         metavar="S",
         help=f"seconds to wait for the site's answer (default: {LOG_WAIT_S})",
     )
+    define_raw(parser)
 
 
 def show_job(args: Namespace) -> int:
@@ -213,9 +213,8 @@ def logs(args: Namespace) -> int:
         say(f"{which} wrote nothing, or its site has cleaned its log")
         hint("a payload's empty stdout and stderr are not kept; `--keep-stdout` makes stdout an output")
         return 0
-    sys.stdout.write(log.stdout)
-    sys.stdout.flush()
-    sys.stderr.write(log.stderr)
+    pass_on([log.stdout], raw=args.raw)
+    pass_on([log.stderr], to_stderr=True, raw=args.raw)
     return 0
 
 

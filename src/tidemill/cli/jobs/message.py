@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, duration
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.terminal import flush, hint, say, show, show_json
 
 if TYPE_CHECKING:
     from tidemill.client.messages import Messenger
@@ -92,7 +91,7 @@ def follow(args: Namespace) -> int:
                     show(
                         f"{change.number} job {change.job} of {change.campaign}: {change.state}, {_events(change)}"
                     )
-                sys.stdout.flush()  # who reads a pipe follows as well
+                flush()
     finally:
         messenger.close()
     return 0

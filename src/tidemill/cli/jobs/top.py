@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill import clock
 from tidemill.cli.arguments import Command, Parser, client_of, count
-from tidemill.cli.terminal import show_json, show_table
+from tidemill.cli.terminal import live_tables, show_json, show_table, stdout_is_terminal
 from tidemill.model.quantities import count_text, duration_text, percent_text, rate_text, ratio
 
 if TYPE_CHECKING:
@@ -35,18 +36,12 @@ def run(args: Namespace) -> int:
         show_json(client.campaigns()[: args.rows])
         return 0
     rates = _Rates()
-    if args.once or not sys.stdout.isatty():
+    if args.once or not stdout_is_terminal():
         show_table(*_table(client.campaigns()[: args.rows], rates), right=_RIGHT)
         return 0
-    from rich.live import Live
-
-    try:
-        with Live(auto_refresh=False, screen=True) as live:
-            while True:
-                live.update(_view(client, args.rows, rates), refresh=True)
-                clock.sleep_s(PAUSE_S)
-    except KeyboardInterrupt:
-        return 0
+    with suppress(KeyboardInterrupt):
+        live_tables(_pages(client, args.rows, rates), right=_RIGHT)
+    return 0
 
 
 _RIGHT = (2, 3, 4, 5, 6, 7, 8)
@@ -103,24 +98,17 @@ def _time(row: CampaignRow) -> str:
     return duration_text(max(0, end - row.first_started_us) / 1e6)
 
 
-def _view(client: Any, rows: int, rates: _Rates) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    counts = client.counts()
-    heads, cells = _table(client.campaigns()[:rows], rates)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for k, head in enumerate(heads):
-        table.add_column(head, justify="right" if k in _RIGHT else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    sites = ", ".join(f"{site.name} {site.state}" for site in client.sites()) or "none"
-    head = (
-        f"tidemill {clock.utc_text(clock.now_us())}  jobs: {count_text(counts.jobs)}"
-        f"  events done: {count_text(counts.events_done)}  sites: {sites}  (Ctrl-C ends)"
-    )
-    return Group(Text(head, style="bold"), Text(""), table)
+def _pages(client: Any, rows: int, rates: _Rates) -> Iterator[tuple[str, list[str], list[list[object]]]]:
+    """What there is to see now, without end: a headline, headers and rows."""
+    while True:
+        counts = client.counts()
+        sites = ", ".join(f"{site.name} {site.state}" for site in client.sites()) or "none"
+        headline = (
+            f"tidemill {clock.utc_text(clock.now_us())}  jobs: {count_text(counts.jobs)}"
+            f"  events done: {count_text(counts.events_done)}  sites: {sites}  (Ctrl-C ends)"
+        )
+        yield headline, *_table(client.campaigns()[:rows], rates)
+        clock.sleep_s(PAUSE_S)
 
 
 COMMANDS = {"top": Command(define, run, "tidemill top")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.server.service import server_config
-from tidemill.cli.terminal import hint, say, show
+from tidemill.cli.terminal import hint, say, show, show_lines
 from tidemill.errors import SiteError
 
 APPLY_S = 120.0
@@ -55,7 +55,7 @@ def run(args: Namespace) -> int:
         return 0
     made = definitions(config, vhost)
     if not args.apply:
-        show(json.dumps(made, indent=1))
+        show_lines(json.dumps(made, indent=1))
         hint(
             "give it to the broker's staff, for `rabbitmqctl import_definitions FILE`; or use --commands or --apply"
         )

@@ -14,7 +14,7 @@ from tidemill.cli.configfile import locate, set_keys
 from tidemill.cli.findings import tell_findings, wrapped
 from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
 from tidemill.cli.site.node import binary_finding
-from tidemill.cli.terminal import say, show, show_json, show_table
+from tidemill.cli.terminal import say, say_lines, show, show_json, show_lines, show_table
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.files import write_durable
 from tidemill.site.setup.detection import NODE_HOURS_FIRST, NODES_FIRST
@@ -99,8 +99,9 @@ def enable(args: Namespace) -> int:
 def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed: bool) -> None:
     hours = read.harvest.node_hours_max
     bounds = f"at most {read.nodes_max} nodes at a time, {f'{hours:g}' if hours else 'any number of'} node-hours in all"
-    say(wrapped("", f"{'enabled' if changed else 'it was enabled already'}: it submits jobs as you, {bounds}; nodes "
-                    "that others need are given back"))  # fmt: skip
+    state = "enabled" if changed else "it was enabled already"
+    told = f"{state}: it submits jobs as you, {bounds}; nodes that others need are given back"
+    say_lines(wrapped("", told))
     short = [each for each in read.accounts if hours and each.node_hours < hours]
     for each in short:
         say(
@@ -125,7 +126,7 @@ def _tell_enabled(args: Namespace, directory: Path, read: SiteConfig, *, changed
 
 
 def _hint(text: str) -> None:
-    say(wrapped("hint: ", text))
+    say_lines(wrapped("hint: ", text))
 
 
 def _agent_lives(directory: Path) -> bool:
@@ -147,7 +148,7 @@ def check(args: Namespace) -> int:
     if args.json:
         show_json([each._asdict() for each in findings])
     else:
-        tell_findings(findings, show)
+        tell_findings(findings, show_lines)
     return 2 if failed else 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tidemill.cli.arguments import Command, Parser, count, duration
 from tidemill.cli.configfile import commented, write_new
 from tidemill.cli.findings import tell_findings, wrapped
-from tidemill.cli.terminal import say, show, show_json
+from tidemill.cli.terminal import ask, say, say_lines, show, show_json
 from tidemill.errors import ConfigError, SiteError, TidemillError, did_you_mean
 from tidemill.files import write_durable
 
@@ -142,8 +142,11 @@ def _check_free(path: Path, home: Path) -> bool:
 
 def _tell_split(local: Path | None, home: Path) -> None:
     if local is not None:
-        say(wrapped("", f"`{home}` is on a network file system: the site stays there, for compute nodes to see; your "
-                        f"server works in `{local}` on this host, where its database is safe"))  # fmt: skip
+        told = (
+            f"`{home}` is on a network file system: the site stays there, for compute nodes to see; your "
+            f"server works in `{local}` on this host, where its database is safe"
+        )
+        say_lines(wrapped("", told))
 
 
 def _look(args: Namespace, home: Path, directory: Path) -> tuple[SiteWishes, Facts | None]:
@@ -273,8 +276,7 @@ def _may_submit(args: Namespace, read: SiteConfig) -> bool:
         return True
     where = f"partition `{read.cluster.partition}`" if read.cluster.partition else "the default partition"
     say(f"One small job (1 node, 2 minutes at most) in {where} can look at a compute node.")
-    print("Submit it? [Y/n] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    return ask("Submit it? [Y/n]").lower() in ("", "y", "yes")
 
 
 def probe_node(config: SiteConfig, directory: Path, *, binary: Path, wait_s: float) -> NodeFacts:
@@ -326,10 +328,10 @@ def _tell(args: Namespace, path: Path, findings: list[Finding], *, read: SiteCon
             }
         )
         return 2 if failed else 0
-    tell_findings(findings, say)
+    tell_findings(findings, say_lines)
     show(str(path))
     for head, text in next_steps(read, path, is_default=args.dir is None, failed=failed):
-        say(wrapped(f"{head:<8} ", text))
+        say_lines(wrapped(f"{head:<8} ", text))
     return 2 if failed else 0
 
 

@@ -11,7 +11,7 @@ from tidemill import clock
 from tidemill.cli.arguments import Command, Parser
 from tidemill.cli.findings import wrapped
 from tidemill.cli.site.directory import define_directory, owner_of, read_site, site_directory
-from tidemill.cli.terminal import show, show_json
+from tidemill.cli.terminal import show_json, show_lines
 from tidemill.errors import UNDECODABLE, TidemillError
 from tidemill.model.quantities import bytes_text, count_text, duration_text
 
@@ -148,7 +148,7 @@ def away_text(away: BatchOutage, *, now_s: float) -> str:
 
 
 def _line(head: str, text: str) -> None:
-    show(wrapped(f"{head:<12} ", text))
+    show_lines(wrapped(f"{head:<12} ", text))
 
 
 def mode_text(config: SiteConfig) -> str:

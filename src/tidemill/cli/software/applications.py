@@ -149,10 +149,9 @@ def check(args: Namespace) -> int:
         show(f"{path}: `{each.app.name}` version {each.app.version} is sound, {each.app.mode} mode")
         for key, file in (("executable", each.app.executable), ("script", each.app.script)):
             if file is not None:
-                show(
-                    f"    {key:<10} {file}"
-                    + (f"\n               {each.files[file]}" if file in each.files else "")
-                )
+                show(f"    {key:<10} {file}")
+                if file in each.files:
+                    show(f"               {each.files[file]}")
         _show_contained(each)
         for image in each.images:
             show(f"    image      {image.named}: {', '.join(image.use.areas)}")
@@ -183,7 +182,8 @@ def _show_pins(each: Approved) -> None:
 def _show_contained(each: Approved) -> None:
     container = each.app.container
     if container is not None:
-        show(f"    container  {container.runtime.value}: {container.image}\n               {each.digest}")
+        show(f"    container  {container.runtime.value}: {container.image}")
+        show(f"               {each.digest}")
     for line in each.app.setup:
         show(f"    setup      {line}")
     if each.app.setup:

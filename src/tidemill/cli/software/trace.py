@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count
-from tidemill.cli.terminal import hint, say, show, show_json
+from tidemill.cli.terminal import hint, plain_table, say, say_lines, show, show_json, show_lines
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.quantities import count_text, percent_text, ratio
-from tidemill.report.tables import text_table
+from tidemill.printable import printable_line
 
 if TYPE_CHECKING:
     from tidemill.image.explain import Explanation
@@ -170,7 +170,7 @@ def run(args: Namespace) -> int:
                 say("the command was not traced: there is no profile")
             return status
         profile = read_profile(path)
-    _tell(profile, args, tell=say)
+    _tell(profile, args, tell=say_lines)
     if args.output is not None:
         say(f"wrote `{args.output}`")
     if profile.failed_total * 4 > profile.ops_total:
@@ -246,7 +246,7 @@ def show_profiles(args: Namespace) -> int:
     """Print the tables of profiles."""
     for path in (args.svg, args.html):
         _check_writable(path)
-    _tell(_merged(args.profiles), args, tell=show)
+    _tell(_merged(args.profiles), args, tell=show_lines)
     return 0
 
 
@@ -324,13 +324,14 @@ def _tell(profile: Profile, args: Namespace, *, tell: Callable[[str], None]) -> 
     if args.json:
         show_json(report.summary(profile))
         return
-    tell(report.headline(profile))
+    tell(printable_line(report.headline(profile)))
     tell("")
-    tell(text_table(report.AREA_HEADS, report.area_cells(profile), right=report.AREA_RIGHT))
+    tell(plain_table(report.AREA_HEADS, report.area_cells(profile), right=report.AREA_RIGHT))
     tell("")
-    tell(text_table(report.CALL_HEADS, report.call_cells(profile), right=(1, 2)))
+    tell(plain_table(report.CALL_HEADS, report.call_cells(profile), right=(1, 2)))
     for line in report.stripes(profile):
-        tell(f"\nstripe of {line}")
+        tell("")
+        tell(f"stripe of {printable_line(line)}")
     lines = report.chart(profile)
     if lines:
         tell("\n" + "\n".join(lines))
@@ -349,15 +350,17 @@ def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:
     rows = entry_cells(found, all_entries=all_entries) + group_cells(found, PLACES_SHOWN)
     if rows:
         show("")
-        show(text_table(ENTRY_HEADS, rows, right=(1, 2, 3, 4)))
+        show_lines(plain_table(ENTRY_HEADS, rows, right=(1, 2, 3, 4)))
     if found.storms:
-        show(f"\n{count_text(found.storm_failed)} operations fail on paths that exist, such as:")
+        show("")
+        show(f"{count_text(found.storm_failed)} operations fail on paths that exist, such as:")
         for storm in found.storms[:STORMS_SHOWN]:
             show(f"    {count_text(storm.failed):>9}  {storm.path}")
     lines = fix_lines(found)
     if lines:
+        show("")
         show(
-            f"\nthis environment saves {count_text(found.saves_ops)} operations "
+            f"this environment saves {count_text(found.saves_ops)} operations "
             f"({percent_text(ratio(found.saves_ops, found.ops))}), {count_text(found.saves_failed)} of them failing:"
         )
         for line in lines:
@@ -365,9 +368,11 @@ def _tell_explanation(found: Explanation, *, all_entries: bool) -> None:
         for switch in found.switches:
             show(f"    # {switch.name}: {switch.why}")
     else:
-        show("\nno entry of a search path is dead: the environment can stay as it is")
+        show("")
+        show("no entry of a search path is dead: the environment can stay as it is")
     for line in found.advice:
-        show(f"\nadvice: {line}")
+        show("")
+        show(f"advice: {line}")
 
 
 COMMANDS = {

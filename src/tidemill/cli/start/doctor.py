@@ -15,7 +15,7 @@ from tidemill import __version__
 from tidemill.cli.arguments import Command, Parser, duration
 from tidemill.cli.findings import tell_findings
 from tidemill.cli.site.init import PROBE_WAIT_S
-from tidemill.cli.terminal import show, show_json
+from tidemill.cli.terminal import show_json, show_lines
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.finding import Finding
@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
     if args.json:
         show_json([each._asdict() for each in findings])
         return 2 if failed else 0
-    tell_findings(findings, show)
+    tell_findings(findings, show_lines)
     return 2 if failed else 0
 
 

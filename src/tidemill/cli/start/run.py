@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemill.cli.arguments import Command, Parser, count, duration, memory
+from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
 from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
-from tidemill.cli.terminal import hint, say, show_json
+from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
 
@@ -69,6 +68,7 @@ def define(parser: Parser) -> None:
         help="so many failed events are accepted (default: 0)",
     )
     _define_files(parser)
+    define_raw(parser)
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -127,7 +127,7 @@ def run(args: Namespace) -> int:
     client = _client(args)
     sent = client.submit(spec, campaign=campaign)
     # One event is as if its command ran here: without a terminal only its own output is told.
-    quiet = args.json or (spec.events == 1 and not sys.stderr.isatty())
+    quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
     row, interrupted = _follow(client, sent, quiet=quiet)
     return _tell(args, client, sent, row=row, interrupted=interrupted)
 
@@ -192,7 +192,7 @@ def _argument(word: str, *, staged: set[str]) -> str:
     Staged inputs, outputs, options and templates are left as they are: they name something else."""
     if word in staged or word.startswith(("-", "/")) or "{" in word or not Path(word).is_file():
         return word
-    if sys.stderr.isatty():
+    if stderr_is_terminal():
         say(f"`{word}` is passed as `{Path(word).absolute()}`")
     return str(Path(word).absolute())
 
@@ -302,9 +302,9 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
         show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
         return 0 if good else 1
     if job.row.events == 1:
-        _print_stdout(outputs)
+        _print_stdout(outputs, raw=args.raw)
         if good:  # a failure's last words are told with it
-            sys.stderr.write(client.log(job.row.id, timeout_s=LOG_S).stderr)
+            pass_on([client.log(job.row.id, timeout_s=LOG_S).stderr], to_stderr=True, raw=args.raw)
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
     rate = rate_text(ratio(job.row.events_done, wall_s))
     if job.row.events > 1 or not good:
@@ -329,15 +329,13 @@ def _place(each: JobOutput) -> str:
         return each.output.url
 
 
-def _print_stdout(outputs: list[JobOutput]) -> None:
+def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
     """A single event's stdout belongs on ours: `run` is then as good as the command itself."""
     from tidemill.client.outputs import members
 
     for each in outputs:
         if each.output.name == "stdout":
-            for member in members(each.job, each.output):
-                sys.stdout.buffer.write(member.data)
-            sys.stdout.flush()
+            pass_on((member.data for member in members(each.job, each.output)), raw=raw)
 
 
 def _tell_failures(client: Client, sent: Submission, reason: str) -> None:

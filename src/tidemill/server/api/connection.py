@@ -6,15 +6,17 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemill import log
 from tidemill.model.identity import Act, Identity
 from tidemill.server.core import rights
 from tidemill.server.identity.access import IDENTITY, PEER
+from tidemill.wire.api import ErrorReply
 
 _LOG = log.Log("server")
 
@@ -45,7 +47,25 @@ class _KnownPeer:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         scope[PEER] = self._peer
+        if scope["type"] == "http" and _is_ambiguous(scope["headers"]):
+            _LOG.warning("request.ambiguous", path=scope["path"])
+            await _refuse_and_close(send)
+            return
         await self._app(scope, receive, send)
+
+
+def _is_ambiguous(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request has two lengths: a proxy in front may see its end elsewhere (RFC 9112, 6.1 and 11.2)."""
+    names = {name for name, _ in headers}
+    return b"content-length" in names and b"transfer-encoding" in names
+
+
+async def _refuse_and_close(send: Any) -> None:
+    """Answer such a request, and read nothing more of the connection."""
+    reply = ErrorReply(error="a request has Content-Length or Transfer-Encoding, never both", hint=None)
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": msgspec.json.encode(reply)})
 
 
 class PeerProtocol(H11Protocol):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tidemill import log
 from tidemill.model.failure import FailureClass
 from tidemill.model.intervals import IntervalSet
@@ -34,6 +36,7 @@ from tidemill.wire.api import (
     DoneReport,
     FailureReport,
     LogReport,
+    PayloadUsage,
     RanReport,
     ReleaseReport,
     Report,
@@ -101,9 +104,15 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
 
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     sums = work.sums[work.memory.kinds[job.kind].campaign]
-    add(sums.usage, report.usage)
-    job.usage = add_usage(job.usage, report.usage)
-    sums.core_s += report.usage.wall_us / 1e6 * lease.cores
+    usage = report.usage
+    if (
+        min(msgspec.structs.astuple(usage)) < 0
+    ):  # else a site could give an owner's share of the machines back
+        _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
+        usage = PayloadUsage()
+    add(sums.usage, usage)
+    job.usage = add_usage(job.usage, usage)
+    sums.core_s += usage.wall_us / 1e6 * lease.cores
     if (
         job.events == 1
         and job.n_leased == 1

@@ -264,7 +264,10 @@ def insecure(request: BoundedRequest) -> str:
     """Why a browser would not keep our cookie, empty = it would."""
     if request.scope["scheme"] == "https" or is_local(request.headers.get("host", "")):
         return ""
-    return "without TLS, pages are shown as `localhost` only: make a tunnel, `ssh -L`, or give the server a certificate"
+    return (
+        "without TLS, pages are shown as `localhost` only: make a tunnel from your own computer, `ssh -L`, "
+        "or give the server a certificate"
+    )
 
 
 def _visit(request: BoundedRequest) -> Visit:

@@ -181,7 +181,7 @@ def _owner(directory: Path, epoch: int) -> Owner | None:
 
 def _write_beat(directory: Path, epoch: int) -> None:
     now = str(clock.now_us()).encode()
-    write_whole(directory / f"{epoch:06}.beat", now, mode=0o666)  # a sign of life need not survive a crash
+    write_whole(directory / f"{epoch:06}.beat", now, mode=0o644)  # a sign of life need not survive a crash
 
 
 def _read_beat(directory: Path, epoch: int) -> int | None:
