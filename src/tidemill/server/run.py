@@ -110,6 +110,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
     return DispatchRules(
         site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
+        quotas=config.quotas,
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
-from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork, WriterMemory
+from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork
+from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.wire.api import LeaseOrder
 
 GROUP_MAX = 32  #: requests per commit
@@ -130,6 +131,7 @@ class Writer:
             else:
                 self._session.commit()
                 self._staged.settle()
+            self.memory.settle()
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
         except BaseException as error:  # whatever it was, everybody who waits gets it
             self._forget()
@@ -155,6 +157,7 @@ class Writer:
     def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
         if not alone:
             self._session.savepoint()
+        self.memory.begin()
         work = UnitOfWork(self._session, self.memory, self._clock.now_us(), kept=self.kept)
         try:
             result = act(work)
@@ -175,9 +178,7 @@ class Writer:
     def _undo(self, alone: bool) -> None:
         if not alone:
             self._session.undo()
-        self.memory = WriterMemory()
-        if not alone:
-            self.memory.load(self._session)
+        self.memory.undo()
 
     def _forget(self) -> None:
         self.memory = WriterMemory()
