@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.config.keys import Size, doc
+from tidemill.config.keys import Duration, Size, doc
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,3 +64,13 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connections_max: Annotated[
         int, msgspec.Meta(ge=1), doc("Connections with one client certificate at once, at most")
     ] = 100
+    head_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("A request whose headers are not whole after so long is ended")
+    ] = 20.0
+    stall_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0.1),
+        doc(
+            "A request is ended when less than 1 kB of its body comes, or nothing of its answer is taken, in so long"
+        ),
+    ] = 60.0

@@ -97,15 +97,15 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
 
 
 class SharedSpec(NamedTuple):
-    """What jobs of a submission share. `index`: of the first; `body`: without name, priority and events."""
+    """What jobs of a submission share. `first`: the first of them; `body`: without name, priority and events."""
 
     spec: JobSpec
-    index: int
+    first: int
     body: bytes
     hash: bytes
 
 
-class Submission(NamedTuple):
+class PreparedSubmit(NamedTuple):
     """A request that is legal as far as can be told without the database. `which`: each job's entry in `shared`."""
 
     request: SubmitRequest
@@ -115,12 +115,12 @@ class Submission(NamedTuple):
     which: list[int]
 
     @property
-    def count(self) -> int:
+    def jobs(self) -> int:
         """How many jobs there are."""
         return sum(self.repeat)
 
 
-def prepare(request: SubmitRequest) -> Submission:
+def prepare(request: SubmitRequest) -> PreparedSubmit:
     """Check a request and work out what is stored of it, ahead of the writer. Raises RequestError."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
         raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
@@ -147,11 +147,11 @@ def prepare(request: SubmitRequest) -> Submission:
             shared.append(SharedSpec(spec, index, body, hashlib.sha256(body).digest()[:16]))
         which.append(number)
     digest.update(b"]" + rest)
-    return Submission(request, digest.digest(), repeat, shared, which)
+    return PreparedSubmit(request, digest.digest(), repeat, shared, which)
 
 
 def submit(
-    work: UnitOfWork, submission: Submission, *, half_life_s: float, quotas: Quotas | None = None
+    work: UnitOfWork, submission: PreparedSubmit, *, half_life_s: float, quotas: Quotas | None = None
 ) -> SubmitReply:
     """Insert the jobs. Raises RequestError, QuotaError, or ConflictError when the key was used for other content."""
     request = submission.request
@@ -165,10 +165,10 @@ def submit(
             )
         return SubmitReply(campaign=campaign, first_job=first, count=count, repeated=True)
     for each in submission.shared:
-        _refuse(_offered_fault(work, each.spec), each.index)
+        _refuse(_offered_fault(work, each.spec), each.first)
     if quotas is not None:
         _check_quotas(work, submission, quotas)
-    count = submission.count
+    count = submission.jobs
     plan = _Plan(work, submission, _campaign(work, request, half_life_s))
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
     plan.insert(first)
@@ -187,12 +187,12 @@ def submit(
     return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
 
 
-def _check_quotas(work: UnitOfWork, submission: Submission, quotas: Quotas) -> None:
+def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) -> None:
     request = submission.request
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     campaign = int(rows[0][0]) if rows else 0
     wanted = quota.Wanted(
-        request.owner, campaign, submission.count,
+        request.owner, campaign, submission.jobs,
         spec_bytes=sum(len(each.body) for each in submission.shared),
         kinds=list({kind_key(campaign, each.spec): None for each in submission.shared}),
         sites={each.spec.site for each in submission.shared if each.spec.site is not None},
@@ -308,7 +308,9 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
 class _Plan:
     """Rows for one request; what jobs share is worked out once per distinct spec."""
 
-    def __init__(self, work: UnitOfWork, submission: Submission, campaign: tuple[int, int, float]) -> None:
+    def __init__(
+        self, work: UnitOfWork, submission: PreparedSubmit, campaign: tuple[int, int, float]
+    ) -> None:
         self._work, self._submission, self._request = work, submission, submission.request
         self._campaign, self._events, self._shares = campaign
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}

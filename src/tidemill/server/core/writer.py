@@ -56,6 +56,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self.kept = FeedRetention()  #: how long the feed of changes is
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
+        self._spent = threading.local()
         self.full = False  #: the last commit found the database full or unreachable
 
     @property
@@ -70,11 +71,30 @@ class Writer:
 
     def write(self, act: Callable[[UnitOfWork], T]) -> T:
         """What `act` returns, once it is committed. From any thread."""
-        if self._thread is None:
-            future: Future[T] = Future()
-            self._commit([(act, future)])
-            return future.result()
-        return self.submit(act).result()
+        spent_s = 0.0
+
+        def timed(work: UnitOfWork) -> T:
+            nonlocal spent_s
+            began_s = clock.monotonic_s()
+            try:
+                return act(work)
+            finally:
+                spent_s = clock.monotonic_s() - began_s
+
+        try:
+            if self._thread is None:
+                future: Future[T] = Future()
+                self._commit([(timed, future)])
+                return future.result()
+            return self.submit(timed).result()
+        finally:
+            self._spent.s = getattr(self._spent, "s", 0.0) + spent_s
+
+    def take_spent_s(self) -> float:
+        """Seconds that the writer has spent on what this thread asked for since it last called this."""
+        spent_s: float = getattr(self._spent, "s", 0.0)
+        self._spent.s = 0.0
+        return spent_s
 
     def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
         """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
