@@ -39,7 +39,7 @@ class TooLongError(JobError):
 
 
 class BusyError(SiteError):
-    """429: the server has had too many requests of this submitter of late. The same may be asked again after `wait_s`."""
+    """429: too many requests of this submitter have come of late. The same may be asked again after `wait_s`."""
 
     def __init__(self, message: str, *, hint: str | None = None, wait_s: float) -> None:
         super().__init__(message, hint=hint)
@@ -56,8 +56,8 @@ class Connection:
     Keeps connections for the next calls; may be shared by threads. Shows the certificate, and sends the secret or the
     token as bearer token; without any of them, by https, the token that `find_token` finds. `longest_s`: for the whole
     of a call, whereas `timeout_s` is for each step. Raises SiteError (transient) if nobody answers, ConfigError for
-    401, 403 and 404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for anything else that it refuses, and
-    ProtocolError for an answer that cannot be read.
+    401, 403 and 404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for anything else that it
+    refuses, and ProtocolError for an answer that cannot be read.
     """
 
     def __init__(

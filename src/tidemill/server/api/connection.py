@@ -171,6 +171,8 @@ class PeerProtocol(H11Protocol):
                 transport.abort()
                 return
             peer = "socket"
+        else:  # asyncio sets it only where the listener's protocol number is TCP's, and create_server leaves that 0
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             peer = secured.getpeercert(binary_form=True)
