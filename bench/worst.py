@@ -2,16 +2,18 @@
 
     bench/worst.py --json [--seconds N]
 
-A server process with https and its own CA. First it is quiet: another submitter sends a request of 100 jobs every 0.2 s
-and asks for the campaigns as often; two sites sync every 0.5 s and finish what they are leased. Then the same beside an
-attack of as many seconds, by one submitter with a valid certificate, from a process of its own: requests of 10,000 jobs
-of which each is a kind or has a long specification of its own, or of which the last is wrong; bodies of 22 MB with
-2,000,000 jobs; a campaign for each request; keys used again; expensive listings; heads and bodies that stop half way.
-The attacker asks again at once, whatever the answer. It runs with `nice 10`, since it would be on another machine.
+Two server processes with https and their own CA, one quiet and one attacked, take turns of `TURN_S`, so that the noise
+of the machine is in both. In each turn a submitter sends a request of 100 jobs every 0.2 s and asks for the campaigns
+as often; two sites sync every 0.5 s and finish what they are leased. In the turns of the second server it is attacked
+by one submitter with a valid certificate, from a process of its own: requests of 10,000 jobs of which each is a kind or
+has a long specification of its own, or of which the last is wrong; bodies of 22 MB with 2,000,000 jobs; a campaign for
+each request; keys used again; expensive listings; heads and bodies that stop half way. The attacker asks again at once,
+whatever the answer. It runs with `nice 10`, since it would be on another machine.
 
 `ratio`: the worst of the medians of the others, attacked to quiet (at most 1.5 is promised); `quiet_ms`, `attacked_ms`:
-these medians, each call counted from when it was due; `slowest_ms`: the slowest call; `rss_mb`: the server's peak (less
-than 1000 is promised); `database_mb`; `answers`: the attacker's, by status, 0 = the connection was ended.
+these medians, each call counted from when it was due; `slowest_ms`: the slowest call; `cpu_s`: of the servers, in all
+their turns together; `rss_mb`: the attacked server's peak (less than 1000 is promised); `database_mb`: its database;
+`answers`: the attacker's, by status, 0 = the connection was ended.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import random
 import socket
 import ssl
@@ -54,6 +57,7 @@ from tidemill.wire.http import Connection
 
 SERVER = "import sys; from tidemill.server.run import entry; sys.exit(entry(__import__('json').loads(sys.argv[1])))"
 SECONDS = 60.0
+TURN_S = 10.0
 READY_S = 60.0
 SUBMIT_EVERY_S = 0.2
 SYNC_EVERY_S = 0.5
@@ -83,6 +87,7 @@ class Place(NamedTuple):
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Place]:
     """A server with its own CA, two submitters and two sites."""
+    folder.mkdir()
     authority = Authority.create(folder / "ca", name="bench", days=1)
     wanted = [("server", "server"), ("submitter", "ada"), ("submitter", "eve"), ("site", "s"), ("site", "t")]
     for role, name in wanted:
@@ -143,10 +148,21 @@ def reader(place: Place, times: Times, stop: threading.Event, run: str) -> None:
         times["read"].append(time.monotonic() - due)
 
 
-def site(place: Place, name: str, times: Times, stop: threading.Event) -> None:
+class Site:
     """Syncs steadily, and finishes at once what it is leased."""
-    connection, reports, have, number = place.connect(name), [], 0, 0
-    for due in steadily(SYNC_EVERY_S, stop):
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._connection, self._name = place.connect(name), name
+        self._reports: list[DoneReport] = []
+        self._have = self._number = 0
+
+    def run(self, times: Times, stop: threading.Event) -> None:
+        """For a turn."""
+        for due in steadily(SYNC_EVERY_S, stop):
+            self._sync()
+            times["sync"].append(time.monotonic() - due)
+
+    def _sync(self) -> None:
         capacity = Capacity(
             want_core_s=100.0, want_ranges_max=100, slot_cores_max=4, slot_memory_mb_max=10**7, devices={},
             event_s={"sim": 1.0}, nodes=1, busy_cores=0, adhoc=False,
@@ -156,43 +172,49 @@ def site(place: Place, name: str, times: Times, stop: threading.Event) -> None:
             event_s=1.0,
         )  # fmt: skip
         request = SyncRequest(
-            site=name, epoch=int(place.port), host="h", version="1", reports=reports, have=have, capacity=capacity,
-            offers=[offer],
+            site=self._name, epoch=1, host="h", version="1", reports=list(self._reports), have=self._have,
+            capacity=capacity, offers=[offer],
         )  # fmt: skip
-        reply = connection.call("POST", "/v1/sync", SyncReply, body=request)
-        times["sync"].append(time.monotonic() - due)
-        have = max([have, *(order.n for order in reply.orders)])
+        reply = self._connection.call("POST", "/v1/sync", SyncReply, body=request)
+        self._have = max([self._have, *(order.n for order in reply.orders)])
         leases = [order for order in reply.orders if isinstance(order, LeaseOrder)]
         usage = PayloadUsage(payloads=1, wall_us=1_000_000)
-        reports = [
+        self._reports = [
             DoneReport(
-                n=n, lease=each.lease, job=each.job, first=each.first, count=each.count, outputs=False, usage=usage
+                n=n,
+                lease=each.lease,
+                job=each.job,
+                first=each.first,
+                count=each.count,
+                outputs=False,
+                usage=usage,
             )
-            for n, each in enumerate(leases, number + 1)
-        ]  # fmt: skip
-        number += len(reports)
+            for n, each in enumerate(leases, self._number + 1)
+        ]
+        self._number += len(self._reports)
 
 
 class Others:
-    """Everybody else, for a while."""
+    """Everybody else at a server."""
 
-    def __init__(self, place: Place, run: str) -> None:
-        self.times: Times = defaultdict(list)
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=each, args=(place, self.times, self._stop, run))
-            for each in (submitter, reader)
-        ]
+    def __init__(self, place: Place) -> None:
+        self.place, self.times = place, defaultdict[str, list[float]](list)
+        self.cpu_s = 0.0
+        self._sites = [Site(place, name) for name in ("s", "t")]
 
-    def during(self, seconds: float) -> dict[str, dict[str, float]]:
-        """Median and slowest in ms of what they do."""
-        for each in self._threads:
-            each.start()
+    def turn(self, run: str, seconds: float) -> None:
+        """Work as usual for a while, in a campaign of its own."""
+        stop, before_s = threading.Event(), cpu_s(self.place)
+        threads = [threading.Thread(target=each.run, args=(self.times, stop)) for each in self._sites]
+        for act in (submitter, reader):
+            threads.append(threading.Thread(target=act, args=(self.place, self.times, stop, run)))
+        for thread in threads:
+            thread.start()
         time.sleep(seconds)
-        self._stop.set()
-        for each in self._threads:
-            each.join()
-        return figures(self.times)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        self.cpu_s += cpu_s(self.place) - before_s
 
 
 def figures(times: Times) -> dict[str, dict[str, float]]:
@@ -335,44 +357,48 @@ def submission(campaign: str, key: int, jobs: list[dict[str, Any]]) -> bytes:
 # ---- both ---------------------------------------------------------------------------------------------------------
 
 
+def cpu_s(place: Place) -> float:
+    """Seconds of a processor that the server has had."""
+    fields = Path(f"/proc/{place.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def attacked_turn(others: Others, run: str, seconds: float) -> Counter[str]:
+    """A turn beside the attack; what the attacker was answered."""
+    asked = f"{others.place.port}:{seconds}:{others.place.folder}"
+    command = ["nice", "-n", "10", sys.executable, __file__, "--attack", asked]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as attack:
+        others.turn(run, seconds)
+        return Counter(json.loads(attack.communicate(timeout=PATIENCE_S)[0]))
+
+
 def measure(seconds: float) -> dict[str, Any]:
-    """Quiet, then attacked."""
-    with tempfile.TemporaryDirectory(prefix="tm-worst-") as name, serving(Path(name)) as place:
-        stop = threading.Event()
-        of_sites: Times = defaultdict(list)
-        sites = [threading.Thread(target=site, args=(place, each, of_sites, stop)) for each in ("s", "t")]
-        for thread in sites:
-            thread.start()
-        try:
-            quiet = Others(place, "quiet").during(seconds) | figures(of_sites)
-            of_sites.clear()
-            command = [
-                "nice",
-                "-n",
-                "10",
-                sys.executable,
-                __file__,
-                "--attack",
-                f"{place.port}:{seconds}:{name}",
-            ]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as attack:
-                attacked = Others(place, "attacked").during(seconds) | figures(of_sites)
-                answers = json.loads(attack.communicate(timeout=PATIENCE_S + seconds)[0])
-        finally:
-            stop.set()
-            for thread in sites:
-                thread.join()
-        status = Path(f"/proc/{place.process.pid}/status").read_text()
+    """Both servers, in turns."""
+    turns = max(1, round(seconds / TURN_S))
+    answers: Counter[str] = Counter()
+    with (
+        tempfile.TemporaryDirectory(prefix="tm-worst-") as name,
+        serving(Path(name) / "quiet") as quiet_place,
+        serving(Path(name) / "attacked") as attacked_place,
+    ):
+        quiet, attacked = Others(quiet_place), Others(attacked_place)
+        for number in range(turns):
+            quiet.turn(f"c{number}", seconds / turns)
+            answers += attacked_turn(attacked, f"c{number}", seconds / turns)
+        status = Path(f"/proc/{attacked_place.process.pid}/status").read_text()
         peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        size = sum(file.stat().st_size for file in (place.folder / "server").glob("tidemill.db*"))
-    ratios = {what: round(attacked[what]["median"] / quiet[what]["median"], 2) for what in quiet}
+        size = sum(file.stat().st_size for file in (attacked_place.folder / "server").glob("tidemill.db*"))
+    before, after = figures(quiet.times), figures(attacked.times)
+    ratios = {what: round(after[what]["median"] / before[what]["median"], 2) for what in before}
     return {
         "seconds": seconds, "ratio": max(ratios.values()), "ratios": ratios,
-        "quiet_ms": {what: each["median"] for what, each in quiet.items()},
-        "attacked_ms": {what: each["median"] for what, each in attacked.items()},
-        "slowest_ms": {what: [quiet[what]["slowest"], attacked[what]["slowest"]] for what in quiet},
-        "calls": {what: [quiet[what]["calls"], attacked[what]["calls"]] for what in quiet},
-        "rss_mb": round(int(peak.split()[1]) / 1e3), "database_mb": round(size / 1e6), "answers": answers,
+        "quiet_ms": {what: each["median"] for what, each in before.items()},
+        "attacked_ms": {what: each["median"] for what, each in after.items()},
+        "slowest_ms": {what: [before[what]["slowest"], after[what]["slowest"]] for what in before},
+        "calls": {what: [before[what]["calls"], after[what]["calls"]] for what in before},
+        "cpu_s": [round(quiet.cpu_s, 1), round(attacked.cpu_s, 1)],
+        "rss_mb": round(int(peak.split()[1]) / 1e3), "database_mb": round(size / 1e6),
+        "answers": dict(sorted(answers.items())),
     }  # fmt: skip
 
 
@@ -383,7 +409,7 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object (it always does)")
     parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="of each of the two parts (default: 60)"
+        "--seconds", type=float, default=SECONDS, help="of each of the two servers (default: 60)"
     )
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
