@@ -21,11 +21,6 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
-def thread_s() -> float:
-    """Seconds of a processor that this thread has had; for what work costs."""
-    return time.thread_time()
-
-
 def sleep_s(duration_s: float) -> None:
     """Wait."""
     if duration_s > 0:

@@ -50,7 +50,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         doc(
             "Part of the server's time that one submitter's requests take, on average; more of them have to wait"
         ),
-    ] = 0.3
+    ] = 0.2
     requests_max: Annotated[
         int,
         msgspec.Meta(ge=2),

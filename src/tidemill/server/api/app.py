@@ -90,14 +90,13 @@ class Api:
         return await self._loop.run_in_executor(pool, self._timed, request.scope, answer, identity)
 
     def _timed(self, scope: Any, answer: Callable[[Identity], bytes], identity: Identity) -> bytes:
-        """The answer, and in the request's scope what it cost."""
-        began_s = clock.thread_s()
-        self.dispatcher.writer.take_spent_s()
+        """The answer, and in the request's scope the time that it took of the server, without that of others."""
+        began_s = clock.monotonic_s()
+        self.dispatcher.writer.take_waited_s()
         try:
             return answer(identity)
         finally:
-            spent_s = clock.thread_s() - began_s + self.dispatcher.writer.take_spent_s()
-            scope[COST_S] = scope.get(COST_S, 0.0) + spent_s
+            scope[COST_S] = clock.monotonic_s() - began_s - self.dispatcher.writer.take_waited_s()
 
     def _answer(
         self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any], identity: Identity

@@ -21,11 +21,12 @@ from tidemill.config.quotas import Quotas
 from tidemill.model.identity import Act, Identity
 from tidemill.server.core import rights
 from tidemill.server.identity.access import IDENTITY, PEER
-from tidemill.wire.api import ErrorReply
+from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 
 CHECK_S = 1.0  #: how often a connection is checked for progress
 STALL_BYTES = 1_024  #: so much of a body within `stall_s` is progress
 LINGER_S = 2.0
+LINGER_BEGUN_S = 10.0
 LINGER_BYTES_MAX = 1024 * 1024
 _LOG = log.Log("server")
 
@@ -114,17 +115,22 @@ class _UnreadBody:
         length = headers.get(b"content-length", b"")
         self._receive = receive
         self._left = int(length) if length.isdigit() else None
-        self._is_invited = b"expect" not in headers
+        self._is_invited, self._is_begun = b"expect" not in headers, False
         self.is_whole = self._left == 0 or (self._left is None and b"transfer-encoding" not in headers)
 
     @property
     def is_small(self) -> bool:
         """Whether the rest is short enough to be read for nothing, as far as is known."""
-        return self._left is not None and self._left <= LINGER_BYTES_MAX
+        return self._left is not None and self._left <= self._linger_bytes_max
+
+    @property
+    def _linger_bytes_max(self) -> int:
+        """Of one whose body was wanted, and refused for what it holds, all of it: it has a right to its answer."""
+        return LINGER_BYTES_MAX if not self._is_begun else REQUEST_BYTES_MAX
 
     async def receive(self) -> Any:
         """As ASGI's."""
-        self._is_invited = True
+        self._is_invited = self._is_begun = True
         message = await self._receive()
         if message["type"] == "http.request":
             self._left = None if self._left is None else self._left - len(message.get("body", b""))
@@ -135,11 +141,11 @@ class _UnreadBody:
 
     async def drop(self) -> None:
         """Read a small rest within a short time, and forget it."""
-        left = LINGER_BYTES_MAX
         if not self._is_invited:
             return  # it waits for `100 Continue` and sends nothing without
+        left, within_s = self._linger_bytes_max, LINGER_BEGUN_S if self._is_begun else LINGER_S
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(within_s):
                 while not self.is_whole and left > 0:
                     left -= len((await self.receive()).get("body", b""))
 

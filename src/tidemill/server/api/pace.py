@@ -27,7 +27,7 @@ REFUSAL_PAUSE_S = (
 )
 BURST_S = 10.0  #: requests of so many seconds may come at once
 CREDIT_S = 1.0  #: of the server's time that may be taken at once
-AT_ONCE = 4  #: requests of one submitter that are worked on at once
+AT_ONCE = 3  #: requests of one submitter that are worked on at once
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 8  #: large bodies of all submitters together
 REQUEST_COST_S = 0.001  #: of any request: parsing, logging; measured on a 2-core machine

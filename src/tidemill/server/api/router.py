@@ -48,7 +48,7 @@ class BoundedRequest(Request):
                 if self.counted is not None:
                     self.counted.feed(piece)
         except ClientDisconnect:
-            raise HTTPException(500, "client disconnected prematurely") from None
+            raise HTTPException(400, "the client ended the connection before the body was whole") from None
         return bytes(taken)
 
 

@@ -56,7 +56,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self.kept = FeedRetention()  #: how long the feed of changes is
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
-        self._spent = threading.local()
+        self._waited = threading.local()
         self.full = False  #: the last commit found the database full or unreachable
 
     @property
@@ -71,7 +71,7 @@ class Writer:
 
     def write(self, act: Callable[[UnitOfWork], T]) -> T:
         """What `act` returns, once it is committed. From any thread."""
-        spent_s = 0.0
+        asked_s, spent_s = clock.monotonic_s(), 0.0
 
         def timed(work: UnitOfWork) -> T:
             nonlocal spent_s
@@ -88,13 +88,14 @@ class Writer:
                 return future.result()
             return self.submit(timed).result()
         finally:
-            self._spent.s = getattr(self._spent, "s", 0.0) + spent_s
+            waited_s = clock.monotonic_s() - asked_s - spent_s
+            self._waited.s = getattr(self._waited, "s", 0.0) + waited_s
 
-    def take_spent_s(self) -> float:
-        """Seconds that the writer has spent on what this thread asked for since it last called this."""
-        spent_s: float = getattr(self._spent, "s", 0.0)
-        self._spent.s = 0.0
-        return spent_s
+    def take_waited_s(self) -> float:
+        """Seconds that this thread has waited for its turn at the writer since it last called this."""
+        waited_s: float = getattr(self._waited, "s", 0.0)
+        self._waited.s = 0.0
+        return waited_s
 
     def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
         """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
