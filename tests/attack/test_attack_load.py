@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 HANGS_S = 60.0
 MB = 1024 * 1024
 QUOTAS = {
-    "open_jobs_max": 30_000, "open_kinds_max": 50, "sites_named_max": 3, "head_s": 3.0, "stall_s": 3.0,
+    "open_jobs_max": 30_000, "open_kinds_max": 50, "sites_named_max": 3, "head_s": 5.0, "stall_s": 4.0,
     "connections_max": 12, "requests_per_s": 1000.0, "time_share": 1.0,
 }  # fmt: skip
 
@@ -165,23 +165,21 @@ def test_refused_requests_store_nothing(world: World) -> None:
 # ---- half-sent requests -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sent", "answered"),
-    [
-        (b"", b""),
-        (b"POST /v1/jobs HTT", b"408"),
-        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nX-", b"408"),
-        (head("/v1/jobs", 100_000) + b'{"key"', b"408"),
-        (head("/v1/jobs", 100_000)[:-2] + b"Transfer-Encoding: identity\r\n\r\n", b"400"),
-    ],
-    ids=["nothing", "line", "head", "body", "wrong"],
-)
-def test_a_request_that_stops_half_way_is_ended(world: World, sent: bytes, answered: bytes) -> None:
+def test_requests_that_stop_half_way_are_ended(world: World) -> None:
     """Before: open after 150 s."""
-    with opened(world, "ada") as connection:
-        connection.sendall(sent)
-        answer = until_end(connection)
-    assert answer[9:12] == answered
+    sent = {
+        b"": b"",
+        b"POST /v1/jobs HTT": b"408",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nX-": b"408",
+        head("/v1/jobs", 100_000) + b'{"key"': b"408",
+        head("/v1/jobs", 100_000)[:-2] + b"Transfer-Encoding: identity\r\n\r\n": b"400",
+    }
+    connections = [opened(world, "ada") for _ in sent]
+    for connection, piece in zip(connections, sent, strict=True):
+        connection.sendall(piece)
+    for connection, answered in zip(connections, sent.values(), strict=True):
+        with connection:
+            assert until_end(connection)[9:12] == answered
 
 
 def test_a_second_half_request_on_a_connection_that_was_used_is_ended_too(world: World) -> None:
@@ -199,7 +197,7 @@ def test_a_slow_upload_that_makes_progress_comes_through(world: World) -> None:
         step = len(body) // 12 + 1
         for at in range(0, len(body), step):
             connection.sendall(body[at : at + step])
-            time.sleep(0.5)
+            time.sleep(0.7)
         answer = until_end(connection)
     assert answer.startswith(b"HTTP/1.1 200"), answer
 

@@ -115,7 +115,7 @@ def run_server(config: ServerConfig) -> int:
 
 
 def _raise_open_files() -> None:
-    """Let the process hold as many connections as the kernel lets it: the usual soft limit is 1,024 (systemd.exec(5))."""
+    """Let the process hold as many connections as it may: the usual soft limit is 1,024 (systemd.exec(5))."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -236,6 +236,10 @@ class PeerProtocol(H11Protocol):
             self._unsent = (now_s, waiting)
         elif now_s - since_s > self._limits.stall_s:
             return "answer"
+        if self._is_idle and self._head_since_s is None:
+            self._head_since_s = (
+                now_s  # uvicorn's own timer ends with the first byte of a body that nobody wants
+            )
         if self._head_since_s is not None:
             return "head" if now_s - self._head_since_s > self._limits.head_s else None
         began_s, before = self._window
@@ -245,12 +249,19 @@ class PeerProtocol(H11Protocol):
         self._window = (now_s, self._received)
         return None
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it waits for a request, and nothing ends that."""
+        is_done = self.cycle is None or self.cycle.response_complete
+        return is_done and self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
+
     def _break_off(self, what: str) -> None:
         _LOG.warning("connection.stalled", peer=str(self.client or ""), what=what)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and self._received:
+        is_begun = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and is_begun:
             text = msgspec.json.encode(ErrorReply(error=f"the {what} of the request did not come in time"))
             headers = [("content-type", "application/json"), ("connection", "close")]
             headers.append(("content-length", str(len(text))))
