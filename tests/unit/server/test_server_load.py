@@ -18,7 +18,7 @@ from tidemill.config.quotas import Quotas
 from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.model.job import JobSpec, Resources
 from tidemill.server.api import pace
-from tidemill.server.api.pace import Account, Gate
+from tidemill.server.api.pace import Gate, PaceAccount
 from tidemill.server.core import body_count, submission
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
@@ -223,7 +223,7 @@ def test_a_repeated_key_is_answered_even_when_the_quota_is_used_up(dispatcher: D
 
 
 def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
-    account = Account(Quotas(time_share=0.25, requests_per_s=100))
+    account = PaceAccount(Quotas(time_share=0.25, requests_per_s=100))
     account.spend(1.0, 10.0)
     assert account.wait_s(10.0)[0] == 0
     account.spend(1.0, 10.0)
@@ -235,7 +235,7 @@ def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
 
 
 def test_more_requests_than_the_rate_have_to_wait() -> None:
-    account = Account(Quotas(requests_per_s=10))
+    account = PaceAccount(Quotas(requests_per_s=10))
     for _ in range(120):
         account.ask(5.0)
     assert account.wait_s(5.0) == (2.0, "requests_per_s")
@@ -248,7 +248,7 @@ class Asked:
     def __init__(self, quotas: Quotas) -> None:
         self.inside = self.most = 0
         self.release = asyncio.Event()
-        self.gate = Gate(self._app, quotas, lambda scope: scope.get(IDENTITY))
+        self.gate = Gate(self._app, quotas, lambda scope: scope.get(IDENTITY), pause_s=0.0)
         self.statuses: list[int] = []
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -268,8 +268,7 @@ class Asked:
         await self.gate({"type": "http", "path": path, "headers": headers, IDENTITY: identity}, None, send)
 
 
-def test_one_submitter_has_few_requests_at_once_and_one_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "REFUSAL_PAUSE_S", 0.0)
+def test_one_submitter_has_few_requests_at_once_and_one_large_one() -> None:
     bob = msgspec.structs.replace(EVE, name="bob")
 
     async def scenario() -> Asked:
@@ -297,9 +296,7 @@ def test_one_submitter_has_few_requests_at_once_and_one_large_one(monkeypatch: p
     assert asked.statuses.count(200) == 16
 
 
-def test_who_asks_too_much_is_refused_with_a_time_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "REFUSAL_PAUSE_S", 0.0)
-
+def test_who_asks_too_much_is_refused_with_a_time_to_wait() -> None:
     async def scenario() -> list[int]:
         asked = Asked(Quotas(time_share=0.01))
         asked.release.set()

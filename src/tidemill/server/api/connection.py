@@ -120,8 +120,8 @@ class _UnreadBody:
 
     @property
     def is_small(self) -> bool:
-        """Whether the rest is short enough to be read for nothing, as far as is known."""
-        return self._left is not None and self._left <= self._linger_bytes_max
+        """Whether the connection can be kept: uvicorn reads the rest for nothing after the answer."""
+        return self._left is not None and self._left <= 2 * REQUEST_BYTES_MAX
 
     @property
     def _linger_bytes_max(self) -> int:

@@ -38,7 +38,7 @@ ACCOUNTS_MAX = 10_000
 _LOG = log.Log("server")
 
 
-class Account:
+class PaceAccount:
     """What one submitter has asked for of late. Time is passed in, in seconds."""
 
     def __init__(self, quotas: Quotas) -> None:
@@ -80,9 +80,16 @@ class Account:
 class Gate:
     """ASGI: lets the requests of submitters through, each at its pace. `asks`: who makes a request, by its scope."""
 
-    def __init__(self, app: Any, quotas: Quotas, asks: Callable[[Any], Identity | None]) -> None:
-        self._app, self._quotas, self._asks = app, quotas, asks
-        self._accounts: dict[str, Account] = {}
+    def __init__(
+        self,
+        app: Any,
+        quotas: Quotas,
+        asks: Callable[[Any], Identity | None],
+        *,
+        pause_s: float = REFUSAL_PAUSE_S,
+    ) -> None:
+        self._app, self._quotas, self._asks, self._pause_s = app, quotas, asks, pause_s
+        self._accounts: dict[str, PaceAccount] = {}
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -98,19 +105,19 @@ class Gate:
                 await self._app(scope, receive, send)
         except PaceError as error:
             _LOG.warning("request.paced", who=identity.name, path=scope["path"], why=error.message)
-            await asyncio.sleep(REFUSAL_PAUSE_S)
+            await asyncio.sleep(self._pause_s)
             await _refuse(send, error)
 
-    def _account(self, name: str) -> Account:
+    def _account(self, name: str) -> PaceAccount:
         found = self._accounts.get(name)
         if found is None:
             if len(self._accounts) >= ACCOUNTS_MAX:
                 self._accounts = {key: each for key, each in self._accounts.items() if not each.is_idle}
-            found = self._accounts[name] = Account(self._quotas)
+            found = self._accounts[name] = PaceAccount(self._quotas)
         return found
 
     @asynccontextmanager
-    async def _stream(self, account: Account) -> AsyncIterator[None]:
+    async def _stream(self, account: PaceAccount) -> AsyncIterator[None]:
         most = self._quotas.feeds_max
         if account.streams >= most:
             raise _paced("feeds_max", most, f"{most} feeds and logs are waited for already", PATIENCE_S)
@@ -121,7 +128,7 @@ class Gate:
             account.streams -= 1
 
     @asynccontextmanager
-    async def _turn(self, account: Account, scope: Any) -> AsyncIterator[None]:
+    async def _turn(self, account: PaceAccount, scope: Any) -> AsyncIterator[None]:
         most = self._quotas.requests_max
         if account.under_way >= most:
             raise _paced("requests_max", most, f"{most} requests are under way already", PATIENCE_S)
@@ -144,7 +151,7 @@ class Gate:
         finally:
             account.under_way -= 1
 
-    async def _take(self, account: Account, locks: list[asyncio.Semaphore]) -> list[asyncio.Semaphore]:
+    async def _take(self, account: PaceAccount, locks: list[asyncio.Semaphore]) -> list[asyncio.Semaphore]:
         """The locks, once they are free and the account allows it. Raises PaceError, holding none of them."""
         taken: list[asyncio.Semaphore] = []
         until_s = clock.monotonic_s() + PATIENCE_S
@@ -162,7 +169,7 @@ class Gate:
             raise
         return taken
 
-    async def _pay(self, account: Account, until_s: float) -> None:
+    async def _pay(self, account: PaceAccount, until_s: float) -> None:
         """Wait until the account allows another request. Raises PaceError when that is later than `until_s`."""
         while True:
             now_s = clock.monotonic_s()

@@ -14,7 +14,7 @@ JOB_BYTES = 300
 """Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
 
 
-class Wanted(NamedTuple):
+class QuotaDemand(NamedTuple):
     """What a submission would add. `spec_bytes`: of its different specifications."""
 
     owner: str
@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
     sites: Iterable[str]
 
 
-def check(work: UnitOfWork, wanted: Wanted, quotas: Quotas) -> None:
+def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
     """Raises QuotaError."""
     has, owner = work.memory.work_of(wanted.owner), wanted.owner
     _within(
@@ -63,7 +63,7 @@ def _kind_id(work: UnitOfWork, key: KindKey) -> int:
     return found or 0
 
 
-def _check_sites(work: UnitOfWork, wanted: Wanted, quotas: Quotas) -> None:
+def _check_sites(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
     fresh = {name for name in wanted.sites if name not in work.memory.site_ids}
     if fresh:
         sites = work.memory.sites.values()

@@ -191,7 +191,7 @@ def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) 
     request = submission.request
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     campaign = int(rows[0][0]) if rows else 0
-    wanted = quota.Wanted(
+    wanted = quota.QuotaDemand(
         request.owner, campaign, submission.jobs,
         spec_bytes=sum(len(each.body) for each in submission.shared),
         kinds=list({kind_key(campaign, each.spec): None for each in submission.shared}),
