@@ -113,8 +113,8 @@ gen: setup ## write the generated files: schema, Rust types, licences of crates,
 cut: setup ## messages through a TCP cut of 60 s: three minutes
 	@TIDEMILL_CUT_S=60 $(PYTEST) -q tests/rabbitmq/test_amqp_faults.py
 
-bench: setup ## the figures: dispatch, store, pages, lead, traces, images and I/O budget, one JSON object each
-	@for bench in dispatch store pages lead trace image io_budget transfer; do .venv/bin/python bench/$$bench.py --json; done
+bench: setup ## the figures: dispatch, store, pages, the worst submitter, lead, traces, images and I/O budget, one JSON object each
+	@for bench in dispatch store pages worst lead trace image io_budget transfer; do .venv/bin/python bench/$$bench.py --json; done
 
 screenshots: setup ## the pictures of docs/web.md, made by the browser tests
 	@TIDEMILL_SCREENSHOTS=docs/web $(PYTEST) -q tests/browser/test_web_pages.py -k every_page

@@ -56,7 +56,7 @@ def test_an_error_undoes_the_whole_transaction(store: Store) -> None:
 
     def fail() -> None:
         with transaction(session):
-            session.rows("insert_site", name="x")
+            session.rows("insert_site", name="x", named_by="")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

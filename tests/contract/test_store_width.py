@@ -107,7 +107,7 @@ def test_jobs_of_before_keep_their_kinds_and_new_ones_get_others(store: Store) -
     with transaction(session):
         key = {"campaign": 1, "app": "a", "cores": 0, "memory_mb": 0, "devices": "{}"}
         assert session.rows("insert_kind", **key, nodes=2, ranks=4)[0][0] == 2
-    assert sorted(tuple(row) for row in session.rows("kinds")) == [
+    assert sorted(tuple(row) for row in session.rows("kinds_by_id", ids=[1, 2])) == [
         (1, 1, "a", 0, 0, "{}", 0, 0),
         (2, 1, "a", 0, 0, "{}", 2, 4),
     ]

@@ -277,7 +277,9 @@ def check(server: Server, sites: list[Site]) -> None:
             assert server.delivered[job["id"]][-1] == job["done"]
     sums = [session.rows("campaign_whole", name=name)[0][7:9] for name in ("c", "d")]
     assert (done, failed) == (sum(row[0] for row in sums), sum(row[1] for row in sums))
-    assert sum(row[3] for row in session.rows("counts")) == server.jobs
+    assert (
+        sum(row[3] for row in session.rows("counts_in", every=1, kinds=[], state=-1, site=-1)) == server.jobs
+    )
     leases = session.rows("leases_of_jobs", ids=[row[0] for row in rows])
     assert all(row[5] != 0 for row in leases), "an active lease of an ended job"
     used = session.rows("campaign_shares", ids=[1, 2])

@@ -47,11 +47,12 @@ from tidemill.wire.api import (
     SubmitRequest,
 )
 from tidemill.wire.credentials import Credentials
-from tidemill.wire.http import Connection
+from tidemill.wire.http import BusyError, Connection
 
 T = TypeVar("T")
 RETRY_S = 60.0  #: how long a call is repeated while the server is away
 RETRY_PAUSE_S = 0.2
+BUSY_S = 1_800.0  #: how long a call is repeated while the server answers that it comes too soon
 POLL_MIN_S = 0.02
 POLL_MAX_S = 1.0
 FINAL = frozenset(str(state) for state in JOB_FINAL)
@@ -338,12 +339,20 @@ class Client:
         return self.connection.call("POST", path, reply_type, body=body)
 
     def _repeat(self, call: Callable[[], T]) -> T:
-        """The call's result; repeated with growing pauses while nobody answers, for at most `retry_s`."""
-        deadline = clock.monotonic_s() + self.retry_s
+        """The call's result; repeated with growing pauses while nobody answers, for at most `retry_s`, and as the
+        server says while it has too much to do, for at most `BUSY_S`."""
+        began_s = clock.monotonic_s()
+        deadline = began_s + self.retry_s
         pause = RETRY_PAUSE_S
         while True:
             try:
                 return call()
+            except BusyError as error:
+                now_s = clock.monotonic_s()
+                if now_s + error.wait_s > began_s + BUSY_S:
+                    raise
+                clock.sleep_s(error.wait_s * random.uniform(1.0, 1.2))
+                deadline = now_s + error.wait_s + self.retry_s
             except SiteError as error:
                 if not error.transient or clock.monotonic_s() + pause > deadline:
                     raise

@@ -11,6 +11,7 @@ from tidemill import config as config_files
 from tidemill.config.amqp import Amqp
 from tidemill.config.keys import Duration, doc
 from tidemill.config.notify import Mail, Notify
+from tidemill.config.quotas import Quotas
 from tidemill.config.tls import Roles, Tls, Tokens
 from tidemill.config.web import Web
 from tidemill.errors import ConfigError
@@ -54,6 +55,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tls: Tls = Tls()
     tokens: Tokens = Tokens()
     roles: Roles = Roles()
+    quotas: Quotas = Quotas()
     amqp: Amqp = Amqp()
     mail: Mail = Mail()
     notify: Notify = Notify()

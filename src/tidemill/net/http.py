@@ -13,7 +13,7 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -257,14 +257,14 @@ class HttpServer:
         target: str,
         *,
         headers: Mapping[str, str],
-        body: bytes | Iterator[memoryview] | None = None,
+        body: bytes | Iterable[memoryview] | None = None,
         bound: Bound | None = None,
     ) -> HttpAnswer:
         """The answer, of which the headers have come. Raises ExchangeError, or what `bound` does.
 
         A body in pieces goes out without being copied, with the caller's `Content-Length`; with `Expect` it waits until
         the server wants it. A request that meets a kept connection which the server has closed meanwhile goes out again
-        on another one, unless its method is PUT, MOVE or DELETE.
+        on another one, unless its method is PUT, MOVE or DELETE: the pieces of its body must not be an iterator.
         """
         while True:
             exchange = HttpExchange(target, bound)
@@ -354,7 +354,7 @@ class _PlainConnection(HTTPConnection):
             body = self._invited(method, body)
         super().request(method, exchange.target, body, headers, **words)
 
-    def _invited(self, method: str, body: Iterator[memoryview]) -> Iterator[memoryview]:
+    def _invited(self, method: str, body: Iterable[memoryview]) -> Iterator[memoryview]:
         """The body; none of it if the server answers for good without it."""
         self.sock.settimeout(INVITE_S)
         self._early = http.client.HTTPResponse(self.sock, method=method)

@@ -5,6 +5,8 @@ TidemillError
 │   ├── RequestError            the request is not legal                                           (400)
 │   │   └── MissingError        what it names does not exist                                       (404)
 │   ├── ForbiddenError          the one who asks may not do this                                   (403)
+│   ├── QuotaError              it would take more than one submitter may have                     (403)
+│   ├── PaceError               the one who asks has asked too much of late                        (429)
 │   └── ConflictError           it contradicts what the server knows: an old epoch, a used key     (409)
 └── SiteError                   database, network or broker did not do their part                  (503)
     ├── RefusedError            a notification that sending again cannot help
@@ -31,6 +33,18 @@ class MissingError(RequestError):
 
 class ForbiddenError(JobError):
     """The one who asks may not do this (HTTP 403)."""
+
+
+class QuotaError(JobError):
+    """The request would take more than one submitter may have (HTTP 403); the text names the quota."""
+
+
+class PaceError(JobError):
+    """The one who asks has asked too much of late (HTTP 429): the same may be asked again after `wait_s`."""
+
+    def __init__(self, message: str, *, wait_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
 
 
 class ConflictError(JobError):

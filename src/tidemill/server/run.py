@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,8 +22,10 @@ from tidemill.config.addressee import Channel
 from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
+from tidemill.model.identity import Identity
 from tidemill.server.api.app import Api, make_app
-from tidemill.server.api.connection import PeerProtocol
+from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
+from tidemill.server.api.pace import Gate
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
@@ -33,6 +37,7 @@ from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
 from tidemill.server.notify.start import telling
+from tidemill.server.web.entrance import VISIT, Visit
 from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions
 from tidemill.wire.credentials import read_key
@@ -42,6 +47,8 @@ SOCKET = "api.sock"
 LOCK = "server.lock"
 CHECK_SITES_S = 5.0
 GRACE_S = 5
+SWITCH_S = 0.001  #: between threads: with Python's 5 ms a short request waits for each step of a long one
+HANDSHAKE_S = 10.0  #: of TLS, at the start and at the end of a connection
 _LOG = log.Log("server")
 
 
@@ -72,6 +79,8 @@ def run_server(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT; 0. Raises ConfigError when the directory, lock, secret or database refuse."""
     private_dir(config.place)
     authenticator = read_authenticator(config)
+    sys.setswitchinterval(SWITCH_S)
+    _raise_open_files()
     with locked(config.place):
         store = store_of(config)
         if config.upgrade or (store.path is not None and not store.path.exists()):
@@ -105,11 +114,19 @@ def run_server(config: ServerConfig) -> int:
     return 0
 
 
+def _raise_open_files() -> None:
+    """Let the process hold as many connections as it may: the usual soft limit is 1,024 (systemd.exec(5))."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def rules_of(config: ServerConfig) -> DispatchRules:
     """What the configuration says about the verbs."""
     return DispatchRules(
         site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
+        quotas=config.quotas,
     )  # fmt: skip
 
 
@@ -172,11 +189,20 @@ def lines_told(place: Path) -> int:
 
 def application(api: Api, authenticator: access.Authenticator, pages: WebConfig) -> Any:
     """What is served: the API behind its guard and, unless they are switched off, the pages before it."""
+    quotas = api.dispatcher.rules.quotas
     if not pages.pages:
-        return access.Guard(make_app(api), authenticator)
+        return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
     web = Website(api, Sessions(pages.session_s), authenticator)
-    app = make_app(api, web.handlers(), web.error)
+    app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))
+
+
+def _asking(scope: Any) -> Identity | None:
+    """Who makes a request: of the API by its credential, of a page by its session."""
+    visit, identity = scope.get(VISIT), scope.get(access.IDENTITY)
+    if isinstance(visit, Visit) and visit.session is not None:
+        return visit.session.identity
+    return identity if isinstance(identity, Identity) else None
 
 
 async def _serve(
@@ -223,17 +249,30 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, api: Api, authenticator: access.Authenticator) -> None:
         super().__init__(config)
         self._api, self._keys = api, authenticator
+        quotas = api.dispatcher.rules.quotas
+        self._limits = ConnectionLimits(quotas.head_s, quotas.stall_s, quotas.connections_max)
+        self._peers = Peers()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with the TLS context for the sockets that need it."""
-        plain = [each for each in sockets or [] if self._keys.certificates is None or _is_unix(each)]
-        await super().startup(sockets=plain)
+        """As uvicorn's, with TLS for the sockets that need it, and bounded handshakes."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+        self.servers: list[asyncio.base_events.Server] = []
         for each in sockets or []:
-            if each not in plain and self._keys.certificates is not None:
-                self.config.ssl = self._keys.certificates.context
-                started = self.servers
-                await super().startup(sockets=[each])
-                self.servers = started + self.servers
+            tls: dict[str, Any] = {}
+            if self._keys.certificates is not None and not _is_unix(each):
+                tls = {
+                    "ssl": self._keys.certificates.context, "ssl_handshake_timeout": HANDSHAKE_S,
+                    "ssl_shutdown_timeout": HANDSHAKE_S,
+                }  # fmt: skip
+            backlog = self.config.backlog
+            self.servers.append(await loop.create_server(self._protocol, sock=each, backlog=backlog, **tls))
+        self.started = True
+
+    def _protocol(self) -> PeerProtocol:
+        return PeerProtocol(
+            self.config, self.server_state, self.lifespan.state, limits=self._limits, peers=self._peers
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._api.stop_waiting()

@@ -17,12 +17,14 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
-from tidemill.net.http import ExchangeError, HttpAnswer, HttpServer, TimeLimit, unix
+from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, unix
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
+INVITED_BYTES = 1024 * 1024  #: longer bodies wait until the server wants them
+WAIT_S = 5.0
 
 Reply = TypeVar("Reply")
 Query = Mapping[str, str | int | bool | None]
@@ -36,6 +38,14 @@ class TooLongError(JobError):
     """What was to be sent is longer than a request may be, here or at a proxy (413): less of it may be sent."""
 
 
+class BusyError(SiteError):
+    """429: too many requests of this submitter have come of late. The same may be asked again after `wait_s`."""
+
+    def __init__(self, message: str, *, hint: str | None = None, wait_s: float) -> None:
+        super().__init__(message, hint=hint)
+        self.wait_s = wait_s
+
+
 class NotFoundError(ConfigError):
     """404: the server knows no such job, campaign, output or route."""
 
@@ -46,8 +56,8 @@ class Connection:
     Keeps connections for the next calls; may be shared by threads. Shows the certificate, and sends the secret or the
     token as bearer token; without any of them, by https, the token that `find_token` finds. `longest_s`: for the whole
     of a call, whereas `timeout_s` is for each step. Raises SiteError (transient) if nobody answers, ConfigError for
-    401, 403 and 404, ConflictError for 409, TooLongError for 413, JobError for anything else that it refuses, and
-    ProtocolError for an answer that cannot be read.
+    401, 403 and 404, BusyError for 429, ConflictError for 409, TooLongError for 413, JobError for anything else that it
+    refuses, and ProtocolError for an answer that cannot be read.
     """
 
     def __init__(
@@ -79,9 +89,9 @@ class Connection:
                 f"failed to send `{method} {path}`: {len(content)} bytes, the limit is {REQUEST_BYTES_MAX}",
                 hint="send it in smaller parts",
             )
-        status, answer = self._exchange(method, target, content)
+        status, answer, wait_s = self._exchange(method, target, content)
         if status >= 400:
-            raise self._refusal(status, f"{method} {path}", answer)
+            raise self._refusal(status, f"{method} {path}", answer, wait_s)
         if reply_type is type(None):
             return None
         try:
@@ -95,9 +105,9 @@ class Connection:
 
     def text(self, path: str) -> str:
         """The answer to `GET path` that is no JSON, such as that of `/metrics`. Raises as `call`."""
-        status, answer = self._exchange("GET", path, None)
+        status, answer, wait_s = self._exchange("GET", path, None)
         if status >= 400:
-            raise self._refusal(status, f"GET {path}", answer)
+            raise self._refusal(status, f"GET {path}", answer, wait_s)
         return answer.decode(errors="replace")
 
     def lines(self, path: str, query: Query | None = None) -> Iterator[str]:
@@ -109,7 +119,8 @@ class Connection:
         answer = self._ask("GET", target, {**self._headers(), "Accept": "text/event-stream"}, None)
         try:
             if answer.status >= 400:
-                raise self._refusal(answer.status, f"GET {path}", answer.body(LINE_BYTES_MAX))
+                text = answer.body(LINE_BYTES_MAX)
+                raise self._refusal(answer.status, f"GET {path}", text, _wait_of(answer))
             for line in answer.lines(LINE_BYTES_MAX):
                 if line.startswith(b"data:"):
                     yield line[5:].strip().decode(errors="replace")
@@ -126,25 +137,33 @@ class Connection:
         """End the calls that wait for an answer, in whatever thread: they fail as if nobody had answered."""
         self._server.break_off()
 
-    def _exchange(self, method: str, target: str, content: bytes | None) -> tuple[int, bytes]:
+    def _exchange(self, method: str, target: str, content: bytes | None) -> tuple[int, bytes, float]:
+        """Status, body, and how long to wait before asking again."""
         headers = self._headers()
+        body: bytes | list[memoryview] | None = content
         if content is not None:
             headers["Content-Type"] = "application/json"
-        answer = self._ask(method, target, headers, content)
+            if len(content) > INVITED_BYTES:  # a server that refuses it says so before it is sent
+                headers |= {"Expect": "100-continue", "Content-Length": str(len(content))}
+                whole = memoryview(content)
+                body = [whole[at : at + PIECE_BYTES] for at in range(0, len(content), PIECE_BYTES)]
+        answer = self._ask(method, target, headers, body)
         try:
-            body = answer.body(self._reply_bytes_max + 1)
+            text = answer.body(self._reply_bytes_max + 1)
         except ExchangeError as error:
             raise self._unreachable(f"{method} {target}", error.reason) from error
         finally:
             answer.close()
-        if len(body) > self._reply_bytes_max:
+        if len(text) > self._reply_bytes_max:
             raise ProtocolError(
                 f"the answer of {self.address} to `{method} {target}` exceeds {self._reply_bytes_max} bytes",
                 hint="ask for a smaller page",
             )
-        return answer.status, body
+        return answer.status, text, _wait_of(answer)
 
-    def _ask(self, method: str, target: str, headers: dict[str, str], content: bytes | None) -> HttpAnswer:
+    def _ask(
+        self, method: str, target: str, headers: dict[str, str], content: bytes | list[memoryview] | None
+    ) -> HttpAnswer:
         bound = None if self._longest_s is None else TimeLimit(self._longest_s)
         try:
             return self._current().ask(method, target, headers=headers, body=content, bound=bound)
@@ -185,11 +204,13 @@ class Connection:
             hint=hint,
         )
 
-    def _refusal(self, status: int, what: str, answer: bytes) -> TidemillError:
+    def _refusal(self, status: int, what: str, answer: bytes, wait_s: float) -> TidemillError:
         try:
             reply = msgspec.json.decode(answer, type=ErrorReply)
         except UNDECODABLE:
             reply = ErrorReply(error=f"{self.address} answered {status} to `{what}`: {_quote(answer)}")
+        if status == 429:
+            return BusyError(reply.error, hint=reply.hint, wait_s=wait_s)
         return error_of(status, reply)
 
 
@@ -236,6 +257,12 @@ def _target(path: str, query: Query | None) -> str:
 
 def _query_text(value: str | int | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wait_of(answer: HttpAnswer) -> float:
+    """Seconds of `Retry-After`; of a time of day, as proxies may send, or none: a guess."""
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() and len(text) < 7 else WAIT_S
 
 
 def _quote(answer: bytes) -> str:

@@ -48,7 +48,7 @@ def test_statements_are_spelled_for_each_database() -> None:
 
 
 def test_migrations_are_numbered_and_split_into_statements() -> None:
-    assert [number for number, _ in migrations(Dialect.SQLITE)] == [1, 2, 3, 4, 5, 6, 7]
+    assert [number for number, _ in migrations(Dialect.SQLITE)] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert statements("-- a;\nCREATE TABLE a (\n x TEXT); \nINSERT INTO a VALUES (';x');") == [
         "CREATE TABLE a (\n x TEXT)",
         "INSERT INTO a VALUES (';x')",
@@ -83,8 +83,8 @@ def dispatcher(tmp_path: Path) -> Dispatcher:
     return Dispatcher(store)
 
 
-def submit(key: str, jobs: int = 1, *, events: int = 1) -> SubmitRequest:
-    return SubmitRequest(key=key, campaign="c", jobs=[JobSpec(app="sim", events=events)], repeat=[jobs])
+def submit(key: str, jobs: int = 1, *, after: list[int | str] | None = None) -> SubmitRequest:
+    return SubmitRequest(key=key, campaign="c", jobs=[JobSpec(app="sim", after=after or [])], repeat=[jobs])
 
 
 def test_a_full_disk_refuses_changes_nothing_and_recovers(dispatcher: Dispatcher) -> None:
@@ -118,13 +118,13 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
     dispatcher.writer.listeners.append(lambda: commits.append(1))
     results: dict[str, object] = {}
 
-    def one(key: str, events: int) -> None:
+    def one(key: str, after: list[int | str]) -> None:
         try:
-            results[key] = dispatcher.handle_submit(submit(key, events=events)).count
+            results[key] = dispatcher.handle_submit(submit(key, after=after)).count
         except RequestError as error:
             results[key] = error.message
 
-    threads = [threading.Thread(target=one, args=each) for each in (("a", 1), ("b", 0), ("c", 1))]
+    threads = [threading.Thread(target=one, args=each) for each in (("a", []), ("b", [99]), ("c", []))]
     for thread in threads:
         thread.start()
     while dispatcher.writer._queue.qsize() < 3:
@@ -134,7 +134,7 @@ def test_requests_that_wait_together_are_committed_together_and_refused_alone(di
         thread.join()
     assert first.result() is True
     assert (results["a"], results["c"]) == (1, 1)
-    assert "`events` is 0" in str(results["b"])
+    assert "job 99, which does not exist" in str(results["b"])
     assert dispatcher.writer.write(lambda work: work.session.rows("campaign_sums"))[0][1] == 2
     dispatcher.close()
     assert len(commits) <= 3

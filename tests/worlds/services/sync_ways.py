@@ -67,7 +67,9 @@ class Server:
         return int(self.reader.rows("campaign_sums")[0][3])
 
     def states(self) -> set[int]:
-        return {state for _, state, _, _ in self.reader.rows("counts")}
+        return {
+            state for _, state, _, _ in self.reader.rows("counts_in", every=1, kinds=[], state=-1, site=-1)
+        }
 
     def close(self) -> None:
         self.reader.close()

@@ -7,8 +7,11 @@ that wait for the one writer.
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,14 +25,16 @@ from tidemill.model.identity import Act, Identity, own_name
 from tidemill.model.job import JobSpec
 from tidemill.server.api import openapi, probes
 from tidemill.server.api.connection import who
+from tidemill.server.api.pace import COST_S, LARGE_BYTES
 from tidemill.server.api.refusal import reply_of, status_of
 from tidemill.server.api.router import BoundedRequest, Handler, Router
 from tidemill.server.api.routes import ROUTES, Call, ChangesQuery, LogQuery, Route
 from tidemill.server.core import rights, submission
+from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
-from tidemill.server.errors import MissingError, RequestError
+from tidemill.server.errors import MissingError, PaceError, QuotaError, RequestError
 from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
@@ -66,6 +71,7 @@ class Api:
         self._specs: dict[int, JobSpec] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
+        self._large = threading.Lock()  #: one large body is decoded at a time: it is many times as long then
         self.subscribers = 0
         self.closing = False
         dispatcher.writer.listeners.append(self._wake_from_writer)
@@ -74,17 +80,29 @@ class Api:
         """The encoded answer of a route."""
         self._loop = asyncio.get_running_loop()
         identity = who(request.scope, called.act)
+        if called.body is not None and called.act is not Act.SYNC:
+            request.counted = BodyCount()
         body = await request.body()
         query = _query(called.query, request)
         at = dict(request.path_params)
         pool = self.readers.threads if called.reads else self.waiters
         answer = partial(self._answer, called, query, body, at)
-        return await self._loop.run_in_executor(pool, answer, identity)
+        return await self._loop.run_in_executor(pool, self._timed, request.scope, answer, identity)
+
+    def _timed(self, scope: Any, answer: Callable[[Identity], bytes], identity: Identity) -> bytes:
+        """The answer, and in the request's scope the time that it took of the server, without that of others."""
+        began_s = clock.monotonic_s()
+        self.dispatcher.writer.take_waited_s()
+        try:
+            return answer(identity)
+        finally:
+            scope[COST_S] = clock.monotonic_s() - began_s - self.dispatcher.writer.take_waited_s()
 
     def _answer(
         self, called: Route, query: msgspec.Struct, body: bytes, at: dict[str, Any], identity: Identity
     ) -> bytes:
-        decoded = None if called.body is None else _decode(body, called.body)
+        with self._large if len(body) > LARGE_BYTES else nullcontext():
+            decoded = None if called.body is None else _decode(body, called.body)
         if called.run is None:
             raise TypeError(f"{called.path} has a handler of its own")
         call = Call(self.session(), self.dispatcher, query, decoded, at, self._specs, identity)
@@ -256,7 +274,7 @@ def _query(kind: type[S], request: BoundedRequest) -> S:
 
 def _decode(body: bytes, kind: type[msgspec.Struct]) -> Any:
     if kind is SubmitRequest:
-        return submission.decode(body)
+        return submission.decode(body, counted=True)
     try:
         return msgspec.json.decode(body, type=kind)
     except UNDECODABLE as error:
@@ -280,7 +298,13 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
         reply = ErrorReply(error=f"{request.method} {request.scope['path']}: {error.detail}", hint=None)
     elif not isinstance(error, TidemillError):
         _LOG.error("request.failed", method=request.method, path=request.scope["path"], error=repr(error))
-    if status == 403:
+    if isinstance(error, PaceError):
+        headers = {"Retry-After": str(math.ceil(error.wait_s))}
+    if isinstance(error, QuotaError):
+        asked = request.scope.get(IDENTITY)
+        who = asked.name if isinstance(asked, Identity) else ""
+        _LOG.warning("quota.refused", who=who, path=request.scope["path"], why=reply.error)
+    elif status == 403:
         asked = request.scope.get(IDENTITY)
         subject = asked.subject if isinstance(asked, Identity) else ""
         api.on_refused(subject, f"{request.method} {request.scope['path']}: {reply.error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.errors import SiteError, TidemillError
-from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
+from tidemill.server.errors import ConflictError, ForbiddenError, MissingError, PaceError, QuotaError
 from tidemill.wire.api import ErrorReply
 
 BUG = ErrorReply(error="the server has a bug: its log says more", hint=None)
@@ -16,8 +16,10 @@ def status_of(error: Exception) -> int:
             return 404
         case ConflictError():
             return 409
-        case ForbiddenError():
+        case ForbiddenError() | QuotaError():
             return 403
+        case PaceError():
+            return 429
         case SiteError():
             return 503
         case TidemillError():

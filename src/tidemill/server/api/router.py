@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from tidemill.server.core.body_count import BodyCount
 from tidemill.wire.api import REQUEST_BYTES_MAX
 
 BODY_BYTES_MAX = "tidemill.body_bytes_max"  #: in the ASGI scope
@@ -21,7 +22,9 @@ _KINDS: dict[str, Callable[[str], Any]] = {"int": int, "str": str}
 
 
 class BoundedRequest(Request):
-    """A request whose body has at most the size that its handler permits."""
+    """A request whose body has at most the size that its handler permits. `counted`: counts the body while it comes."""
+
+    counted: BodyCount | None = None
 
     async def body(self) -> bytes:
         """The whole body. Raises HTTPException."""
@@ -42,8 +45,10 @@ class BoundedRequest(Request):
                 taken += piece
                 if len(taken) > limit:
                     raise HTTPException(413, _TOO_LARGE)
+                if self.counted is not None:
+                    self.counted.feed(piece)
         except ClientDisconnect:
-            raise HTTPException(500, "client disconnected prematurely") from None
+            raise HTTPException(400, "the client ended the connection before the body was whole") from None
         return bytes(taken)
 
 

@@ -149,11 +149,10 @@ def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
 
 def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) -> list[int]:
     """The next jobs of a campaign in these states, by id, at most PIECE."""
-    kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
     wanted = set(states)
     found: list[int] = []
-    for kind, state, site, _ in work.session.rows("counts"):
-        if kind in kinds and state in wanted:
+    for kind, state, site in work.session.rows("counts_of_campaign", campaign=campaign):
+        if state in wanted:
             rows = work.session.rows(
                 "jobs_after_in", kind=kind, state=state, site=site, after=after, limit=PIECE
             )

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import NamedTuple, get_args
 
 from tidemill import clock, log
+from tidemill.config.quotas import Quotas
 from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
 from tidemill.model.identity import LOCAL, Act, Identity
@@ -48,6 +49,7 @@ class DispatchRules(NamedTuple):
     half_life_s: float = HALF_LIFE_S
     margin_s: float = MARGIN_S
     addressees: Addressees = Addressees()
+    quotas: Quotas = Quotas()
 
 
 class Dispatcher:
@@ -77,10 +79,14 @@ class Dispatcher:
         refused = self.rules.addressees.refuse(decoded.notify)
         if refused is not None:
             raise RequestError(refused[0], hint=refused[1])
+        quotas = None
+        if not identity.is_everybody:
+            decoded.owner, quotas = identity.name, self.rules.quotas  # it is part of what the key stands for
+        prepared = submission.prepare(decoded)
 
         def act(work: UnitOfWork) -> SubmitReply:
             rights.check_submit(work.session, identity, decoded)
-            reply = submission.submit(work, decoded, half_life_s=self.rules.half_life_s)
+            reply = submission.submit(work, prepared, half_life_s=self.rules.half_life_s, quotas=quotas)
             reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
             if not reply.repeated:
                 submission.keep_submitter(work, decoded.key, identity, reply.remark)

@@ -239,12 +239,12 @@ def _pass_on_campaigns(work: UnitOfWork, ended: list[int]) -> None:
 def oldest(work: UnitOfWork, campaign: int, states: Iterable[int]) -> int | None:
     """The lowest id of a campaign's jobs in these states, as they will be after this transaction."""
     wanted = set(states)
-    kinds = {kind.id for kind in work.memory.kinds.values() if kind.campaign == campaign}
     best = min(
-        (job.id for job in work.jobs.values() if job.kind in kinds and job.state in wanted), default=None
+        (job.id for job in work.jobs.values() if job.state in wanted and work.campaign_of(job) == campaign),
+        default=None,
     )
-    for kind, state, site, _ in work.session.rows("counts"):
-        if kind in kinds and state in wanted:
+    for kind, state, site in work.session.rows("counts_of_campaign", campaign=campaign):
+        if state in wanted:
             at = 0
             while at >= 0:
                 at = _first_stored(work, (kind, state, site), wanted, at)

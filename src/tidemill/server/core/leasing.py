@@ -5,8 +5,9 @@ A tick reads at most a few windows of jobs per campaign, so that it costs the sa
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import msgspec
 
@@ -16,7 +17,6 @@ from tidemill.server.core.matching import Candidate, Claim, LeaseRange
 from tidemill.server.database.rows import (
     ACTIVE,
     RUNNING,
-    WAITING,
     JobKind,
     Site,
     StoredJob,
@@ -26,8 +26,12 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.unit_of_work import UnitOfWork
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
+KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other
+LEG_FIRST = 2  #: jobs of each of many kinds in the first of LEG_ROUNDS looks
+LEG_ROUNDS = 4
 _JOB_INPUT = "job:"
 _ONE = [(0, 1)]
+_ENCODER = msgspec.json.Encoder()
 
 
 class _Queue(msgspec.Struct):
@@ -85,8 +89,8 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
 def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
     kinds = work.memory.kinds
     by_campaign: dict[int, dict[int, JobKind]] = defaultdict(dict)
-    for number, state, _, _ in work.session.rows("counts"):
-        if state not in (WAITING, RUNNING) or bool(kinds[number].nodes) is not wide:
+    for number in work.memory.open.of_kind:
+        if bool(kinds[number].nodes) is not wide:
             continue
         if matching.obstacle(site, kinds[number]) is None:
             by_campaign[kinds[number].campaign][number] = kinds[number]
@@ -131,6 +135,8 @@ def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list
     """By rank and id, from several scans. Where one of them was cut short, the others may not be followed further."""
     if queue.after is None:
         return []
+    if len(queue.kinds) > KINDS_FEW:
+        return _next_of_many(work, site, queue, window)
     rank, number = queue.after
     limit = max(16, -(-window // len(queue.kinds)))
     jobs: list[StoredJob] = []
@@ -149,6 +155,42 @@ def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list
     if queue.after is not None:
         jobs = jobs[: bisect_right(jobs, queue.after, key=lambda job: (job.rank, job.id))]
     return [job for job in jobs if job.ready]
+
+
+def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
+    """The same for many kinds: few statements, and rows are read of those jobs only that are next.
+
+    Kinds whose scans were cut short hold up the others, so that these are followed further, the foremost first.
+    """
+    assert queue.after is not None
+    limit = max(LEG_FIRST, -(-window // len(queue.kinds)))
+    legs = {(kind.id, place): queue.after for kind in queue.kinds for place in (0, site.id)}
+    found: list[tuple[int, int]] = []
+    cut: dict[tuple[int, int], tuple[int, int]] = {}
+    for _ in range(LEG_ROUNDS):
+        text = _ENCODER.encode([(*leg, *after) for leg, after in legs.items()]).decode()
+        counts: Counter[tuple[int, int]] = Counter()
+        for kind, place, rank, number in work.session.rows("ready_of_legs", legs=text, limit=limit):
+            found.append((rank, number))
+            counts[(kind, place)] += 1
+            cut[(kind, place)] = max((rank, number), cut.get((kind, place), queue.after))
+        for leg in legs:
+            if counts[leg] < limit:
+                cut.pop(leg, None)
+        end = min(cut.values(), default=None)
+        if end is None or sum(each <= end for each in found) >= window:
+            break
+        legs = {leg: cut[leg] for leg in heapq.nsmallest(KINDS_FEW, cut, key=cut.__getitem__)}
+        limit = window
+    found.sort()
+    queue.after = end
+    if end is not None:
+        found = found[: bisect_right(found, end)]
+    if len(found) > window:
+        found = found[:window]
+        queue.after = found[-1]
+    work.load(number for _, number in found)
+    return [job for _, number in found if (job := work.jobs[number]).ready]
 
 
 def _elsewhere(work: UnitOfWork, job: StoredJob) -> bool:
@@ -175,7 +217,8 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         for row in work.session.rows("campaign_owners", ids=sorted({each.campaign for each in ranges}))
     )
     outputs: dict[tuple[int, int], bool] = {}
-    slots = {kind: matching.slot_cores(site, each) for kind, each in work.memory.kinds.items()}
+    kinds = {work.jobs[each.job].kind for each in ranges}
+    slots = {number: matching.slot_cores(site, work.memory.kinds[number]) for number in kinds}
     number = int(work.session.rows("take_numbers", name="next_lease", count=len(ranges))[0][0]) - len(ranges)
     ends: dict[int, None] = {}
     for each in ranges:

@@ -187,4 +187,4 @@ def _homes(work: UnitOfWork, site: Site) -> list[StoredJob]:
 
 
 def _open_kinds(work: UnitOfWork) -> list[int]:
-    return sorted({kind for kind, state, _, _ in work.session.rows("counts") if state <= RUNNING})
+    return sorted(work.memory.open.of_kind)

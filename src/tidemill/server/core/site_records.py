@@ -11,13 +11,13 @@ ALLOCATIONS_KEPT = 10_000
 _ENCODER = msgspec.json.Encoder()
 
 
-def site_id(work: UnitOfWork, name: str) -> int:
-    """The number of a site, which is made known if it is not."""
+def site_id(work: UnitOfWork, name: str, *, named_by: str = "") -> int:
+    """The number of a site, which is made known if it is not. `named_by`: owner of the job that names it."""
     found = work.memory.site_ids.get(name)
     if found is None:
-        found = int(work.session.rows("insert_site", name=name)[0][0])
+        found = int(work.session.rows("insert_site", name=name, named_by=named_by)[0][0])
         work.memory.site_ids[name] = found
-        work.memory.sites[found] = Site(found, name)
+        work.memory.sites[found] = Site(found, name, named_by=named_by)
     return found
 
 

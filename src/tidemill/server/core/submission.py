@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from typing import NamedTuple
 
 import msgspec
 
+from tidemill.config.quotas import Quotas
 from tidemill.errors import UNDECODABLE, did_you_mean
 from tidemill.model import legal
 from tidemill.model.identity import Identity
@@ -15,10 +17,11 @@ from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
-from tidemill.server.core import ending, site_records
+from tidemill.server.core import ending, quota, site_records
+from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.leasing import job_input
 from tidemill.server.core.matching import decayed
-from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, JobKind, clean
+from tidemill.server.database.rows import CANCELED, FAILED, RUNNING, WAITING, KindKey, clean, kind_of
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.server.notices import tables
@@ -27,7 +30,7 @@ from tidemill.wire.api import REQUEST_BYTES_MAX, SPEC_BYTES_MAX, SUBMIT_JOBS_MAX
 APPS_TOLD = 20
 KEY_MAX = 200
 SHARES_MAX = 1e6
-_DECODER = msgspec.json.Decoder(SubmitRequest)
+SPEC_IDS_MAX = 200_000  #: specifications whose numbers the writer remembers; about 100 bytes each
 _ENCODER = msgspec.json.Encoder()
 _NAME = re.compile(NAME_PATTERN)
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`(?: - at `\$([^`]*)`)?")
@@ -40,14 +43,46 @@ _FIELDS = {
 }
 
 
-def decode(body: bytes) -> SubmitRequest:
-    """The request. Raises RequestError with the nearest legal key for an unknown one."""
+class _Envelope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A submission whose jobs are still text, so that decoding them does not hold up other threads for long."""
+
+    key: str
+    campaign: str
+    jobs: list[msgspec.Raw]
+    repeat: list[int] | None = None
+    owner: str = ""
+    shares: float | None = None
+    notify: list[Subscription] = []
+
+
+_DECODER = msgspec.json.Decoder(_Envelope)
+_JOB_DECODER = msgspec.json.Decoder(JobSpec)
+
+
+def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
+    """The request. `counted`: its values were counted while they came. Raises RequestError with the nearest legal key
+    for an unknown one."""
     if len(body) > REQUEST_BYTES_MAX:
         raise RequestError(f"request of {len(body)} bytes, at most {REQUEST_BYTES_MAX}")
+    if not counted:
+        BodyCount().feed(body)
+    jobs: list[JobSpec] = []
+    at = ""
     try:
-        return _DECODER.decode(body)
+        envelope = _DECODER.decode(body)
+        for at_index, text in enumerate(envelope.jobs):
+            at = f".jobs[{at_index}]"
+            jobs.append(_JOB_DECODER.decode(text))
     except UNDECODABLE as error:
-        raise RequestError(f"submit cannot be read: {error}", hint=hint(str(error), SubmitRequest)) from error
+        message = (
+            str(error).replace("`$", f"`${at}") if "`$" in str(error) else f"{error}{at and f' - at `${at}`'}"
+        )
+        top = JobSpec if at else SubmitRequest
+        raise RequestError(f"submit cannot be read: {message}", hint=hint(message, top)) from error
+    return SubmitRequest(
+        key=envelope.key, campaign=envelope.campaign, jobs=jobs, repeat=envelope.repeat, owner=envelope.owner,
+        shares=envelope.shares, notify=envelope.notify,
+    )  # fmt: skip
 
 
 def hint(message: str, top: type[msgspec.Struct]) -> str | None:
@@ -61,29 +96,86 @@ def hint(message: str, top: type[msgspec.Struct]) -> str | None:
     return did_you_mean(found[1], record.__struct_fields__)
 
 
-def submit(work: UnitOfWork, request: SubmitRequest, *, half_life_s: float) -> SubmitReply:
-    """Insert the jobs. Raises RequestError, or ConflictError when the key was used for other content."""
+class SharedSpec(NamedTuple):
+    """What jobs of a submission share. `first`: the first of them; `body`: without name, priority and events."""
+
+    spec: JobSpec
+    first: int
+    body: bytes
+    hash: bytes
+
+
+class PreparedSubmit(NamedTuple):
+    """A request that is legal as far as can be told without the database. `which`: each job's entry in `shared`."""
+
+    request: SubmitRequest
+    digest: bytes
+    repeat: list[int]
+    shared: list[SharedSpec]
+    which: list[int]
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return sum(self.repeat)
+
+
+def prepare(request: SubmitRequest) -> PreparedSubmit:
+    """Check a request and work out what is stored of it, ahead of the writer. Raises RequestError."""
     if not request.key or len(request.key) > KEY_MAX or "\0" in request.key:
         raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
-    digest = hashlib.sha256(_content(request)).digest()
+    repeat = _check(request)
+    head, _, rest = _content(msgspec.structs.replace(request, jobs=[])).partition(b'"jobs":[]')
+    digest = hashlib.sha256(head + b'"jobs":[')
+    known: dict[bytes, int] = {}
+    shared: list[SharedSpec] = []
+    which: list[int] = []
+    for index, spec in enumerate(request.jobs):
+        body = text = _ENCODER.encode(spec)
+        digest.update(text if not index else b"," + text)
+        if spec.name is not None or spec.priority != 0 or spec.events != 1:
+            check_row(spec, index)
+            body = _ENCODER.encode(msgspec.structs.replace(spec, name=None, priority=0, events=1))
+        number = known.get(body)
+        if number is None:
+            check_spec(spec, index)
+            if len(body) > SPEC_BYTES_MAX:
+                raise RequestError(
+                    f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
+                )
+            number = known[body] = len(shared)
+            shared.append(SharedSpec(spec, index, body, hashlib.sha256(body).digest()[:16]))
+        which.append(number)
+    digest.update(b"]" + rest)
+    return PreparedSubmit(request, digest.digest(), repeat, shared, which)
+
+
+def submit(
+    work: UnitOfWork, submission: PreparedSubmit, *, half_life_s: float, quotas: Quotas | None = None
+) -> SubmitReply:
+    """Insert the jobs. Raises RequestError, QuotaError, or ConflictError when the key was used for other content."""
+    request = submission.request
     known = work.session.rows("submit_by_key", key=request.key)
     if known:
         old, campaign, first, count = known[0]
-        if bytes(old) != digest:
+        if bytes(old) != submission.digest:
             raise ConflictError(
                 f"key `{request.key}` was used for other content, in campaign `{campaign}`",
                 hint="a new submission needs a new key",
             )
         return SubmitReply(campaign=campaign, first_job=first, count=count, repeated=True)
-    repeat = _check(request)
-    count = sum(repeat)
-    plan = _Plan(work, request, _campaign(work, request, half_life_s))
+    for each in submission.shared:
+        _refuse(_offered_fault(work, each.spec), each.first)
+    if quotas is not None:
+        _check_quotas(work, submission, quotas)
+    count = submission.jobs
+    plan = _Plan(work, submission, _campaign(work, request, half_life_s))
     first = int(work.session.rows("take_numbers", name="next_job", count=count)[0][0]) - count
-    plan.insert(first, repeat)
+    plan.insert(first)
     work.session.run(
         "insert_submit",
         key=request.key,
-        digest=digest,
+        digest=submission.digest,
         campaign=request.campaign,
         first_job=first,
         count=count,
@@ -93,6 +185,38 @@ def submit(work: UnitOfWork, request: SubmitRequest, *, half_life_s: float) -> S
     work.flush()
     site_records.keep_sites(work)
     return SubmitReply(campaign=request.campaign, first_job=first, count=count, repeated=False)
+
+
+def _check_quotas(work: UnitOfWork, submission: PreparedSubmit, quotas: Quotas) -> None:
+    request = submission.request
+    rows = work.session.rows("campaign_by_name", name=request.campaign)
+    campaign = int(rows[0][0]) if rows else 0
+    wanted = quota.QuotaDemand(
+        request.owner, campaign, submission.jobs,
+        spec_bytes=sum(len(each.body) for each in submission.shared),
+        kinds=list({kind_key(campaign, each.spec): None for each in submission.shared}),
+        sites={each.spec.site for each in submission.shared if each.spec.site is not None},
+    )  # fmt: skip
+    quota.check(work, wanted, quotas)
+
+
+def kind_key(campaign: int, spec: JobSpec) -> KindKey:
+    """What makes the kind of a job."""
+    need = spec.resources
+    devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
+    text = _ENCODER.encode(devices).decode()
+    nodes, ranks = need.width or (0, 0)
+    return campaign, spec.app or "", need.cores or 0, need.memory_mb or 0, text, nodes, ranks
+
+
+def _offered_fault(work: UnitOfWork, spec: JobSpec) -> legal.Fault | None:
+    """Why no site takes the parameters, of those that offer the application; None = one does, or none offers it."""
+    if spec.app is None:
+        return None
+    sites = work.memory.sites.values()
+    offers = [site.offers.get(spec.app) for site in sites if spec.site is None or site.name == spec.site]
+    faults = [parameters_fault(offer.parameters, spec.params) for offer in offers if offer is not None]
+    return faults[0] if faults and None not in faults else None
 
 
 def _content(request: SubmitRequest) -> bytes:
@@ -150,9 +274,11 @@ def _check(request: SubmitRequest) -> list[int]:
 def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> tuple[int, int, float]:
     """Number, events so far and shares. A campaign with nothing open starts where the others stand."""
     rows = work.session.rows("campaign_by_name", name=request.campaign)
-    kinds = work.memory.kinds
-    opened = {kinds[kind].campaign for kind, state, _, _ in work.session.rows("counts") if state <= RUNNING}
+    opened = set(work.memory.open.campaigns)
     number = int(rows[0][0]) if rows else 0
+    if rows and number not in opened:
+        owner = work.session.rows("campaign_owner", name=request.campaign)[0][0]
+        work.memory.add_owner(number, owner)
     shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
     used = 0.0
     if number not in opened and opened:
@@ -169,7 +295,9 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
             now_us=work.now_us,
             used=used,
         )
-        return int(found[0][0]), 0, shares
+        number = int(found[0][0])
+        work.memory.add_owner(number, request.owner)
+        return number, 0, shares
     if used:
         _, _, _, had, at_us = work.session.rows("campaign_shares", ids=[number])[0]
         own = decayed(had, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
@@ -180,15 +308,16 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
 class _Plan:
     """Rows for one request; what jobs share is worked out once per distinct spec."""
 
-    def __init__(self, work: UnitOfWork, request: SubmitRequest, campaign: tuple[int, int, float]) -> None:
-        self._work, self._request = work, request
+    def __init__(
+        self, work: UnitOfWork, submission: PreparedSubmit, campaign: tuple[int, int, float]
+    ) -> None:
+        self._work, self._submission, self._request = work, submission, submission.request
         self._campaign, self._events, self._shares = campaign
-        self._checked: dict[bytes, tuple[int, int, int]] = {}
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
         self._new_specs: list[tuple[int, bytes, bytes]] = []
         self._next_spec: int | None = None
 
-    def insert(self, first: int, repeat: list[int]) -> None:
+    def insert(self, first: int) -> None:
         """Insert the jobs from number `first` on."""
         work, request = self._work, self._request
         offset = campaign_offset(request.campaign)
@@ -197,8 +326,12 @@ class _Plan:
         dead: list[tuple[int, str]] = []
         counts: dict[tuple[int, int, int], int] = defaultdict(int)
         number, events, now_us = first, self._events, work.now_us
-        for index, (spec, times) in enumerate(zip(request.jobs, repeat, strict=True)):
-            kind, spec_id, pin = self._place(spec, index)
+        placed = [self._place(each) for each in self._submission.shared]
+        places = (placed[each] for each in self._submission.which)
+        for index, (spec, times, place) in enumerate(
+            zip(request.jobs, self._submission.repeat, places, strict=True)
+        ):
+            kind, spec_id, pin = place
             waits, why = self._waits(spec, index, first) if spec.after or spec.inputs else ([], "")
             name = spec.name or ""
             if not name and spec.command:
@@ -242,6 +375,8 @@ class _Plan:
             self._work.memory.waited_for = True
         for key, number in counts.items():
             self._work.count(*key, number)
+        size_bytes = quota.stored_bytes(len(rows), sum(len(body) for _, _, body in self._new_specs))
+        session.run("add_stored", owner=self._work.memory.owners[self._campaign], bytes=size_bytes)
         session.run(
             "grow_campaign",
             id=self._campaign,
@@ -250,71 +385,46 @@ class _Plan:
             shares=self._shares,
         )
 
-    def _place(self, spec: JobSpec, index: int) -> tuple[int, int, int]:
-        """Kind, stored spec and pin of a job."""
-        shared = spec
-        if spec.name is not None or spec.priority != 0 or spec.events != 1:
-            check_row(spec, index)
-            shared = msgspec.structs.replace(spec, name=None, priority=0, events=1)
-        body = _ENCODER.encode(shared)
-        found = self._checked.get(body)
-        if found is None:
-            check_spec(spec, index)
-            _refuse(self._offered_fault(spec), index)
-            if len(body) > SPEC_BYTES_MAX:
-                raise RequestError(
-                    f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
-                )
-            pin = site_records.site_id(self._work, spec.site) if spec.site is not None else 0
-            found = self._checked[body] = (self._kind(spec), self._spec(body), pin)
-        return found
-
-    def _offered_fault(self, spec: JobSpec) -> legal.Fault | None:
-        """Why no site takes the parameters, of those that offer the application; None = one does, or none offers it."""
-        if spec.app is None:
-            return None
-        sites = self._work.memory.sites.values()
-        offers = [site.offers.get(spec.app) for site in sites if spec.site is None or site.name == spec.site]
-        faults = [parameters_fault(offer.parameters, spec.params) for offer in offers if offer is not None]
-        return faults[0] if faults and None not in faults else None
+    def _place(self, shared: SharedSpec) -> tuple[int, int, int]:
+        """Kind, stored spec and pin of the jobs that share a spec."""
+        work, spec = self._work, shared.spec
+        pin = 0
+        if spec.site is not None:
+            pin = site_records.site_id(work, spec.site, named_by=self._request.owner)
+        return self._kind(spec), self._spec(shared), pin
 
     def _kind(self, spec: JobSpec) -> int:
-        need = spec.resources
-        devices = {name: number for name, number in sorted((need.devices or {}).items()) if number}
-        key = (
-            self._campaign,
-            spec.app or "",
-            need.cores or 0,
-            need.memory_mb or 0,
-            _ENCODER.encode(devices).decode(),
-            *(need.width or (0, 0)),
-        )
-        memory = self._work.memory
-        found = memory.kind_ids.get(key)
+        key = kind_key(self._campaign, spec)
+        work = self._work
+        found = work.memory.kind_ids.get(key)
         if found is None:
             names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
-            found = int(self._work.session.rows("insert_kind", **dict(zip(names, key, strict=True)))[0][0])
-            memory.kind_ids[key] = found
-            memory.kinds[found] = JobKind(found, *key[:4], devices, *key[5:])
+            words = dict(zip(names, key, strict=True))
+            rows = work.session.rows("kind_by_key", **words)  # one without open jobs is not in memory
+            found = int((rows or work.session.rows("insert_kind", **words))[0][0])
+            kind = kind_of((found, *key))
+            if rows:
+                work.memory.find_kinds(work.session, [found])
+            else:
+                work.memory.add_kind(kind)
         return found
 
-    def _spec(self, body: bytes) -> int:
-        digest = hashlib.sha256(body).digest()[:16]
-        ids = self._work.memory.spec_ids
-        found = ids.get(digest)
+    def _spec(self, shared: SharedSpec) -> int:
+        memory = self._work.memory
+        found = memory.spec_ids.get(shared.hash)
         if found is None:
-            rows = self._work.session.rows("specs_by_hash", hash=digest)
+            rows = self._work.session.rows("specs_by_hash", hash=shared.hash)
+            if len(memory.spec_ids) >= SPEC_IDS_MAX:
+                memory.spec_ids.clear()
             if rows:
-                found = int(rows[0][1])
-            else:
-                if self._next_spec is None:
-                    self._next_spec = int(self._work.session.rows("specs_top")[0][0]) + 1
-                found = self._next_spec
-                self._next_spec += 1
-                self._new_specs.append((found, digest, body))
-            if len(ids) >= 200_000:
-                ids.clear()
-            ids[digest] = found
+                found = memory.spec_ids[shared.hash] = int(rows[0][1])
+                return found
+            if self._next_spec is None:
+                self._next_spec = int(self._work.session.rows("specs_top")[0][0]) + 1
+            found = self._next_spec
+            self._next_spec += 1
+            self._new_specs.append((found, shared.hash, shared.body))
+            memory.add_spec(shared.hash, found)
         return found
 
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:

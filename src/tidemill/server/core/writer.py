@@ -18,7 +18,8 @@ from tidemill.errors import ConfigError, SiteError, TidemillError
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
-from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork, WriterMemory
+from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork
+from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.wire.api import LeaseOrder
 
 GROUP_MAX = 32  #: requests per commit
@@ -55,6 +56,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self.kept = FeedRetention()  #: how long the feed of changes is
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
+        self._waited = threading.local()
         self.full = False  #: the last commit found the database full or unreachable
 
     @property
@@ -69,11 +71,31 @@ class Writer:
 
     def write(self, act: Callable[[UnitOfWork], T]) -> T:
         """What `act` returns, once it is committed. From any thread."""
-        if self._thread is None:
-            future: Future[T] = Future()
-            self._commit([(act, future)])
-            return future.result()
-        return self.submit(act).result()
+        asked_s, spent_s = clock.monotonic_s(), 0.0
+
+        def timed(work: UnitOfWork) -> T:
+            nonlocal spent_s
+            began_s = clock.monotonic_s()
+            try:
+                return act(work)
+            finally:
+                spent_s = clock.monotonic_s() - began_s
+
+        try:
+            if self._thread is None:
+                future: Future[T] = Future()
+                self._commit([(timed, future)])
+                return future.result()
+            return self.submit(timed).result()
+        finally:
+            waited_s = clock.monotonic_s() - asked_s - spent_s
+            self._waited.s = getattr(self._waited, "s", 0.0) + waited_s
+
+    def take_waited_s(self) -> float:
+        """Seconds that this thread has waited for its turn at the writer since it last called this."""
+        waited_s: float = getattr(self._waited, "s", 0.0)
+        self._waited.s = 0.0
+        return waited_s
 
     def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
         """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
@@ -130,6 +152,7 @@ class Writer:
             else:
                 self._session.commit()
                 self._staged.settle()
+            self.memory.settle()
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
         except BaseException as error:  # whatever it was, everybody who waits gets it
             self._forget()
@@ -155,6 +178,7 @@ class Writer:
     def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
         if not alone:
             self._session.savepoint()
+        self.memory.begin()
         work = UnitOfWork(self._session, self.memory, self._clock.now_us(), kept=self.kept)
         try:
             result = act(work)
@@ -175,9 +199,7 @@ class Writer:
     def _undo(self, alone: bool) -> None:
         if not alone:
             self._session.undo()
-        self.memory = WriterMemory()
-        if not alone:
-            self.memory.load(self._session)
+        self.memory.undo()
 
     def _forget(self) -> None:
         self.memory = WriterMemory()

@@ -113,6 +113,12 @@ def kind_of(row: tuple[Any, ...]) -> JobKind:
     return JobKind(number, campaign, app, cores, memory_mb, msgspec.json.decode(devices), nodes, ranks)
 
 
+def key_of(kind: JobKind) -> KindKey:
+    """What makes a kind, of one that is known."""
+    devices = msgspec.json.encode(kind.devices).decode()
+    return (kind.campaign, kind.app, kind.cores, kind.memory_mb, devices, kind.nodes, kind.ranks)
+
+
 class Site(msgspec.Struct):
     """A site in memory: its row, decoded. `capacity` None = never seen, only named by a job."""
 
@@ -130,12 +136,13 @@ class Site(msgspec.Struct):
     offers: dict[str, AppOffer] = {}
     drained: int = 0
     drain_reason: str = ""
+    named_by: str = ""  #: owner of the job that named it before it joined
 
 
 def site_of(row: tuple[Any, ...]) -> Site:
     """A row of `sites`, decoded."""
     site = Site(*row[:9])
-    site.drained, site.drain_reason = row[12:14]
+    site.drained, site.drain_reason, site.named_by = row[12:15]
     site.capacity = msgspec.json.decode(row[9], type=Capacity) if row[9] else None
     site.allocations = msgspec.json.decode(row[10], type=dict[str, int])
     site.offers = {each.name: each for each in msgspec.json.decode(row[11], type=list[AppOffer])}

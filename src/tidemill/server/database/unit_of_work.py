@@ -7,7 +7,7 @@ of state changes are written in the same transaction. Knows how to store, not wh
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,17 +23,14 @@ from tidemill.server.database.rows import (
     LEASE_STATES,
     RUNNING,
     SETTLED,
-    JobKind,
-    KindKey,
     Sets,
     Site,
     StoredJob,
     StoredLease,
-    kind_of,
     sets_of,
-    site_of,
 )
 from tidemill.server.database.store import Session
+from tidemill.server.database.writer_memory import WriterMemory
 from tidemill.server.errors import WrongEdgeError
 from tidemill.wire.api import Change, LeaseOrder, Order, PayloadUsage
 
@@ -57,35 +54,6 @@ class FeedRetention(NamedTuple):
 
     always: int = 200_000
     most: int = 2_000_000
-
-
-class WriterMemory:
-    """What the writer remembers between transactions; discarded whenever one is undone."""
-
-    def __init__(self) -> None:
-        self.sites: dict[int, Site] = {}
-        self.site_ids: dict[str, int] = {}
-        self.kinds: dict[int, JobKind] = {}
-        self.kind_ids: dict[KindKey, int] = {}
-        self.specs: dict[int, JobSpec] = {}
-        self.spec_ids: dict[bytes, int] = {}
-        self.waited_for: bool | None = None  #: whether any job waits for another; None = look
-        #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
-        self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
-        self.is_loaded = False
-
-    def load(self, session: Session) -> None:
-        """Read kinds and sites, unless they are here already."""
-        if self.is_loaded:
-            return
-        for row in session.rows("kinds"):
-            self.kinds[row[0]] = kind_of(row)
-            self.kind_ids[row[1:]] = row[0]
-        for row in session.rows("sites"):
-            site = site_of(row)
-            self.sites[site.id] = site
-            self.site_ids[site.name] = site.id
-        self.is_loaded = True
 
 
 class CampaignSums(msgspec.Struct):
@@ -148,9 +116,10 @@ class UnitOfWork:
         if missing:
             self.adopt(self.session.rows("jobs_by_id", ids=missing))
 
-    def adopt(self, rows: Iterable[tuple[Any, ...]]) -> list[StoredJob]:
+    def adopt(self, rows: Sequence[tuple[Any, ...]]) -> list[StoredJob]:
         """Rows as jobs; a job that is loaded already stays as it is here."""
         found = []
+        self.memory.find_kinds(self.session, {row[1] for row in rows})
         for row in rows:
             job = self.jobs.get(row[0])
             if job is None:
@@ -292,6 +261,7 @@ class UnitOfWork:
         many("insert_leases", [_LEASED(lease) for lease in self._new_leases])
         many("update_leases", [_LEASE_UPDATED(lease) for lease in self._changed_leases.values()])
         many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
+        self.memory.count(self._counts)
         many("add_failure_counts", [(*key, number) for key, number in sorted(self.failures.items())])
         self._flush_campaigns()
         for name, latest in self.upserts.items():
@@ -321,9 +291,7 @@ class UnitOfWork:
         for kind in {job.kind for job in jobs}:
             self.sums[self.memory.kinds[kind].campaign].started_us = self.now_us
         self.session.many("lease_jobs", [_LEASED_FIRST(job) for job in jobs])
-        held = self.memory.held
-        for job, lease in first[: HELD_MAX - len(held)]:
-            held[job.id] = (job, lease)
+        self.memory.hold(first[: max(0, HELD_MAX - len(self.memory.held))])
 
     def _moved(self, jobs: list[StoredJob], state: int) -> None:
         counts, before = self._counts, self._before

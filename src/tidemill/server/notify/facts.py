@@ -75,9 +75,7 @@ def _item(session: Session, notice: Notice, figures: CampaignFigures | None) -> 
 
 def ended_jobs(session: Session, jobs: list[tuple[int, str]]) -> list[EndedJob]:
     """Jobs with their names and reasons."""
-    rows = {
-        row.id: row for row in api_pages.rows_of(session, [job for job, _ in jobs], api_pages.kinds(session))
-    }
+    rows = {row.id: row for row in api_pages.rows_of(session, [job for job, _ in jobs])}
     return [
         EndedJob(
             job=job,

@@ -17,7 +17,6 @@ from tidemill.config.notify import Notify
 from tidemill.errors import SiteError, TidemillError
 from tidemill.model.notification import Subscription
 from tidemill.server.core.dispatcher import Dispatcher
-from tidemill.server.database.rows import RUNNING
 from tidemill.server.database.store import Session, Store
 from tidemill.server.errors import AwayError, LaterError, RefusedError
 from tidemill.server.notices import gathering, tables
@@ -167,11 +166,9 @@ class Gatherer:
 
     def _campaigns_at_sites(self) -> dict[int, set[int]]:
         """Numbers of the sites that run jobs, by number of the campaign."""
-        kinds = api_pages.kinds(self._session)
         found: dict[int, set[int]] = {}
-        for kind, state, site, _ in self._session.rows("counts"):
-            if state == RUNNING and site:
-                found.setdefault(kinds[kind].campaign, set()).add(site)
+        for campaign, site in self._session.rows("campaigns_at_sites"):
+            found.setdefault(campaign, set()).add(site)
         return found
 
     # ---- messages ----------------------------------------------------------------------------------------------

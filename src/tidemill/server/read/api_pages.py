@@ -6,6 +6,7 @@ A filtered page visits only the (kind, state, site) ranges that the counters say
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -66,9 +67,10 @@ def limit_of(limit: int | None, default: int = 100) -> int:
     return limit
 
 
-def kinds(session: Session) -> dict[int, JobKind]:
-    """All kinds."""
-    return {row[0]: kind_of(row) for row in session.rows("kinds")}
+def kinds_of(session: Session, jobs: Iterable[StoredJob]) -> dict[int, JobKind]:
+    """The kinds of some jobs."""
+    numbers = sorted({job.kind for job in jobs})
+    return {row[0]: kind_of(row) for row in session.rows("kinds_by_id", ids=numbers)} if numbers else {}
 
 
 def sites(session: Session) -> list[Site]:
@@ -88,7 +90,7 @@ def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | 
         ids = _named(session, filters.name, legs, top, size)
     else:
         ids = listing.by_id(session, legs, top, size=size, newest=True)
-    return JobPage(jobs=rows_of(session, ids, kinds(session)), next=ids[-1] if len(ids) == size else None)
+    return JobPage(jobs=rows_of(session, ids), next=ids[-1] if len(ids) == size else None)
 
 
 def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: int) -> list[int]:
@@ -102,9 +104,10 @@ def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: i
     return ids[:size]
 
 
-def rows_of(session: Session, ids: list[int], known: dict[int, JobKind]) -> list[JobRow]:
+def rows_of(session: Session, ids: list[int]) -> list[JobRow]:
     """Jobs as rows of a listing, in the order of `ids`."""
     found = {row[0]: StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)} if ids else {}
+    known = kinds_of(session, found.values())
     campaigns = {known[job.kind].campaign for job in found.values()}
     found_names = session.rows("campaign_names", ids=sorted(campaigns)) if campaigns else []
     names: dict[int, str] = dict(found_names)
@@ -127,7 +130,8 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
         raise MissingError(f"there is no job {number}")
-    found, known, all_sites = StoredJob(*rows[0]), kinds(session), sites(session)
+    found, all_sites = StoredJob(*rows[0]), sites(session)
+    known = kinds_of(session, [found])
     kind = known[found.kind]
     of_site = {site.id: site.name for site in all_sites}
     spec = msgspec.structs.replace(

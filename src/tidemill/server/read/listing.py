@@ -106,19 +106,16 @@ def legs_of(session: Session, filters: Filter) -> dict[Leg, int]:
 def _kinds(session: Session, filters: Filter) -> list[int] | None:
     if filters.campaign is None and filters.app is None and filters.owner is None:
         return None
-    campaign, owned = 0, None
+    campaign = 0
     if filters.campaign is not None:
         rows = session.rows("campaign_by_name", name=filters.campaign)
         campaign = rows[0][0] if rows else -1
-    if filters.owner is not None:
-        owned = {row[0] for row in session.rows("campaigns_of_owner", owner=filters.owner)}
-    return [
-        row[0]
-        for row in session.rows("kinds")
-        if (campaign == 0 or row[1] == campaign)
-        and (owned is None or row[1] in owned)
-        and (filters.app is None or row[2] == filters.app)
-    ]
+    rows = session.rows(
+        "kinds_found", campaign=campaign,
+        owner=filters.owner or "", any_owner=int(filters.owner is None),
+        app=filters.app or "", any_app=int(filters.app is None),
+    )  # fmt: skip
+    return [row[0] for row in rows]
 
 
 def by_id(session: Session, legs: set[Leg] | None, start: int, *, size: int, newest: bool) -> list[int]:

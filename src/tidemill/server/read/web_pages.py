@@ -36,7 +36,7 @@ def jobs(
 ) -> JobsPage:
     """A page of jobs in one of several orders."""
     found = listing.find(session, filters, sort, after=after, size=size)
-    return JobsPage(api_pages.rows_of(session, found.ids, api_pages.kinds(session)), found)
+    return JobsPage(api_pages.rows_of(session, found.ids), found)
 
 
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,20 @@ FROM jobs WHERE id {in:ids};
 SELECT id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done, n_failed, n_leased, done, failed, leased, seed_base, created_us, started_us, ended_us, reason, name, blocked, attempts, refusals, refused, evidences, delivering, outputs, told, usage
 FROM jobs WHERE ready = 1 AND kind = :kind AND place = :place AND (rank, id) > (:rank, :id) ORDER BY rank, id LIMIT :limit;
 
+-- name: ready_of_legs [sqlite]
+-- The next jobs to lease of each kind and place of a list (JSON), so many of each: for many kinds at once.
+SELECT json_extract(leg.value, '$[0]'), json_extract(leg.value, '$[1]'), jobs.rank, jobs.id
+FROM json_each(:legs) AS leg CROSS JOIN jobs ON jobs.id IN (
+  SELECT each.id FROM jobs AS each WHERE each.ready = 1 AND each.kind = json_extract(leg.value, '$[0]') AND each.place = json_extract(leg.value, '$[1]')
+    AND (each.rank, each.id) > (json_extract(leg.value, '$[2]'), json_extract(leg.value, '$[3]')) ORDER BY each.rank, each.id LIMIT :limit);
+
+-- name: ready_of_legs [postgresql]
+-- The next jobs to lease of each kind and place of a list (JSON), so many of each: for many kinds at once.
+SELECT leg.kind, leg.place, found.rank, found.id
+FROM (SELECT CAST(value->>0 AS bigint) AS kind, CAST(value->>1 AS bigint) AS place, CAST(value->>2 AS bigint) AS rank, CAST(value->>3 AS bigint) AS id FROM jsonb_array_elements(CAST(:legs AS jsonb))) AS leg
+CROSS JOIN LATERAL (
+  SELECT jobs.rank, jobs.id FROM jobs WHERE jobs.ready = 1 AND jobs.kind = leg.kind AND jobs.place = leg.place AND (jobs.rank, jobs.id) > (leg.rank, leg.id) ORDER BY jobs.rank, jobs.id LIMIT :limit) AS found;
+
 -- name: update_jobs many(id bigint, state smallint, site bigint, place bigint, home smallint, ready smallint, n_done bigint, n_failed bigint, n_leased bigint, done text, failed text, leased text, started_us bigint, ended_us bigint, reason text, blocked bigint, attempts bigint, refusals bigint, refused text, evidences bigint, delivering smallint, outputs smallint, told bigint, usage text)
 -- Write back everything of a job that can change.
 UPDATE jobs SET state = v.state, site = v.site, place = v.place, home = v.home, ready = v.ready, n_done = v.n_done, n_failed = v.n_failed, n_leased = v.n_leased, done = v.done, failed = v.failed, leased = v.leased, started_us = v.started_us, ended_us = v.ended_us, reason = v.reason, blocked = v.blocked, attempts = v.attempts, refusals = v.refusals, refused = v.refused, evidences = v.evidences, delivering = v.delivering, outputs = v.outputs, told = v.told, usage = v.usage
@@ -115,18 +129,46 @@ SELECT id, body FROM specs WHERE id {in:ids};
 INSERT INTO kinds (id, campaign, app, cores, memory_mb, devices, nodes, ranks)
 SELECT COALESCE(MAX(id), 0) + 1, :campaign, :app, :cores, :memory_mb, :devices, :nodes, :ranks FROM kinds RETURNING id;
 
--- name: kinds
--- All kinds.
-SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds;
+-- name: kinds_by_id
+-- These kinds.
+SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds WHERE id {in:ids};
+
+-- name: kind_by_key
+-- A kind that there may be already.
+SELECT id FROM kinds WHERE campaign = :campaign AND app = :app AND cores = :cores AND memory_mb = :memory_mb AND devices = :devices AND nodes = :nodes AND ranks = :ranks;
+
+-- name: open_kinds
+-- Kinds with jobs that have not ended.
+SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds WHERE id IN (SELECT kind FROM counts WHERE state <= 1 AND jobs > 0);
+
+-- name: open_counts
+-- Counters of jobs that have not ended.
+SELECT kind, state, site, jobs FROM counts WHERE state <= 1 AND jobs > 0;
+
+-- name: kinds_found
+-- Kinds of a campaign (or any: 0), of an owner's campaigns and of an application (or any).
+SELECT kinds.id FROM kinds JOIN campaigns ON campaigns.id = kinds.campaign WHERE (:campaign = 0 OR campaigns.id = :campaign) AND (:any_owner = 1 OR campaigns.owner = :owner) AND (:any_app = 1 OR kinds.app = :app);
+
+-- name: kinds_in
+-- How many kinds a campaign has, whatever has become of their jobs.
+SELECT COUNT(*) FROM kinds WHERE campaign = :campaign;
+
+-- name: apps_known
+-- Names of applications that jobs have asked for.
+SELECT DISTINCT app FROM kinds WHERE app <> '' ORDER BY app LIMIT :limit;
 
 -- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
 -- Change the counters of jobs.
 INSERT INTO counts (kind, state, site, jobs) SELECT v.kind, v.state, v.site, v.jobs FROM v WHERE true
 ON CONFLICT (kind, state, site) DO UPDATE SET jobs = counts.jobs + excluded.jobs;
 
--- name: counts
--- All counters that count something.
-SELECT kind, state, site, jobs FROM counts WHERE jobs > 0;
+-- name: counts_of_campaign
+-- Counters of a campaign that count something.
+SELECT counts.kind, counts.state, counts.site FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign = :campaign AND counts.jobs > 0;
+
+-- name: campaigns_at_sites
+-- Which campaigns run at which sites.
+SELECT DISTINCT kinds.campaign, counts.site FROM counts JOIN kinds ON kinds.id = counts.kind WHERE counts.state = 1 AND counts.site > 0 AND counts.jobs > 0;
 
 -- name: counts_by_state
 -- Jobs by state.

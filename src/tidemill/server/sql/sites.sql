@@ -1,6 +1,6 @@
 -- name: sites
 -- All sites.
-SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers, drained, drain_reason FROM sites ORDER BY id;
+SELECT id, name, epoch, host, version, acked, ordered, seen_us, lost, capacity, allocations, offers, drained, drain_reason, named_by FROM sites ORDER BY id;
 
 -- name: site_names
 -- All sites by number.
@@ -29,7 +29,7 @@ SELECT site, at_us, body FROM site_views;
 
 -- name: insert_site
 -- A site not seen before.
-INSERT INTO sites (name) VALUES (:name) RETURNING id;
+INSERT INTO sites (name, named_by) VALUES (:name, :named_by) RETURNING id;
 
 -- name: update_site
 -- What a sync told of a site, and how far both directions are.

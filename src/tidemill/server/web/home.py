@@ -54,7 +54,7 @@ def search(ask: PageRequest, made: Pages) -> str:
         number = int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else 0
         of = web_pages.owners(ask.session, [number]).get(number)
         if of is not None and owner in (None, of):
-            jobs = api_pages.rows_of(ask.session, [number], api_pages.kinds(ask.session))
+            jobs = api_pages.rows_of(ask.session, [number])
         found = web_pages.jobs(
             ask.session, Filter(begins=text, owner=owner), Sort.NEWEST, after=None, size=FOUND_MAX
         )

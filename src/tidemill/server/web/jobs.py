@@ -46,10 +46,9 @@ def listing(ask: PageRequest, made: Pages) -> str:
 
 def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
-    kinds = ask.session.rows("kinds")
     return {
         "campaign": web_pages.campaign_names(ask.session, owner),
-        "app": sorted({row[2] for row in kinds if row[2]})[:CHOICES_MAX],
+        "app": [row[0] for row in ask.session.rows("apps_known", limit=CHOICES_MAX)],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
 

@@ -1,0 +1,76 @@
+"""`[quotas]` of server.toml: what one submitter may take of the server, so that the others still have it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from tidemill.config.keys import Duration, Size, doc
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[quotas]`: limits of each submitter, who is known by a certificate, token or broker user. The server's own user
+    (its socket, the secret) has none. A million jobs in a campaign meet none of them."""
+
+    open_jobs_max: Annotated[
+        int, msgspec.Meta(ge=1), doc("Jobs of one submitter that have not ended, at most")
+    ] = 5_000_000
+    open_kinds_max: Annotated[
+        int,
+        msgspec.Meta(ge=1),
+        doc(
+            "Kinds of jobs of one submitter that have not ended, at most: each campaign and each combination of "
+            "application, cores, memory, devices and width in it is one; every sync has to look at all of them"
+        ),
+    ] = 1_000
+    campaign_kinds_max: Annotated[
+        int, msgspec.Meta(ge=1), doc("Kinds of jobs that one campaign ever has, at most")
+    ] = 2_000
+    stored_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=1_000_000),
+        doc(
+            "Bytes of one submitter's jobs in the database, at most: 300 for a job, and each different specification"
+        ),
+    ] = 20_000_000_000
+    sites_named_max: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        doc("Sites that one submitter's jobs name before these sites have joined, at most"),
+    ] = 20
+    requests_per_s: Annotated[
+        float,
+        msgspec.Meta(gt=0),
+        doc("Requests of one submitter in a second, on average; ten seconds' worth may come at once"),
+    ] = 100.0
+    time_share: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=1),
+        doc(
+            "Part of the server's time that one submitter's requests take, on average; more of them have to wait"
+        ),
+    ] = 0.2
+    requests_max: Annotated[
+        int,
+        msgspec.Meta(ge=2),
+        doc("Requests of one submitter that are under way at once, at most; feeds of changes not counted"),
+    ] = 32
+    feeds_max: Annotated[
+        int,
+        msgspec.Meta(ge=1),
+        doc("Feeds of changes and logs that one submitter waits for at once, at most"),
+    ] = 20
+    connections_max: Annotated[
+        int, msgspec.Meta(ge=1), doc("Connections with one client certificate at once, at most")
+    ] = 100
+    head_s: Annotated[
+        Duration, msgspec.Meta(ge=0.1), doc("A request whose headers are not whole after so long is ended")
+    ] = 20.0
+    stall_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0.1),
+        doc(
+            "A request is ended when less than 1 kB of its body comes, or nothing of its answer is taken, in so long"
+        ),
+    ] = 60.0

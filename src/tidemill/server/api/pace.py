@@ -1,0 +1,218 @@
+"""How much of the server one submitter gets: requests at once and in a second, and a part of the server's time.
+
+Requests that come too fast wait for their turn, and are answered 429 when that takes too long. The server's own user,
+sites and operators are not held up. Knows who asks and what requests cost, not what they want.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tidemill import clock, log
+from tidemill.config.quotas import Quotas
+from tidemill.model.identity import Identity, Role
+from tidemill.server.errors import PaceError
+from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
+
+COST_S = "tidemill.cost_s"  #: in the ASGI scope: seconds that a request has taken of the server
+PATIENCE_S = 5.0  #: a request waits at most so long for its turn
+REFUSAL_PAUSE_S = (
+    2.0  #: before a request is refused, so that asking again at once is no way to fill the server
+)
+BURST_S = 10.0  #: requests of so many seconds may come at once
+CREDIT_S = 1.0  #: of the server's time that may be taken at once
+AT_ONCE = 3  #: requests of one submitter that are worked on at once
+LARGE_BYTES = 1024 * 1024
+LARGE_AT_ONCE = 8  #: large bodies of all submitters together
+REQUEST_COST_S = 0.001  #: of any request: parsing, logging; measured on a 2-core machine
+BYTE_COST_S = 1e-8  #: of one byte of a body: TLS, parsing, counting; measured: 20 MB take 0.15 to 0.75 s
+SHOWN_COST_S = 0.5  #: of a page at most
+STREAMS = ("/v1/changes", "/live")  #: and logs of jobs: they wait for something to happen
+ACCOUNTS_MAX = 10_000
+_LOG = log.Log("server")
+
+
+class PaceAccount:
+    """What one submitter has asked for of late. Time is passed in, in seconds."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._debt_s = self._asked = 0.0
+        self._at_s = 0.0
+        self.under_way = self.streams = 0
+        self.turns, self.large = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(1)
+
+    def ask(self, now_s: float) -> None:
+        """One more request."""
+        self._pass(now_s)
+        self._asked += 1
+
+    def spend(self, cost_s: float, now_s: float) -> None:
+        """A request has cost that."""
+        self._pass(now_s)
+        self._debt_s += cost_s
+
+    def wait_s(self, now_s: float) -> tuple[float, str]:
+        """How long the next request has to wait, and the quota that says so."""
+        self._pass(now_s)
+        quotas = self._quotas
+        by_rate = (self._asked - quotas.requests_per_s * BURST_S) / quotas.requests_per_s
+        by_time = (self._debt_s - CREDIT_S) / quotas.time_share
+        return max((by_rate, "requests_per_s"), (by_time, "time_share"), (0.0, ""))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether forgetting it changes nothing."""
+        return not (self.under_way or self.streams or self._debt_s or self._asked)
+
+    def _pass(self, now_s: float) -> None:
+        past_s, self._at_s = max(0.0, now_s - self._at_s), now_s
+        self._debt_s = max(0.0, self._debt_s - past_s * self._quotas.time_share)
+        self._asked = max(0.0, self._asked - past_s * self._quotas.requests_per_s)
+
+
+class Gate:
+    """ASGI: lets the requests of submitters through, each at its pace. `asks`: who makes a request, by its scope."""
+
+    def __init__(
+        self,
+        app: Any,
+        quotas: Quotas,
+        asks: Callable[[Any], Identity | None],
+        *,
+        pause_s: float = REFUSAL_PAUSE_S,
+    ) -> None:
+        self._app, self._quotas, self._asks, self._pause_s = app, quotas, asks, pause_s
+        self._accounts: dict[str, PaceAccount] = {}
+        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        identity = self._asks(scope) if scope["type"] == "http" else None
+        if identity is None or identity.is_everybody or identity.role is not Role.SUBMITTER:
+            await self._app(scope, receive, send)
+            return
+        account = self._account(identity.name)
+        passage = self._stream(account) if _is_stream(scope["path"]) else self._turn(account, scope)
+        try:
+            async with passage:
+                await self._app(scope, receive, send)
+        except PaceError as error:
+            _LOG.warning("request.paced", who=identity.name, path=scope["path"], why=error.message)
+            await asyncio.sleep(self._pause_s)
+            await _refuse(send, error)
+
+    def _account(self, name: str) -> PaceAccount:
+        found = self._accounts.get(name)
+        if found is None:
+            if len(self._accounts) >= ACCOUNTS_MAX:
+                self._accounts = {key: each for key, each in self._accounts.items() if not each.is_idle}
+            found = self._accounts[name] = PaceAccount(self._quotas)
+        return found
+
+    @asynccontextmanager
+    async def _stream(self, account: PaceAccount) -> AsyncIterator[None]:
+        most = self._quotas.feeds_max
+        if account.streams >= most:
+            raise _paced("feeds_max", most, f"{most} feeds and logs are waited for already", PATIENCE_S)
+        account.streams += 1
+        try:
+            yield
+        finally:
+            account.streams -= 1
+
+    @asynccontextmanager
+    async def _turn(self, account: PaceAccount, scope: Any) -> AsyncIterator[None]:
+        most = self._quotas.requests_max
+        if account.under_way >= most:
+            raise _paced("requests_max", most, f"{most} requests are under way already", PATIENCE_S)
+        account.under_way += 1
+        account.ask(clock.monotonic_s())
+        locks = [account.turns]
+        try:
+            if _is_large(scope):
+                locks = [account.large, self._large, account.turns]
+            taken = await self._take(account, locks)
+            began_s = clock.monotonic_s()
+            try:
+                yield
+            finally:
+                for lock in reversed(taken):
+                    lock.release()
+                now_s = clock.monotonic_s()
+                cost_s = scope.get(COST_S, min(SHOWN_COST_S, now_s - began_s))
+                account.spend(cost_s + REQUEST_COST_S + _length(scope) * BYTE_COST_S, now_s)
+        finally:
+            account.under_way -= 1
+
+    async def _take(self, account: PaceAccount, locks: list[asyncio.Semaphore]) -> list[asyncio.Semaphore]:
+        """The locks, once they are free and the account allows it. Raises PaceError, holding none of them."""
+        taken: list[asyncio.Semaphore] = []
+        until_s = clock.monotonic_s() + PATIENCE_S
+        try:
+            for lock in locks:
+                await asyncio.wait_for(lock.acquire(), max(0.001, until_s - clock.monotonic_s()))
+                taken.append(lock)
+            await self._pay(account, until_s)
+        except BaseException as error:
+            for lock in reversed(taken):
+                lock.release()
+            if isinstance(error, TimeoutError):
+                why = f"{AT_ONCE} earlier requests, or a large one, still take their time"
+                raise _paced("requests_max", self._quotas.requests_max, why, PATIENCE_S) from None
+            raise
+        return taken
+
+    async def _pay(self, account: PaceAccount, until_s: float) -> None:
+        """Wait until the account allows another request. Raises PaceError when that is later than `until_s`."""
+        while True:
+            now_s = clock.monotonic_s()
+            wait_s, quota = account.wait_s(now_s)
+            if wait_s <= 0:
+                return
+            if now_s + wait_s > until_s:
+                most = getattr(self._quotas, quota)
+                raise _paced(quota, most, "there were too many requests of late", wait_s)
+            await asyncio.sleep(wait_s)
+
+
+def _paced(quota: str, most: float, why: str, wait_s: float) -> PaceError:
+    return PaceError(
+        f"{why}; the quota `quotas.{quota}` of each submitter is {most:g}",
+        wait_s=max(1.0, wait_s),
+        hint="wait as long as `Retry-After` says and send it again, or ask the server's operator to raise the quota",
+    )
+
+
+def _is_stream(path: str) -> bool:
+    trimmed = "/" + "/".join(part for part in path.split("/") if part)
+    return trimmed in STREAMS or (trimmed.startswith("/v1/jobs/") and trimmed.endswith("/log"))
+
+
+def _length(scope: Any) -> int:
+    found = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return min(int(found), REQUEST_BYTES_MAX) if found.isdigit() else 0
+
+
+def _is_large(scope: Any) -> bool:
+    """Whether a body is, or may be, large."""
+    if any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+        return True
+    return _length(scope) > LARGE_BYTES
+
+
+async def _refuse(send: Any, error: PaceError) -> None:
+    text = msgspec.json.encode(ErrorReply(error=error.message, hint=error.hint))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(text)),
+        (b"retry-after", b"%d" % math.ceil(error.wait_s)),
+    ]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

@@ -1,0 +1,82 @@
+"""What one submitter may have in the server, checked in the transaction that would add to it, ahead of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidemill.config.quotas import Quotas
+from tidemill.server.database.rows import KindKey
+from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.errors import QuotaError
+
+JOB_BYTES = 300
+"""Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
+
+
+class QuotaDemand(NamedTuple):
+    """What a submission would add. `spec_bytes`: of its different specifications."""
+
+    owner: str
+    campaign: int  #: 0 = a new one
+    jobs: int
+    spec_bytes: int
+    kinds: Sequence[KindKey]
+    sites: Iterable[str]
+
+
+def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
+    """Raises QuotaError."""
+    has, owner = work.memory.work_of(wanted.owner), wanted.owner
+    _within(
+        quotas.open_jobs_max,
+        "open_jobs_max",
+        has.jobs + wanted.jobs,
+        f"jobs of `{owner}` that have not ended",
+    )
+    ids = {key: _kind_id(work, key) for key in wanted.kinds}
+    opened = sum(number not in work.memory.open.of_kind for number in ids.values())
+    what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
+    _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
+    fresh = sum(number == 0 for number in ids.values())
+    known = int(work.session.rows("kinds_in", campaign=wanted.campaign)[0][0]) if fresh else 0
+    what = "kinds of jobs in one campaign: combinations of application and resources"
+    _within(quotas.campaign_kinds_max, "campaign_kinds_max", known + fresh if fresh else 0, what)
+    stored = [int(row[0]) for row in work.session.rows("stored_of", owner=owner)]
+    size_bytes = sum(stored) + stored_bytes(wanted.jobs, wanted.spec_bytes)
+    _within(quotas.stored_bytes_max, "stored_bytes_max", size_bytes, f"bytes of jobs of `{owner}`")
+    _check_sites(work, wanted, quotas)
+
+
+def stored_bytes(jobs: int, spec_bytes: int) -> int:
+    """What jobs count for."""
+    return JOB_BYTES * jobs + spec_bytes
+
+
+def _kind_id(work: UnitOfWork, key: KindKey) -> int:
+    """The number of a kind; 0 = it is new."""
+    found = work.memory.kind_ids.get(key)
+    if found is None and key[0]:
+        names = ("campaign", "app", "cores", "memory_mb", "devices", "nodes", "ranks")
+        rows = work.session.rows("kind_by_key", **dict(zip(names, key, strict=True)))
+        found = int(rows[0][0]) if rows else None
+    return found or 0
+
+
+def _check_sites(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
+    fresh = {name for name in wanted.sites if name not in work.memory.site_ids}
+    if fresh:
+        sites = work.memory.sites.values()
+        named = sum(site.named_by == wanted.owner and not site.epoch for site in sites)
+        what = f"sites named by jobs of `{wanted.owner}` that have never joined"
+        _within(quotas.sites_named_max, "sites_named_max", named + len(fresh), what)
+
+
+def _within(most: int, key: str, number: int, what: str) -> None:
+    if number > most:
+        raise QuotaError(
+            f"there would be {number} {what}; the quota `quotas.{key}` is {most}",
+            hint="wait until some have ended, submit less, or ask the server's operator to raise the quota"
+            if key.startswith("open_")
+            else "submit less, or ask the server's operator to raise the quota in server.toml",
+        )

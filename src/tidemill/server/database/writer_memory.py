@@ -1,0 +1,221 @@
+"""What the writer remembers between transactions, and how one request's part of it is undone.
+
+Bounded by what is open: kinds are here while jobs of theirs have not ended, and numbers of jobs are counted for these
+states only. A request that is refused is undone alone, at the cost of what it changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from tidemill.model.job import JobSpec
+from tidemill.server.database.rows import (
+    RUNNING,
+    JobKind,
+    KindKey,
+    Site,
+    StoredJob,
+    StoredLease,
+    key_of,
+    kind_of,
+    site_of,
+)
+from tidemill.server.database.store import Session
+
+CountKey = tuple[int, int, int]
+"""Kind, state and site."""
+
+
+class OpenWork(NamedTuple):
+    """What somebody has that has not ended."""
+
+    jobs: int
+    kinds: int
+
+
+class OpenJobs:
+    """Numbers of jobs that have not ended, by kind, state and site, and their sums by campaign."""
+
+    def __init__(self) -> None:
+        self.of_kind: dict[int, dict[tuple[int, int], int]] = {}
+        self._sums: dict[int, tuple[int, int]] = {}  #: jobs and kinds by campaign
+
+    @property
+    def campaigns(self) -> Iterable[int]:
+        """Numbers of the campaigns with jobs that have not ended."""
+        return self._sums.keys()
+
+    def work_of(self, campaigns: Iterable[int]) -> OpenWork:
+        """Sums over campaigns."""
+        found = [self._sums[each] for each in campaigns if each in self._sums]
+        return OpenWork(sum(jobs for jobs, _ in found), sum(kinds for _, kinds in found))
+
+    def change(self, kind: JobKind, state: int, site: int, jobs: int) -> None:
+        """Count jobs in, or out (less than 0). States of jobs that have ended are not counted."""
+        if state > RUNNING or not jobs:
+            return
+        of_kind = self.of_kind.get(kind.id)
+        total, kinds = self._sums.get(kind.campaign, (0, 0))
+        if of_kind is None:
+            of_kind = self.of_kind[kind.id] = {}
+            kinds += 1
+        number = of_kind.get((state, site), 0) + jobs
+        if number:
+            of_kind[(state, site)] = number
+        else:
+            del of_kind[(state, site)]
+        if not of_kind:
+            del self.of_kind[kind.id]
+            kinds -= 1
+        if kinds:
+            self._sums[kind.campaign] = (total + jobs, kinds)
+        else:
+            self._sums.pop(kind.campaign, None)
+
+
+class _Changes(msgspec.Struct):
+    """What one request changed, so that it can be undone. `sites`: as they were before."""
+
+    sites: dict[int, Site]
+    waited_for: bool | None
+    counts: list[tuple[JobKind, int, int, int]] = []
+    kinds: list[int] = []
+    specs: list[tuple[bytes, int]] = []
+    held: list[int] = []
+    owners: list[int] = []
+
+
+class WriterMemory:
+    """What the writer remembers between transactions. `begin` a request; `undo` it or go on; `settle` at the commit."""
+
+    def __init__(self) -> None:
+        self.sites: dict[int, Site] = {}
+        self.site_ids: dict[str, int] = {}
+        self.kinds: dict[
+            int, JobKind
+        ] = {}  #: those with open jobs, and those that this transaction looked up
+        self.kind_ids: dict[KindKey, int] = {}
+        self.owners: dict[int, str] = {}  #: of the campaigns with open jobs
+        self.open = OpenJobs()
+        self.specs: dict[int, JobSpec] = {}
+        self.spec_ids: dict[bytes, int] = {}
+        self.waited_for: bool | None = None  #: whether any job waits for another; None = look
+        #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
+        self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
+        self.is_loaded = False
+        self._idle: set[int] = set()  #: kinds that may have no open jobs
+        self._changes = _Changes({}, None)
+
+    def load(self, session: Session) -> None:
+        """Read sites and what is open, unless they are here already."""
+        if self.is_loaded:
+            return
+        for row in session.rows("open_kinds"):
+            self._keep_kind(kind_of(row))
+        for kind, state, site, jobs in session.rows("open_counts"):
+            self.open.change(self.kinds[kind], state, site, jobs)
+        campaigns = sorted({kind.campaign for kind in self.kinds.values()})
+        for row in session.rows("campaign_owners", ids=campaigns) if campaigns else ():
+            self.owners[row[0]] = row[2]
+        for row in session.rows("sites"):
+            site = site_of(row)
+            self.sites[site.id] = site
+            self.site_ids[site.name] = site.id
+        self.is_loaded = True
+
+    # ---- one request -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Note what is to be restored if the request that starts now is refused."""
+        sites = {number: copy.copy(site) for number, site in self.sites.items()}
+        self._changes = _Changes(sites, self.waited_for)
+
+    def undo(self) -> None:
+        """Forget what the request changed. Jobs that it took out of `held` are read again when they are needed."""
+        changes = self._changes
+        for kind, state, site, jobs in reversed(changes.counts):
+            self.open.change(kind, state, site, -jobs)
+        for number in changes.kinds:
+            self._drop_kind(number)
+        for digest, number in changes.specs:
+            self.spec_ids.pop(digest, None)
+            self.specs.pop(number, None)
+        for number in changes.held:
+            self.held.pop(number, None)
+        for number in changes.owners:
+            self.owners.pop(number, None)
+        if len(changes.sites) != len(self.sites):
+            self.site_ids = {site.name: site.id for site in changes.sites.values()}
+        self.sites, self.waited_for = changes.sites, changes.waited_for
+        self._changes = _Changes({}, self.waited_for)
+
+    def settle(self) -> None:
+        """The transaction is committed: drop the kinds without open jobs, and what was noted for an undo."""
+        self._changes = _Changes({}, self.waited_for)
+        idle, self._idle = self._idle, set()
+        for number in idle:
+            if number not in self.open.of_kind:
+                self._drop_kind(number)
+        if len(self.owners) > 2 * len(self.kinds) + 100:
+            still = set(self.open.campaigns)
+            self.owners = {number: owner for number, owner in self.owners.items() if number in still}
+
+    # ---- what changes ----------------------------------------------------------------------------------------
+
+    def count(self, changes: Mapping[CountKey, int]) -> None:
+        """The counters of jobs have changed."""
+        for (number, state, site), jobs in changes.items():
+            if state <= RUNNING and jobs:
+                kind = self.kinds[number]
+                self.open.change(kind, state, site, jobs)
+                self._changes.counts.append((kind, state, site, jobs))
+                if number not in self.open.of_kind:
+                    self._idle.add(number)
+
+    def add_kind(self, kind: JobKind) -> None:
+        """A new kind."""
+        self._keep_kind(kind)
+        self._changes.kinds.append(kind.id)
+        self._idle.add(kind.id)
+
+    def find_kinds(self, session: Session, numbers: Iterable[int]) -> None:
+        """Have these kinds here until the transaction ends."""
+        missing = sorted({each for each in numbers if each not in self.kinds})
+        if missing:
+            for row in session.rows("kinds_by_id", ids=missing):
+                self._keep_kind(kind_of(row))
+            self._idle.update(missing)
+
+    def add_spec(self, digest: bytes, number: int) -> None:
+        """A new specification."""
+        self.spec_ids[digest] = number
+        self._changes.specs.append((digest, number))
+
+    def add_owner(self, campaign: int, owner: str) -> None:
+        """Whose campaign it is."""
+        if campaign not in self.owners:
+            self.owners[campaign] = owner
+            self._changes.owners.append(campaign)
+
+    def hold(self, pairs: Iterable[tuple[StoredJob, StoredLease]]) -> None:
+        """Remember jobs with their only lease, as they are stored now."""
+        for job, lease in pairs:
+            self.held[job.id] = (job, lease)
+            self._changes.held.append(job.id)
+
+    def work_of(self, owner: str) -> OpenWork:
+        """What an owner has that has not ended."""
+        return self.open.work_of(each for each in self.open.campaigns if self.owners.get(each) == owner)
+
+    def _keep_kind(self, kind: JobKind) -> None:
+        self.kinds[kind.id] = kind
+        self.kind_ids[key_of(kind)] = kind.id
+
+    def _drop_kind(self, number: int) -> None:
+        kind = self.kinds.pop(number, None)
+        if kind is not None:
+            self.kind_ids.pop(key_of(kind), None)

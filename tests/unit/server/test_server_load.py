@@ -1,0 +1,310 @@
+"""What one submitter may take: bodies counted while they come, the writer's memory, quotas, the pace of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.config.quotas import Quotas
+from tidemill.model.identity import LOCAL, Identity, Role, Via
+from tidemill.model.job import JobSpec, Resources
+from tidemill.server.api import pace
+from tidemill.server.api.pace import Gate, PaceAccount
+from tidemill.server.core import body_count, submission
+from tidemill.server.core.body_count import BodyCount
+from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
+from tidemill.server.database.store import Store
+from tidemill.server.errors import ConflictError, QuotaError, RequestError
+from tidemill.server.identity.access import IDENTITY
+from tidemill.wire.api import ActionRequest, SubmitRequest
+
+EVE = Identity(role=Role.SUBMITTER, name="eve", via=Via.CERTIFICATE)
+QUOTAS = Quotas(
+    open_jobs_max=50, open_kinds_max=5, campaign_kinds_max=8, stored_bytes_max=1_000_000, sites_named_max=2
+)
+TEXTS = st.text(alphabet='ab"\\,[]{}\n', max_size=8)
+VALUES = st.recursive(
+    TEXTS | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+)
+
+
+@pytest.fixture
+def dispatcher(tmp_path: Path) -> Iterator[Dispatcher]:
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    made = Dispatcher(store, DispatchRules(quotas=QUOTAS))
+    yield made
+    made.close()
+
+
+def request(key: str, *jobs: JobSpec, campaign: str = "c", repeat: list[int] | None = None) -> SubmitRequest:
+    return SubmitRequest(key=key, campaign=campaign, jobs=list(jobs) or [JobSpec(app="sim")], repeat=repeat)
+
+
+def kinds(first: int, count: int) -> list[JobSpec]:
+    return [JobSpec(app="sim", resources=Resources(memory_mb=each)) for each in range(first, first + count)]
+
+
+# ---- bodies -------------------------------------------------------------------------------------------------------
+
+
+def counted(value: Any, depth: int = 0) -> tuple[int, int]:
+    """Values and records as the decoded value has them."""
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    if inner is None:
+        return 0, 0
+    parts = [counted(each, depth + 1) for each in inner]
+    values = 1 + max(0, len(inner) - 1) + sum(part[0] for part in parts)
+    return values, int(depth == 2 and isinstance(value, dict)) + sum(part[1] for part in parts)
+
+
+@given(value=VALUES, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30))
+def test_bodies_are_counted_right_however_they_come_in_pieces(value: Any, sizes: list[int]) -> None:
+    body, count, at = json.dumps({"a": value}).encode(), BodyCount(), 0
+    while at < len(body):
+        size = sizes[at % len(sizes)]
+        count.feed(body[at : at + size])
+        at += size
+    assert (count.values, count.records) == counted({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"jobs":[' + b'{"app":"a"},' * 20_000, "more than 10000 jobs"),
+        (b'{"jobs":[' + b"1," * (body_count.VALUES_MAX + 1), "more than 2000000 values"),
+        (b"[" * 100, "nested deeper"),
+    ],
+)
+def test_a_body_that_holds_too_much_is_refused_before_it_is_decoded(body: bytes, why: str) -> None:
+    with pytest.raises(RequestError, match=why):
+        BodyCount().feed(body)
+
+
+def test_strings_count_as_one_value_whatever_they_hold() -> None:
+    count = BodyCount()
+    count.feed(b'{"a":"' + b'\\",[{' * 3_000_000)
+    assert (count.values, count.records) == (1, 0)
+
+
+def test_a_wrong_job_is_named_by_its_place() -> None:
+    with pytest.raises(RequestError, match=r"at `\$\.jobs\[1\]\.events`"):
+        submission.decode(b'{"key":"k","campaign":"c","jobs":[{"app":"a"},{"app":"a","events":"x"}]}')
+    with pytest.raises(RequestError) as told:
+        submission.decode(b'{"key":"k","campaign":"c","jobs":[{"app":"a","evnts":1}]}')
+    assert told.value.hint == "did you mean `events`?"
+
+
+@pytest.mark.parametrize("notify", [[], [{"target": "mailto:a@b.example"}]])
+def test_the_digest_of_a_submission_is_that_of_its_whole_text(notify: list[Any]) -> None:
+    """Keys of earlier versions stay good."""
+    jobs = [
+        JobSpec(app="a", name="x", priority=3),
+        JobSpec(command=["/bin/true", '"jobs":[]']),
+        JobSpec(app="a"),
+    ]
+    made = SubmitRequest(key='"jobs":[]', campaign="c", jobs=jobs, repeat=[1, 2, 3])
+    text = msgspec.json.encode(made).replace(b',"notify":[]', b"", 1)
+    assert submission.prepare(made).digest == hashlib.sha256(text).digest()
+
+
+# ---- the writer's memory ------------------------------------------------------------------------------------------
+
+
+def memory_of(dispatcher: Dispatcher) -> tuple[Any, ...]:
+    memory = dispatcher.writer.memory
+    sites = {number: msgspec.structs.astuple(site) for number, site in memory.sites.items()}
+    counts = {kind: dict(each) for kind, each in memory.open.of_kind.items()}
+    return (
+        dict(memory.kinds), dict(memory.kind_ids), dict(memory.spec_ids), counts, dict(memory.open._sums), sites,
+        dict(memory.site_ids), dict(memory.owners),
+    )  # fmt: skip
+
+
+def test_a_refused_request_leaves_the_writers_memory_as_it_was(dispatcher: Dispatcher) -> None:
+    dispatcher.handle_submit(request("a", *kinds(1, 3)))
+    before, memory = memory_of(dispatcher), dispatcher.writer.memory
+    wrong = [*kinds(100, 5), JobSpec(app="sim", site="nowhere", after=[10**6])]
+    with pytest.raises(RequestError, match="does not exist"):
+        dispatcher.handle_submit(request("b", *wrong, campaign="new"))
+    assert memory_of(dispatcher) == before
+    assert dispatcher.writer.memory is memory  # nothing was read again
+    dispatcher.handle_submit(request("c", *kinds(100, 2), campaign="new"))
+    assert dispatcher.handle_submit(request("d", *kinds(1, 3))).count == 3
+
+
+def test_kinds_without_open_jobs_are_forgotten_and_found_again(dispatcher: Dispatcher) -> None:
+    dispatcher.handle_submit(request("a", *kinds(1, 300)))
+    memory = dispatcher.writer.memory
+    assert len(memory.kinds) == len(memory.open.of_kind) == 300
+    assert dispatcher.handle_cancel(ActionRequest(campaign="c")).changed == 300
+    assert (memory.kinds, memory.kind_ids, memory.open.of_kind) == ({}, {}, {})
+    dispatcher.handle_submit(request("b", *kinds(1, 300)))
+    assert len(memory.kinds) == 300
+    (number,) = dispatcher.writer.write(lambda work: work.session.rows("kinds_in", campaign=1))[0]
+    assert number == 300  # the same ones
+    assert dispatcher.handle_cancel(ActionRequest(campaign="c")).changed == 300
+    assert dispatcher.handle_retry(ActionRequest(jobs=[1, 2])).changed == 2
+    assert len(memory.open.of_kind) == 2
+
+
+def test_a_restarted_server_remembers_only_what_is_open(tmp_path: Path) -> None:
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    first = Dispatcher(store)
+    first.handle_submit(request("a", *kinds(1, 40)))
+    first.handle_submit(request("b", *kinds(1, 4), campaign="d"))
+    first.handle_cancel(ActionRequest(campaign="c"))
+    first.close()
+    again = Dispatcher(store)
+    again.writer.write(lambda work: None)
+    assert len(again.writer.memory.kinds) == len(again.writer.memory.open.of_kind) == 4
+    again.close()
+
+
+# ---- quotas -------------------------------------------------------------------------------------------------------
+
+
+def refusal(dispatcher: Dispatcher, asked: SubmitRequest) -> str:
+    with pytest.raises(QuotaError) as told:
+        dispatcher.handle_submit(asked, EVE)
+    assert "operator" in str(told.value.hint)
+    return told.value.message
+
+
+def test_each_quota_names_itself_and_its_value(dispatcher: Dispatcher) -> None:
+    assert "`quotas.open_jobs_max` is 50" in refusal(dispatcher, request("a", repeat=[51]))
+    assert "`quotas.open_kinds_max` is 5" in refusal(dispatcher, request("a", *kinds(1, 6)))
+    named = [JobSpec(app="sim", site=f"s{each}") for each in range(3)]
+    assert "`quotas.sites_named_max` is 2" in refusal(dispatcher, request("a", *named))
+    long = [JobSpec(app="sim", params={"a": str(each) + "x" * 30_000}) for each in range(40)]
+    assert "`quotas.stored_bytes_max` is 1000000" in refusal(dispatcher, request("a", *long))
+    assert dispatcher.handle_submit(request("a", repeat=[50]), EVE).count == 50
+
+
+def test_what_has_ended_counts_no_more_but_the_kinds_of_a_campaign_do(dispatcher: Dispatcher) -> None:
+    for key, first in (("a", 1), ("b", 11)):
+        dispatcher.handle_submit(request(key, *kinds(first, 4)), EVE)
+        assert "open_kinds_max" in refusal(dispatcher, request(f"{key}2", *kinds(100, 2)))
+        dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
+    assert "`quotas.campaign_kinds_max` is 8" in refusal(dispatcher, request("c", *kinds(50, 1)))
+    dispatcher.handle_submit(request("d", *kinds(1, 4)), EVE)  # known ones
+
+
+def test_campaigns_are_kinds_too(dispatcher: Dispatcher) -> None:
+    for each in range(5):
+        dispatcher.handle_submit(request(f"k{each}", campaign=f"c{each}"), EVE)
+    assert "open_kinds_max" in refusal(dispatcher, request("k5", campaign="c5"))
+
+
+def test_the_servers_own_user_has_no_quotas(dispatcher: Dispatcher) -> None:
+    assert dispatcher.handle_submit(request("a", *kinds(1, 100)), LOCAL).count == 100
+
+
+def test_a_repeated_key_is_answered_even_when_the_quota_is_used_up(dispatcher: Dispatcher) -> None:
+    asked = request("a", repeat=[50])
+    first = dispatcher.handle_submit(asked, EVE)
+    assert dispatcher.handle_submit(asked, EVE).first_job == first.first_job
+    with pytest.raises(ConflictError):
+        dispatcher.handle_submit(request("a", repeat=[49]), EVE)
+
+
+# ---- pace ---------------------------------------------------------------------------------------------------------
+
+
+def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
+    account = PaceAccount(Quotas(time_share=0.25, requests_per_s=100))
+    account.spend(1.0, 10.0)
+    assert account.wait_s(10.0)[0] == 0
+    account.spend(1.0, 10.0)
+    assert account.wait_s(10.0) == (4.0, "time_share")
+    assert account.wait_s(14.0)[0] == 0
+    assert not account.is_idle
+    assert account.wait_s(100.0)[0] == 0
+    assert account.is_idle
+
+
+def test_more_requests_than_the_rate_have_to_wait() -> None:
+    account = PaceAccount(Quotas(requests_per_s=10))
+    for _ in range(120):
+        account.ask(5.0)
+    assert account.wait_s(5.0) == (2.0, "requests_per_s")
+    assert account.wait_s(7.0)[0] == 0
+
+
+class Asked:
+    """An application that waits until it may end, behind the gate."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.inside = self.most = 0
+        self.release = asyncio.Event()
+        self.gate = Gate(self._app, quotas, lambda scope: scope.get(IDENTITY), pause_s=0.0)
+        self.statuses: list[int] = []
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.release.wait()
+        self.inside -= 1
+        scope[pace.COST_S] = 0.0
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def ask(self, identity: Identity, path: str = "/v1/jobs", length: int = 10) -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.statuses.append(message["status"])
+
+        headers = [(b"content-length", b"%d" % length)]
+        await self.gate({"type": "http", "path": path, "headers": headers, IDENTITY: identity}, None, send)
+
+
+def test_one_submitter_has_few_requests_at_once_and_one_large_one() -> None:
+    bob = msgspec.structs.replace(EVE, name="bob")
+
+    async def scenario() -> Asked:
+        asked = Asked(Quotas(requests_max=10, feeds_max=2))
+        calls = [asyncio.create_task(asked.ask(EVE)) for _ in range(12)]
+        await asyncio.sleep(0.05)
+        assert (asked.inside, asked.statuses) == (pace.AT_ONCE, [429, 429])
+        calls.append(asyncio.create_task(asked.ask(bob)))
+        calls += [asyncio.create_task(asked.ask(EVE, "/v1/changes")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert (asked.inside, asked.statuses) == (pace.AT_ONCE + 3, [429, 429, 429])
+        asked.release.set()
+        await asyncio.gather(*calls)
+        asked.release.clear()
+        asked.most = 0
+        calls = [asyncio.create_task(asked.ask(EVE, length=pace.LARGE_BYTES + 1)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert asked.inside == 1
+        asked.release.set()
+        await asyncio.gather(*calls)
+        return asked
+
+    asked = asyncio.run(scenario())
+    assert asked.most == 1
+    assert asked.statuses.count(200) == 16
+
+
+def test_who_asks_too_much_is_refused_with_a_time_to_wait() -> None:
+    async def scenario() -> list[int]:
+        asked = Asked(Quotas(time_share=0.01))
+        asked.release.set()
+        await asked.ask(EVE)
+        asked.gate._account("eve").spend(5.0, pace.clock.monotonic_s())
+        await asked.ask(EVE)
+        await asked.ask(LOCAL)
+        await asked.ask(msgspec.structs.replace(EVE, role=Role.SITE, name="s"))
+        return asked.statuses
+
+    assert asyncio.run(scenario()) == [200, 429, 200, 200]
