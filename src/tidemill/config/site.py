@@ -412,6 +412,19 @@ class SiteConfig(
     bundle_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1_000_000), doc("A larger output bundle is closed, a new one started")
     ] = 4_000_000_000
+    output_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=1),
+        doc(
+            "Bytes of the outputs of one payload (of one range, where it takes ranges) at most, holes of sparse files "
+            "included; a payload that leaves more has failed"
+        ),
+    ] = 20_000_000_000
+    delivery_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=1),
+        doc("Bytes of all outputs of one job at most, holes included; the delivery of more fails"),
+    ] = 10_000_000_000_000
     lease_ahead_s: Annotated[
         Duration, msgspec.Meta(ge=1), doc("Seconds of work for all cores that the site keeps leased ahead")
     ] = 60.0
