@@ -339,10 +339,14 @@ class SiteConfig(
     ] = 100
     walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
     data_roots: Annotated[
-        list[Path], doc("`file:` inputs and outputs must lie below one of these directories")
+        list[Path],
+        doc(
+            "`file:` inputs and outputs must lie below one of these directories; delivered outputs are no inputs"
+        ),
     ] = []
     output_dir: Annotated[
-        Path | None, doc("Where outputs go that name no place; none = `out` in the site directory")
+        Path | None,
+        doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
     output_name: Annotated[
         str, doc("Name of a delivered output: `{campaign}`, `{job}`, `{name}` (of the job), `{output}`")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemill import clock
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
@@ -28,6 +30,9 @@ class SiteData:
         base = config.output_dir or directory / "out"  # where outputs go that name no place
         roots = Roots(config.data_roots, private=private_paths(directory, config), closed=base)
         places = OwnedPlaces(roots, base, person=person_of(config))
+        if config.shared:  # it is covered in slots, so it has to be there before them
+            with suppress(OSError):
+                base.mkdir(parents=True, exist_ok=True)
         self._site = site
         self._moves = open_moves(directory, config)
         self.stage = Stage(directory / "stage", config, places, self._moves)
