@@ -54,6 +54,7 @@ from tidemill.config.transfer import Transfer
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.data.moves import LocalMoves, MovesPendingError
 from tidemill.site.data.outputs import Deliverer, OutputDelivery
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.checksum import sums
@@ -310,9 +311,9 @@ def bench_small(server: Server, folder: Path) -> float:
     here = LocalMoves(SiteConfig(name="bench", server="unix:/x", endpoints=[server.endpoint]))
     deliverer = Deliverer(
         folder / "fleets",
-        folder / "out",
-        roots=Roots([]),
+        OwnedPlaces(Roots([]), folder / "out"),
         template="{job}-{output}",
+        bytes_max=1 << 40,
         departures=Departures(folder / "departures", here),
     )
     output = Output(name="hits", path="hits.bin", kind=OutputKind.EACH, url=server.address("small.tar"))

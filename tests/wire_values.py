@@ -30,6 +30,7 @@ def settings(**changes: Any) -> Settings:
         "mask": [],
         "batch_commands": [],
         "bundle_bytes_max": 1 << 30,
+        "output_bytes_max": 1 << 30,
         "store_mb": 0,
         "images": "auto",
         "peers": True,

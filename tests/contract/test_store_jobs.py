@@ -89,6 +89,8 @@ def test_an_input_from_another_job_is_given_by_its_url(world: World) -> None:
     assert after.job == second
     assert after.spec is not None
     assert after.spec.inputs == [Input(name="in.tar", url="file:///x/hits.tar", sha256="ab")]
+    assert after.from_jobs == {"in.tar": first}
+    assert lease.from_jobs == {}
     assert world.job(second).spec == wants
 
 

@@ -74,9 +74,13 @@ impl PilotError {
         }
     }
 
-    /// Whether a copy was told to stop.
-    pub fn is_interrupted(&self) -> bool {
-        matches!(self, PilotError::File { source, .. } if source.raw_os_error() == Some(libc::EINTR))
+    /// Whether an output could not be read, or not be taken: its payload's fault.
+    pub fn is_of_output(&self) -> bool {
+        match self {
+            PilotError::Output { .. } => true,
+            PilotError::File { operation, .. } => matches!(*operation, "read output" | "stat output"),
+            _ => false,
+        }
     }
 
     /// Whether the file system is full or the quota is used up.

@@ -84,7 +84,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     };
     let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
-    let keep = Keeper::new(bundle, settings.output_flush_s);
+    let keep = Keeper::new(bundle, settings.output_flush_s, settings.output_bytes_max);
     let permits = permits(&settings, files, now_us);
     let cx = Context {
         now_us,

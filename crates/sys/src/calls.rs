@@ -123,7 +123,28 @@ pub trait Calls {
         Ok(())
     }
 
-    /// ftruncate(2).
+    /// pwrite(2): maybe fewer bytes than there are.
+    #[inline]
+    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<usize> {
+        self.admit(Call::Write)?;
+        let part = &bytes[..bytes.len().min(self.write_max())];
+        Ok(rustix::io::pwrite(file, part, at)?)
+    }
+
+    /// Writes everything at a place in the file, whatever a single write takes.
+    fn write_all_at(&self, file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(file, bytes, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => (bytes, at) = (&bytes[count..], at + count as u64),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// ftruncate(2): cuts a file, or lets it end with a hole.
     #[inline]
     fn cut(&self, file: &File, length: u64) -> io::Result<()> {
         self.admit(Call::Cut)?;

@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags, Timespec,
-    Timestamps, CWD,
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, SeekFrom, Stat, StatVfsMountFlags,
+    Timespec, Timestamps, CWD,
 };
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::calls::{Calls, Kernel, Listed};
@@ -234,6 +235,42 @@ pub fn open_to_append(calls: impl Calls, path: &Path, which: Append, mode: u32) 
     let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
     flags.set(OFlags::EXCL, which == Append::New);
     Ok(File::from(calls.open(CWD, path, flags, mode)?))
+}
+
+/// Makes a file that must not exist, for writing.
+pub fn create_new(calls: impl Calls, path: &Path, mode: u32) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    Ok(File::from(calls.open(CWD, path, flags, mode)?))
+}
+
+/// Bytes of a file that are alike: all written, or all of a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub until: u64,
+    pub is_hole: bool,
+}
+
+/// What is from byte `at` of an open file on, until `end` at most (lseek(2), SEEK_DATA and SEEK_HOLE). File systems that
+/// know of no holes have written bytes only. Behind the end of the file there are written bytes, which a read does not find.
+pub fn extent(file: &File, at: u64, end: u64) -> io::Result<Extent> {
+    let until = |until: u64, is_hole| Extent {
+        until: until.min(end),
+        is_hole,
+    };
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) if data > at => Ok(until(data, true)),
+        Ok(_) => Ok(until(rustix::fs::seek(file, SeekFrom::Hole(at))?, false)),
+        Err(Errno::NXIO) => {
+            let size = file.metadata()?.len();
+            Ok(if size > at {
+                until(size, true)
+            } else {
+                until(end, false)
+            })
+        }
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(until(end, false)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Puts a file of this content (0600) in the place of `name` below `dir`, through `temporary` there. It survives a crash

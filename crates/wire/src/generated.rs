@@ -100,6 +100,8 @@ pub struct Settings {
     pub batch_commands: Vec<String>,
     /// a bundle that is larger is closed and a new one started
     pub bundle_bytes_max: u64,
+    /// outputs of one payload or range, holes included; None = 20 GB (a manifest of an older version)
+    pub output_bytes_max: Option<u64>,
     /// images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
     pub store_mb: u64,
     /// how images are shown: `auto`, `fuse`, `unpack` or `relocate`

@@ -339,10 +339,14 @@ class SiteConfig(
     ] = 100
     walltime_s: Annotated[Duration, msgspec.Meta(ge=10), doc("Time that an allocation asks for")] = 3600.0
     data_roots: Annotated[
-        list[Path], doc("`file:` inputs and outputs must lie below one of these directories")
+        list[Path],
+        doc(
+            "`file:` inputs and outputs must lie below one of these directories; delivered outputs are no inputs"
+        ),
     ] = []
     output_dir: Annotated[
-        Path | None, doc("Where outputs go that name no place; none = `out` in the site directory")
+        Path | None,
+        doc("Where outputs go that name no place, apart for each owner; none = `out` in the site directory"),
     ] = None
     output_name: Annotated[
         str, doc("Name of a delivered output: `{campaign}`, `{job}`, `{name}` (of the job), `{output}`")
@@ -412,6 +416,19 @@ class SiteConfig(
     bundle_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1_000_000), doc("A larger output bundle is closed, a new one started")
     ] = 4_000_000_000
+    output_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=1),
+        doc(
+            "Bytes of the outputs of one payload (of one range, where it takes ranges) at most, holes of sparse files "
+            "included; a payload that leaves more has failed"
+        ),
+    ] = 20_000_000_000
+    delivery_bytes_max: Annotated[
+        Size,
+        msgspec.Meta(ge=1),
+        doc("Bytes of all outputs of one job at most, holes included; the delivery of more fails"),
+    ] = 10_000_000_000_000
     lease_ahead_s: Annotated[
         Duration, msgspec.Meta(ge=1), doc("Seconds of work for all cores that the site keeps leased ahead")
     ] = 60.0

@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -19,6 +19,10 @@ from tidemill.node.framed import FramedTail
 from tidemill.wire.node import IndexEntry, OutputRef
 
 CHUNK_BYTES = 1 << 20
+HOLE_BYTES = 1 << 16
+"""So many zeros at least become a hole: fewer are written faster than they are left out."""
+
+_ZEROS = bytes(HOLE_BYTES)
 _decode_entry = msgspec.json.Decoder(IndexEntry).decode
 
 
@@ -87,8 +91,52 @@ def read_member(directory: Path, ref: OutputRef) -> bytes:
 
 def copy_member(directory: Path, ref: OutputRef, target: BinaryIO) -> None:
     """Append the member's bytes to `target`, verified; errors as `read_chunks`, the target is garbage then."""
+    sparse = SparseFile(target)
     for piece in read_chunks(directory, ref):
-        target.write(piece)
+        sparse.write(piece)
+    sparse.end()
+
+
+class SparseFile:
+    """A new file that gets holes where zeros are written, so that zeros which no disk holds stay so. It has its length
+    after `end`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._at = file.tell()
+        self._is_behind_hole = False
+
+    def write(self, piece: bytes) -> int:
+        """Write the next bytes, whole blocks of zeros as holes. Raises OSError."""
+        view = memoryview(piece)
+        begin = 0
+        for at in range(0, len(view), HOLE_BYTES):
+            block = view[at : at + HOLE_BYTES]
+            if piece[at] == 0 and bytes(block) == _ZEROS[: len(block)]:
+                self._put(view[begin:at])
+                self._at += len(block)
+                self._is_behind_hole = True
+                begin = at + len(block)
+        self._put(view[begin:])
+        return len(piece)
+
+    def tell(self) -> int:
+        """Where the next bytes go."""
+        return self._at
+
+    def end(self) -> None:
+        """Give the file its length, should it end with a hole. Raises OSError."""
+        self._file.flush()
+        self._file.truncate(self._at)
+
+    def _put(self, part: memoryview) -> None:
+        if not part:
+            return
+        if self._is_behind_hole:
+            self._file.seek(self._at)
+            self._is_behind_hole = False
+        self._file.write(part)
+        self._at += len(part)
 
 
 class TarWriter:
@@ -100,15 +148,18 @@ class TarWriter:
     ...     archive.add_member("hits-0-99.root", directory, ref)
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called with each piece of a member, and may raise."""
         self.path = path
+        self._check = check
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             self._temporary.unlink(missing_ok=True)
             self._file = self._temporary.open("xb")  # never through a link that somebody left
         except OSError as error:
             raise SiteError(f"failed to start archive `{path}`: {error.strerror}") from error
-        self._tar = tarfile.TarFile(fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT)
+        self._sparse = SparseFile(self._file)
+        self._tar = tarfile.TarFile(fileobj=self._sparse, mode="w", format=tarfile.PAX_FORMAT)  # type: ignore[arg-type]
 
     def add_bytes(self, name: str, content: bytes) -> None:
         """Add a member from memory. Raises SiteError."""
@@ -116,12 +167,13 @@ class TarWriter:
 
     def add_member(self, name: str, directory: Path, ref: OutputRef) -> None:
         """Copy a bundle's member, verified; errors as `read_chunks`, and the archive is not finished then."""
-        self._add(name, ref.length, _Pieces(read_chunks(directory, ref)))
+        self._add(name, ref.length, _Pieces(read_chunks(directory, ref), self._check))
 
     def close(self) -> None:
         """Finish: on return the archive stands under its name and survives a crash. Raises SiteError."""
         try:
             self._tar.close()
+            self._sparse.end()
             sync(self._file)
             self._file.close()
             self._temporary.rename(self.path)
@@ -160,12 +212,14 @@ class TarWriter:
 class _Pieces:
     """A stream over pieces of bytes for `tarfile`; `finish` runs what follows the last one (the checksum)."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, pieces: Iterator[bytes], check: Callable[[], None]) -> None:
         self._pieces = pieces
+        self._check = check
         self._rest = b""
 
     def read(self, size: int) -> bytes:
         while len(self._rest) < size:
+            self._check()
             piece = next(self._pieces, b"")
             if not piece:
                 break

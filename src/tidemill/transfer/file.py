@@ -11,6 +11,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
+from copy import copy
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,9 @@ from tidemill.transfer.contract import Fetched, SourceFile
 SCHEMES = ("file",)
 CHUNK_BYTES = 1 << 20
 RANGE_BYTES = 64 << 20
+APART = "@"
+"""Begins the names of directories that are their owners' alone."""
+
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 
 
@@ -53,30 +57,49 @@ def local_path(url: str) -> Path:
 
 
 class Roots:
-    """Where files of jobs may be: below one of `roots`, but not below a `private` path, unless `own` lies nearer.
+    """Where files of jobs may be: below one of `roots`, but not below a `private` path.
 
-    `private` are the site's directory, its keys and the like, which a root may hold; `own`, one of the roots, is where
-    outputs go that name no place: mostly in the site's directory.
+    `private` are the site's directory, its keys and the like, which a root may hold. `closed` is where outputs go that
+    name no place, mostly in the site's directory. Only what is `opened` can be reached there, unless a root at or below
+    it says otherwise; and where a name directly below it begins with `@`, no root opens it either.
     """
 
     def __init__(
-        self, roots: Iterable[Path], *, private: Iterable[Path] = (), own: Path | None = None
+        self, roots: Iterable[Path], *, private: Iterable[Path] = (), closed: Path | None = None
     ) -> None:
         self._roots = [Path(os.path.realpath(root)) for root in roots]
         self._private = [Path(os.path.realpath(path)) for path in private]
-        self._own = None if own is None else Path(os.path.realpath(own))
-        if self._own is not None:
-            self._roots.append(self._own)
+        self._closed = None if closed is None else Path(os.path.realpath(closed))
+        self._opened: tuple[Path, ...] = ()
+
+    def opened(self, path: Path) -> Roots:
+        """The same, but that this directory or file in the closed one can be reached; `path` is without links."""
+        found = copy(self)
+        found._opened = (*self._opened, path)
+        return found
 
     def fault(self, real: Path, path: Path) -> SiteError | None:
         """Why `real`, a path without links, is not to be touched; None = it may be. `path`: as somebody named it."""
         where = f"`{path}`" if path == real else f"`{path}`, which is `{real}`,"
-        if self._own is not None and real.is_relative_to(self._own):
-            return None
-        if not any(real.is_relative_to(root) for root in self._roots):
+        roots = self._roots
+        if self._closed is not None and real.is_relative_to(self._closed):
+            apart = real.relative_to(self._closed).parts[:1]
+            is_apart = bool(apart) and apart[0].startswith(APART)
+            if any(
+                real.is_relative_to(each) and not (is_apart and each == self._closed) for each in self._opened
+            ):
+                return None
+            roots = [each for each in roots if each.is_relative_to(self._closed)]
+            if is_apart or not any(real.is_relative_to(root) for root in roots):
+                return SiteError(
+                    f"{where} lies among delivered outputs, and not among those of this job's owner",
+                    hint="an output of an earlier job of yours is the input `job:ID/OUTPUT`",
+                    transient=False,
+                )
+        if not any(real.is_relative_to(root) for root in roots):
             return SiteError(
                 f"{where} lies outside this site's data roots",
-                hint="data roots: " + (", ".join(f"`{root}`" for root in self._roots) or "none"),
+                hint="data roots: " + (", ".join(f"`{root}`" for root in roots) or "none"),
                 transient=False,
             )
         if any(real.is_relative_to(path) for path in self._private):

@@ -483,6 +483,8 @@ class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
     seed_base: int
     spec: JobSpec | None
     owner: str = ""  #: the submitter, for the site's staff and its own list of whom it denies
+    #: inputs of `spec` that were `job:ID/OUTPUT`, which the server has replaced: name -> job
+    from_jobs: dict[str, int] = {}
 
 
 class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):

@@ -62,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
+    #: outputs of one payload or range, holes included; None = 20 GB (a manifest of an older version)
+    output_bytes_max: int | None
     store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
     images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -130,3 +131,12 @@ def test_the_error_lists_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
         find_binary({"PATH": f"{tmp_path}/c:{tmp_path}/d"})
     for place in "abcd":
         assert f"{tmp_path}/{place}/tidemill-node" in caught.value.message
+
+
+def test_a_fleet_of_an_older_version_is_opened(tmp_path: Path) -> None:
+    fleet = create_fleet(tmp_path / "e1-1", manifest())
+    path = fleet.directory / "manifest.json"
+    read = json.loads(path.read_bytes())
+    del read["settings"]["output_bytes_max"]
+    path.write_text(json.dumps(read))
+    assert open_fleet(fleet.directory).manifest.settings.output_bytes_max is None

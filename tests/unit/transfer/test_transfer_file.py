@@ -11,6 +11,7 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.errors import SiteError
 from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import STAGED_BYTES_MIN, Stage
 from tidemill.transfer.file import FileTransfer, Roots, is_location, local_path
 
@@ -23,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def stage(tmp_path: Path, root: Path) -> Stage:
-    return Stage(tmp_path / "stage", SiteConfig(name="x", server="unix:/x"), Roots([root]))
+    return Stage(tmp_path / "stage", SiteConfig(name="x", server="unix:/x"), OwnedPlaces(Roots([root])))
 
 
 def test_paths_outside_the_roots_are_refused_also_through_links(root: Path) -> None:
@@ -42,7 +43,8 @@ def test_the_sites_own_files_are_nobodys_although_a_root_holds_them(tmp_path: Pa
         path.write_text("x")
     (root / "way_in").symlink_to(site)
     transfer = FileTransfer(
-        Roots([tmp_path], private=[site, tmp_path / "key"], own=site / "out"), size_max=100
+        Roots([tmp_path], private=[site, tmp_path / "key"], closed=site / "out").opened(site / "out"),
+        size_max=100,
     )
     for path in (site / "apps" / "a.toml", root / "way_in" / "apps" / "a.toml", tmp_path / "key"):
         with pytest.raises(SiteError, match="is the site's own"):

@@ -54,6 +54,7 @@ impl Fleet {
             mask: vec![],
             batch_commands: vec![],
             bundle_bytes_max: 1 << 30,
+            output_bytes_max: Some(1 << 30),
             ..Settings::default()
         };
         change(&mut settings);

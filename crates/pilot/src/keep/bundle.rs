@@ -1,16 +1,17 @@
 //! The pilot's append-only output bundle: a plain tar archive and an index of framed lines.
 //!
-//! Single writer. A member counts only after `sync`; what a failed write left behind is cut off. Knows no slot and no
-//! record.
+//! Single writer. A member counts only after `sync`; what a failed write left behind is cut off. Holes of a source are
+//! holes of the archive's file: whoever reads it gets zeros, and no disk holds them. Knows no slot and no record.
 
-use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::fs::File;
+use std::io::{Cursor, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tidemill_sys::file;
+use tidemill_sys::calls::{Calls, Kernel};
+use tidemill_sys::file::{self, Extent};
 use tidemill_wire::{hex, IndexEntry, JournalWriter, OutputRef};
 
 use super::tar;
@@ -21,8 +22,7 @@ const COPY_BYTES: usize = 1 << 20;
 const PUSH_BYTES: u64 = 8 << 20;
 /// Not more than this is ever on its way to the storage, also while one large member is copied.
 const DIRTY_BYTES_MAX: u64 = 64 << 20;
-/// How often a copy asks whether it should stop.
-const ASK_BYTES: u64 = 16 << 20;
+const MODE: u32 = 0o600;
 
 /// What a member is.
 #[derive(Clone, Debug)]
@@ -52,26 +52,38 @@ impl Member<'_> {
 
 /// An end of the archive to go back to.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+struct Mark {
     end: u64,
     entries: usize,
 }
 
+/// A member whose bytes are on their way into the bundle.
+pub struct Part {
+    entry: IndexEntry,
+    digest: Sha256,
+    left: u64,
+}
+
 /// FLEET/bundle/PILOT.tar and .idx, then PILOT.2.tar and so on.
-pub struct Bundle {
+pub struct Bundle<C: Calls = Kernel> {
+    calls: C,
     directory: PathBuf,
     pilot: String,
-    /// of the file that is open, from 1
+    /// of the file that was started last, from 1
     number: u64,
     bytes_max: u64,
     name: String,
     path: PathBuf,
     file: File,
-    index: JournalWriter,
+    index: JournalWriter<C>,
     /// Entries of members after the last sync.
     entries: Vec<IndexEntry>,
-    /// Where the next member starts.
+    /// Where the group of members starts that is on its way: they count together.
+    group: Option<Mark>,
+    /// Where the next bytes go.
     end: u64,
+    /// Behind it nothing was ever written: a hole may begin there.
+    reached: u64,
     synced: u64,
     pushed: u64,
     /// Up to here the data (not the index) is safe.
@@ -84,16 +96,28 @@ pub struct Bundle {
 impl Bundle {
     /// Make the first file, which must not exist: that makes the pilot's name unique. None if it exists.
     pub fn create(directory: &Path, pilot: &str, bytes_max: u64) -> Result<Option<Self>, PilotError> {
+        Bundle::create_by(Kernel, directory, pilot, bytes_max)
+    }
+}
+
+impl<C: Calls + Clone> Bundle<C> {
+    /// As `create`, by these calls.
+    pub fn create_by(
+        calls: C,
+        directory: &Path,
+        pilot: &str,
+        bytes_max: u64,
+    ) -> Result<Option<Self>, PilotError> {
         let name = format!("{pilot}.tar");
         let path = directory.join(&name);
-        let file = match create_new(&path) {
+        let (file, index) = match start_file(&calls, &path) {
             Err(PilotError::File { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Ok(None)
             }
             other => other?,
         };
-        let index = JournalWriter::create(&path.with_extension("idx"))?;
         Ok(Some(Bundle {
+            calls,
             directory: directory.to_owned(),
             pilot: pilot.to_owned(),
             number: 1,
@@ -103,7 +127,9 @@ impl Bundle {
             file,
             index,
             entries: Vec::new(),
+            group: None,
             end: 0,
+            reached: 0,
             synced: 0,
             pushed: 0,
             data_synced: 0,
@@ -112,38 +138,28 @@ impl Bundle {
         }))
     }
 
-    /// Bytes that a crash of the node would lose.
-    pub fn dirty_bytes(&self) -> u64 {
-        self.end - self.synced
-    }
-
-    /// Append a member from an open file; it is not safe before `sync`. After an error the bundle is as before.
-    pub fn append(&mut self, member: &Member<'_>, source: &mut dyn Source) -> Result<OutputRef, PilotError> {
-        let mark = self.mark();
-        let result = self.write_member(member, source);
-        if result.is_err() {
-            self.roll_back(mark);
-        }
-        result
-    }
-
-    /// Where the archive ends now.
-    pub fn mark(&self) -> Mark {
-        Mark {
+    /// Where what counts ends: before a group that is on its way.
+    fn settled(&self) -> Mark {
+        self.group.unwrap_or(Mark {
             end: self.end,
             entries: self.entries.len(),
-        }
+        })
     }
 
-    /// Forget the members since a mark; none of them may have been synced.
-    pub fn roll_back(&mut self, mark: Mark) {
-        debug_assert!(mark.end >= self.synced);
-        self.end = mark.end;
-        self.pushed = self.pushed.min(mark.end);
-        self.data_synced = self.data_synced.min(mark.end);
-        self.entries.truncate(mark.entries);
-        // what is behind `end` is overwritten by the next member; cutting it off gives the space back
-        let _ = self.file.set_len(mark.end);
+    /// Bytes that a crash of the node would lose.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.settled().end - self.synced
+    }
+
+    /// Append a member at once; it is not safe before `sync`. After an error the bundle is as before.
+    pub fn append(&mut self, member: &Member<'_>, source: &mut dyn Source) -> Result<OutputRef, PilotError> {
+        self.begin();
+        let result = self.write_member(member, source);
+        match result {
+            Ok(_) => self.commit(),
+            Err(_) => self.roll_back(),
+        }
+        result
     }
 
     fn write_member(
@@ -154,54 +170,159 @@ impl Bundle {
         let length = source
             .length()
             .map_err(PilotError::file("stat output", member.name))?;
+        let mut part = self.start(member, length)?;
+        self.go_on(&mut part, source, u64::MAX)?;
+        self.complete(part)
+    }
+
+    /// Members from here on count together, once `commit` is called.
+    pub fn begin(&mut self) {
+        debug_assert!(self.group.is_none());
+        self.group = Some(self.settled());
+    }
+
+    /// The members since `begin` count.
+    pub fn commit(&mut self) {
+        self.group = None;
+    }
+
+    /// Forget the members since `begin`.
+    pub fn roll_back(&mut self) {
+        let Some(mark) = self.group.take() else {
+            return;
+        };
+        debug_assert!(mark.end >= self.synced);
+        self.end = mark.end;
+        self.pushed = self.pushed.min(mark.end);
+        self.data_synced = self.data_synced.min(mark.end);
+        self.entries.truncate(mark.entries);
+        // what is behind `end` is overwritten by the next member; cutting it off gives the space back
+        if self.calls.cut(&self.file, mark.end).is_ok() {
+            self.reached = mark.end;
+        }
+    }
+
+    /// Begin a member of so many bytes. After an error the group has to be rolled back, here and in what follows.
+    pub fn start(&mut self, member: &Member<'_>, length: u64) -> Result<Part, PilotError> {
         let head = tar::header(&member.path(), length, tidemill_wire::log::now_us() / 1_000_000);
         self.put(&head)?;
-        let offset = self.end;
-        let mut digest = Sha256::new();
-        let mut copy = std::mem::take(&mut self.copy);
-        copy.resize(COPY_BYTES, 0);
-        let mut left = length;
-        while left > 0 {
-            let wanted = left.min(COPY_BYTES as u64) as usize;
-            let count = source
-                .read(&mut copy[..wanted])
-                .map_err(PilotError::file("read output", member.name))?;
-            if count == 0 {
-                let source = std::io::Error::other(format!("it shrank by {left} bytes while it was copied"));
-                return Err(PilotError::file("read output", member.name)(source));
-            }
-            digest.update(&copy[..count]);
-            self.put(&copy[..count])?;
-            left -= count as u64;
-        }
-        self.copy = copy;
-        self.put(&[0u8; tar::BLOCK as usize][..tar::padding(length) as usize])?;
-        let sha256 = hex::text(&digest.finalize());
-        self.entries.push(IndexEntry {
-            kind: member.kind.to_owned(),
-            job: member.job,
-            first: member.first,
-            count: member.count,
-            name: member.name.to_owned(),
-            offset,
-            length,
-            sha256: sha256.clone(),
-            truncated: member.truncated,
-        });
-        Ok(OutputRef {
-            name: member.name.to_owned(),
-            bundle: self.name.clone(),
-            offset,
-            length,
-            sha256,
+        Ok(Part {
+            entry: IndexEntry {
+                kind: member.kind.to_owned(),
+                job: member.job,
+                first: member.first,
+                count: member.count,
+                name: member.name.to_owned(),
+                offset: self.end,
+                length,
+                sha256: String::new(),
+                truncated: member.truncated,
+            },
+            digest: Sha256::new(),
+            left: length,
         })
     }
 
+    /// Bring at most so many bytes more of a member, holes included; whether all are there.
+    pub fn go_on(
+        &mut self,
+        part: &mut Part,
+        source: &mut dyn Source,
+        bytes_max: u64,
+    ) -> Result<bool, PilotError> {
+        let mut copy = std::mem::take(&mut self.copy);
+        copy.resize(COPY_BYTES, 0);
+        let result = self.bring(part, source, bytes_max, &mut copy);
+        self.copy = copy;
+        result.map(|()| part.left == 0)
+    }
+
+    fn bring(
+        &mut self,
+        part: &mut Part,
+        source: &mut dyn Source,
+        bytes_max: u64,
+        copy: &mut [u8],
+    ) -> Result<(), PilotError> {
+        let mut left = part.left.min(bytes_max);
+        while left > 0 {
+            let wanted = left.min(COPY_BYTES as u64) as usize;
+            let piece = source
+                .next(&mut copy[..wanted])
+                .map_err(PilotError::file("read output", &part.entry.name))?;
+            let count = match piece {
+                Piece::Bytes(0) | Piece::Hole(0) => {
+                    let text = format!("it shrank by {} bytes while it was copied", part.left);
+                    let source = std::io::Error::other(text);
+                    return Err(PilotError::file("read output", &part.entry.name)(source));
+                }
+                Piece::Bytes(count) => {
+                    self.put(&copy[..count])?;
+                    count
+                }
+                Piece::Hole(count) => {
+                    copy[..count].fill(0);
+                    self.leave_out(&copy[..count])?;
+                    count
+                }
+            };
+            part.digest.update(&copy[..count]);
+            part.left -= count as u64;
+            left -= count as u64;
+        }
+        Ok(())
+    }
+
+    /// End a member all of whose bytes are there.
+    pub fn complete(&mut self, part: Part) -> Result<OutputRef, PilotError> {
+        debug_assert_eq!(part.left, 0);
+        let padding = tar::padding(part.entry.length) as usize;
+        self.put(&[0u8; tar::BLOCK as usize][..padding])?;
+        if self.end > self.reached {
+            // it ends with a hole, which a reader must find
+            self.calls
+                .cut(&self.file, self.end)
+                .map_err(PilotError::file("lengthen", &self.path))?;
+            self.reached = self.end;
+        }
+        let entry = IndexEntry {
+            sha256: hex::text(&part.digest.finalize()),
+            ..part.entry
+        };
+        let output = OutputRef {
+            name: entry.name.clone(),
+            bundle: self.name.clone(),
+            offset: entry.offset,
+            length: entry.length,
+            sha256: entry.sha256.clone(),
+        };
+        self.entries.push(entry);
+        Ok(output)
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Result<(), PilotError> {
-        self.file
-            .write_all_at(bytes, self.end)
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let until = self.end + bytes.len() as u64;
+        // also of a write that fails in the middle
+        self.reached = self.reached.max(until);
+        self.calls
+            .write_all_at(&self.file, bytes, self.end)
             .map_err(PilotError::file("write", &self.path))?;
-        self.end += bytes.len() as u64;
+        self.end = until;
+        self.push()
+    }
+
+    /// A hole in the place of these zeros, where nothing has been written.
+    fn leave_out(&mut self, zeros: &[u8]) -> Result<(), PilotError> {
+        let used = self.reached.saturating_sub(self.end).min(zeros.len() as u64) as usize;
+        self.put(&zeros[..used])?;
+        self.end += (zeros.len() - used) as u64;
+        self.push()
+    }
+
+    fn push(&mut self) -> Result<(), PilotError> {
         if self.end - self.pushed >= PUSH_BYTES {
             // advice only: an error shows up again at fdatasync
             let _ = file::start_writing_out(self.file.as_fd(), self.pushed, self.end - self.pushed);
@@ -214,7 +335,7 @@ impl Bundle {
     }
 
     fn sync_file(&mut self) -> Result<(), PilotError> {
-        if let Err(error) = self.file.sync_data() {
+        if let Err(error) = self.calls.sync_data(&self.file) {
             self.broken = true;
             return Err(PilotError::file("fsync", &self.path)(error));
         }
@@ -223,225 +344,140 @@ impl Bundle {
         Ok(())
     }
 
-    /// Make every member so far survive a crash of the node. After an error none since the last success is safe.
+    /// Make every member that counts survive a crash of the node. After an error none since the last success is safe.
     pub fn sync(&mut self) -> Result<(), PilotError> {
         if self.broken {
             let source = std::io::Error::other("an earlier fsync of it failed");
             return Err(PilotError::file("fsync", &self.path)(source));
         }
-        if self.end > self.data_synced {
+        let settled = self.settled();
+        if settled.end > self.data_synced {
             self.sync_file()?;
         }
-        for entry in self.entries.drain(..) {
+        for entry in self.entries.drain(..settled.entries) {
             self.index.append(&entry)?;
         }
+        if let Some(group) = &mut self.group {
+            group.entries = 0;
+        }
         self.index.sync()?;
-        self.synced = self.end;
+        self.synced = settled.end;
         Ok(())
     }
 
     /// Whether a next file should be started (before the next member, after a sync).
     pub fn is_large(&self) -> bool {
-        self.end >= self.bytes_max
+        self.settled().end >= self.bytes_max
     }
 
     /// Start the next file; call after `sync`, or after a sync that failed: then the old file is never trusted again.
     pub fn start_next(&mut self) -> Result<(), PilotError> {
-        let number = self.number + 1;
-        let name = format!("{}.{number}.tar", self.pilot);
+        debug_assert!(self.group.is_none());
+        self.number += 1; // a start that fails may have made a file of this name
+        let name = format!("{}.{}.tar", self.pilot, self.number);
         let path = self.directory.join(&name);
-        let file = create_new(&path)?;
-        let index = JournalWriter::create(&path.with_extension("idx"))?;
+        let (file, index) = start_file(&self.calls, &path)?;
         self.finish();
         self.entries.clear();
-        (self.number, self.name, self.path, self.file, self.index) = (number, name, path, file, index);
-        (self.end, self.synced, self.pushed, self.data_synced, self.broken) = (0, 0, 0, 0, false);
+        (self.name, self.path, self.file, self.index) = (name, path, file, index);
+        (self.end, self.reached, self.synced, self.pushed, self.data_synced) = (0, 0, 0, 0, 0);
+        self.broken = false;
         Ok(())
     }
 
     /// End the archive as tar expects it. Readers do without; so nobody waits for these blocks to be safe.
     pub fn finish(&mut self) {
         let _ = self
-            .file
-            .write_all_at(&[0u8; tar::TRAILER_BYTES as usize], self.end);
+            .calls
+            .write_all_at(&self.file, &[0u8; tar::TRAILER_BYTES as usize], self.end);
     }
 }
 
-fn create_new(path: &Path) -> Result<File, PilotError> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(PilotError::file("create", path))
+/// A new archive and its index.
+fn start_file<C: Calls + Clone>(calls: &C, path: &Path) -> Result<(File, JournalWriter<C>), PilotError> {
+    let file = file::create_new(calls, path, MODE).map_err(PilotError::file("create", path))?;
+    let index = JournalWriter::create_by(calls.clone(), &path.with_extension("idx"))?;
+    Ok((file, index))
+}
+
+/// What a source gave: so many bytes, or as many zeros that nobody has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Bytes(usize),
+    Hole(usize),
 }
 
 /// Bytes of a known length that become a member.
-pub trait Source: Read {
+pub trait Source {
     /// Bytes that will be read.
     fn length(&self) -> std::io::Result<u64>;
+
+    /// The next bytes, at most as many as there is room; for a hole nothing is written there.
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece>;
 }
 
-impl Source for File {
-    fn length(&self) -> std::io::Result<u64> {
-        Ok(self.metadata()?.len())
-    }
+/// A file with its holes.
+pub struct FileSource {
+    file: File,
+    at: u64,
+    extent: Extent,
 }
 
-/// A file whose copy ends with EINTR as soon as `stop` says so.
-pub struct Stoppable<'a> {
-    pub file: File,
-    pub stop: &'a dyn Fn() -> bool,
-    pub since_asked: u64,
-}
-
-impl Read for Stoppable<'_> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        if self.since_asked >= ASK_BYTES {
-            self.since_asked = 0;
-            if (self.stop)() {
-                return Err(std::io::Error::from_raw_os_error(libc::EINTR));
-            }
+impl FileSource {
+    pub fn new(file: File) -> Self {
+        FileSource {
+            file,
+            at: 0,
+            extent: Extent {
+                until: 0,
+                is_hole: false,
+            },
         }
-        let count = self.file.read(into)?;
-        self.since_asked += count as u64;
-        Ok(count)
     }
 }
 
-impl Source for Stoppable<'_> {
+impl Source for FileSource {
     fn length(&self) -> std::io::Result<u64> {
-        self.file.length()
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece> {
+        if self.at >= self.extent.until {
+            self.extent = file::extent(&self.file, self.at, u64::MAX)?;
+        }
+        let count = (self.extent.until - self.at).min(into.len() as u64) as usize;
+        let piece = if self.extent.is_hole {
+            Piece::Hole(count)
+        } else {
+            Piece::Bytes(read_at(&self.file, &mut into[..count], self.at)?)
+        };
+        match piece {
+            Piece::Bytes(count) | Piece::Hole(count) => self.at += count as u64,
+        }
+        Ok(piece)
     }
 }
 
-impl Source for &[u8] {
+/// pread(2), also where a signal came in between.
+fn read_at(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
+    loop {
+        match file.read_at(into, at) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+impl<T: AsRef<[u8]>> Source for Cursor<T> {
     fn length(&self) -> std::io::Result<u64> {
-        Ok(self.len() as u64)
+        Ok(self.get_ref().as_ref().len() as u64)
+    }
+
+    fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece> {
+        self.read(into).map(Piece::Bytes)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn member(name: &str, first: u64) -> Member<'_> {
-        Member {
-            kind: "output",
-            name,
-            job: 7,
-            first,
-            count: 10,
-            truncated: false,
-        }
-    }
-
-    #[test]
-    fn members_are_where_the_index_says_and_tar_reads_them() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut bundle = Bundle::create(directory.path(), "a.r0.i1", 1 << 30)
-            .unwrap()
-            .unwrap();
-        let content = vec![7u8; 3_000_001];
-        let first = bundle.append(&member("hits", 0), &mut &content[..]).unwrap();
-        let log = Member {
-            kind: "log",
-            ..member("stderr", 0)
-        };
-        let second = bundle.append(&log, &mut &b"warning\n"[..]).unwrap();
-        bundle.sync().unwrap();
-        assert_eq!(bundle.dirty_bytes(), 0);
-        bundle.finish();
-        let data = std::fs::read(directory.path().join("a.r0.i1.tar")).unwrap();
-        assert_eq!(
-            &data[first.offset as usize..][..first.length as usize],
-            &content[..]
-        );
-        assert_eq!(
-            &data[second.offset as usize..][..second.length as usize],
-            b"warning\n"
-        );
-        let output = std::process::Command::new("tar")
-            .arg("-tf")
-            .arg(directory.path().join("a.r0.i1.tar"))
-            .output()
-            .unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "7/hits/0-9\n7/stderr.log/0-9\n"
-        );
-        assert!(output.stderr.is_empty());
-        let index = std::fs::read_to_string(directory.path().join("a.r0.i1.idx")).unwrap();
-        assert_eq!(index.lines().count(), 2);
-        assert_eq!(first.sha256, hex::text(&Sha256::digest(&content)));
-    }
-
-    #[test]
-    fn a_name_is_used_once() {
-        let directory = tempfile::tempdir().unwrap();
-        assert!(Bundle::create(directory.path(), "a", 1).unwrap().is_some());
-        assert!(Bundle::create(directory.path(), "a", 1).unwrap().is_none());
-    }
-
-    #[test]
-    fn a_large_bundle_is_followed_by_the_next() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut bundle = Bundle::create(directory.path(), "a", 1000).unwrap().unwrap();
-        assert!(!bundle.is_large());
-        assert_eq!(
-            bundle
-                .append(&member("x", 0), &mut &[1u8; 600][..])
-                .unwrap()
-                .bundle,
-            "a.tar"
-        );
-        assert!(bundle.is_large());
-        bundle.sync().unwrap();
-        bundle.start_next().unwrap();
-        let next = bundle.append(&member("x", 10), &mut &[1u8; 600][..]).unwrap();
-        assert_eq!((next.bundle.as_str(), next.offset), ("a.2.tar", 512));
-        bundle.sync().unwrap();
-        assert!(directory.path().join("a.2.idx").metadata().unwrap().len() > 0);
-    }
-
-    #[test]
-    fn a_copy_that_is_told_to_stop_leaves_no_trace() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut bundle = Bundle::create(directory.path(), "a", 1000).unwrap().unwrap();
-        let large = tempfile::tempfile().unwrap();
-        large.set_len(ASK_BYTES * 3).unwrap();
-        let mut source = Stoppable {
-            file: large,
-            stop: &|| true,
-            since_asked: 0,
-        };
-        assert!(bundle
-            .append(&member("x", 0), &mut source)
-            .unwrap_err()
-            .is_interrupted());
-        assert_eq!(bundle.dirty_bytes(), 0);
-    }
-
-    #[test]
-    fn a_source_that_breaks_leaves_no_trace() {
-        struct Short;
-        impl Read for Short {
-            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
-                Ok(0)
-            }
-        }
-        impl Source for Short {
-            fn length(&self) -> std::io::Result<u64> {
-                Ok(10)
-            }
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let mut bundle = Bundle::create(directory.path(), "a", 1000).unwrap().unwrap();
-        assert!(bundle.append(&member("x", 0), &mut Short).is_err());
-        assert_eq!(bundle.dirty_bytes(), 0);
-        assert_eq!(
-            bundle.append(&member("x", 0), &mut &b"abc"[..]).unwrap().offset,
-            512
-        );
-    }
-}
+#[path = "bundle_tests.rs"]
+mod tests;

@@ -1,11 +1,13 @@
 //! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::io::Cursor;
 
-use tidemill_slot::{Done as SlotDone, Slot};
+use tidemill_slot::{Done as SlotDone, Slot, SlotOutput};
+use tidemill_sys::time::monotonic_us;
 use tidemill_wire::{log, Done, OutputRef};
 
-use super::bundle::{Bundle, Member, Stoppable};
+use super::bundle::{Bundle, FileSource, Member, Part, Source};
 use crate::error::PilotError;
 use crate::time::seconds_us;
 use crate::work::piece::Piece;
@@ -17,6 +19,14 @@ const FULL_US_MAX: u64 = 5_000_000;
 const RETRY_US: u64 = 500_000;
 /// After such a failure work with outputs stays queued for so long.
 const HOLD_US: u64 = 30_000_000;
+/// Outputs of one payload where the fleet's manifest, of an older version, does not say it.
+const OUTPUT_BYTES_MAX: u64 = 20_000_000_000;
+/// How often a copy asks whether it should stop.
+const ASK_BYTES: u64 = 16 << 20;
+/// A copy that takes longer lets the pilot hear its slots and its lead in between.
+const TURN_US: u64 = 100_000;
+/// Logs that wait for the end of a copy; more are lost.
+const LOGS_BYTES_MAX: usize = 16 << 20;
 
 /// A record that nobody may see yet.
 struct Pending {
@@ -24,12 +34,27 @@ struct Pending {
     piece: Piece,
 }
 
-/// Outputs that found no room in the bundle.
+/// Outputs that are to come into the bundle.
 struct Waiting {
     slot: u32,
     done: SlotDone,
     piece: Piece,
     since_us: u64,
+}
+
+/// Outputs that are on their way into the bundle.
+struct Copying {
+    waiting: Waiting,
+    refs: Vec<OutputRef>,
+    /// Of the members that were begun.
+    bytes: u64,
+    part: Option<(Part, Box<dyn Source>)>,
+}
+
+/// A log that came while outputs were copied.
+struct WaitingLog {
+    member: Member<'static>,
+    text: Vec<u8>,
 }
 
 /// What became of outputs.
@@ -54,8 +79,11 @@ pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
 pub struct Keeper {
     bundle: Bundle,
     flush_us: u64,
+    output_bytes_max: u64,
     pending: Vec<Pending>,
+    copying: Option<Copying>,
     waiting: VecDeque<Waiting>,
+    logs: Vec<WaitingLog>,
     retry_at_us: u64,
     hold_until_us: u64,
     dirty_since_us: Option<u64>,
@@ -64,12 +92,15 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(bundle: Bundle, flush_s: f64) -> Self {
+    pub fn new(bundle: Bundle, flush_s: f64, output_bytes_max: Option<u64>) -> Self {
         Keeper {
             bundle,
             flush_us: seconds_us(flush_s),
+            output_bytes_max: output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
             pending: Vec::new(),
+            copying: None,
             waiting: VecDeque::new(),
+            logs: Vec::new(),
             retry_at_us: 0,
             hold_until_us: 0,
             dirty_since_us: None,
@@ -78,9 +109,8 @@ impl Keeper {
         }
     }
 
-    /// Take the outputs of a Done over from its slot.
-    ///
-    /// A copy ends when `stop` says so; it is tried again by `retry`.
+    /// Take the outputs of a Done over from its slot. What is large, comes behind others or is told to `stop` is brought by
+    /// `retry`.
     pub(super) fn take(
         &mut self,
         slot: &Slot,
@@ -94,7 +124,7 @@ impl Keeper {
             piece,
             since_us: now_us,
         };
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.copying.is_some() {
             self.waiting.push_back(waiting);
             return None;
         }
@@ -102,96 +132,174 @@ impl Keeper {
     }
 
     fn copy(&mut self, slot: &Slot, waiting: Waiting, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
-        match self.append_all(slot, &waiting, stop) {
-            Ok(outputs) => {
-                remove_outputs(slot, &waiting.done);
-                self.dirty_since_us.get_or_insert(now_us);
-                let done = record(&waiting.done, &waiting.piece, waiting.slot, outputs);
-                let piece = waiting.piece;
-                self.pending.push(Pending { done, piece });
-                None
-            }
-            Err(error) if error.is_interrupted() => {
-                self.waiting.push_front(waiting);
-                None
-            }
-            Err(error) if error.is_full() && now_us < waiting.since_us + FULL_US_MAX => {
-                self.retry_at_us = now_us + RETRY_US;
-                self.waiting.push_front(waiting);
-                None
-            }
-            Err(error) => {
-                remove_outputs(slot, &waiting.done);
-                let full = error.is_full();
-                if full {
-                    self.hold_until_us = now_us + HOLD_US;
-                }
-                let failure = if full { "disk" } else { "payload" };
-                Some(Kept::Lost {
-                    piece: waiting.piece,
-                    slot: waiting.slot,
-                    failure,
-                    message: log::cause(&error),
-                })
-            }
+        let prepared = self.prepare(slot, &waiting);
+        self.bundle.begin();
+        self.copying = Some(Copying {
+            refs: Vec::with_capacity(waiting.done.outputs.len()),
+            waiting,
+            bytes: 0,
+            part: None,
+        });
+        match prepared {
+            Ok(()) => self.go_on(slot, stop, now_us),
+            Err(error) => self.give_up(slot, &error, now_us),
         }
     }
 
-    fn append_all(
-        &mut self,
-        slot: &Slot,
-        waiting: &Waiting,
-        stop: Stop<'_>,
-    ) -> Result<Vec<OutputRef>, PilotError> {
+    /// Start another file if this one is large, and see that the outputs are not too large, before a byte is copied.
+    fn prepare(&mut self, slot: &Slot, waiting: &Waiting) -> Result<(), PilotError> {
         if self.bundle.is_large() && self.bundle.dirty_bytes() == 0 {
             self.bundle.start_next()?;
         }
-        let mark = self.bundle.mark();
-        let done = &waiting.done;
-        let mut refs = Vec::with_capacity(done.outputs.len());
-        for output in &done.outputs {
-            let member = Member {
-                kind: "output",
-                name: &output.name,
-                job: done.job,
-                first: done.first,
-                count: done.count,
-                truncated: false,
-            };
-            let result = match &output.inline {
-                Some(bytes) => self.bundle.append(&member, &mut &bytes[..]),
-                None => slot
-                    .open_output(&output.path)
-                    .map_err(|error| PilotError::Output {
-                        name: output.name.clone(),
-                        message: log::cause(&error),
-                    })
-                    .and_then(|file| {
-                        let mut source = Stoppable {
-                            file,
-                            stop,
-                            since_asked: 0,
-                        };
-                        self.bundle.append(&member, &mut source)
-                    }),
-            };
-            match result {
-                Ok(done) => refs.push(done),
-                Err(error) => {
-                    self.bundle.roll_back(mark);
-                    return Err(error);
-                }
+        let mut bytes = 0;
+        if let [_, _, ..] = waiting.done.outputs[..] {
+            for output in &waiting.done.outputs {
+                bytes = self.sum(bytes, output, &*source(slot, output)?)?;
             }
         }
-        Ok(refs)
+        Ok(())
+    }
+
+    /// What outputs have together with another one, unless that is too much.
+    fn sum(&self, bytes: u64, output: &SlotOutput, source: &dyn Source) -> Result<u64, PilotError> {
+        let length = source
+            .length()
+            .map_err(PilotError::file("stat output", &output.name))?;
+        let sum = bytes.saturating_add(length);
+        if sum <= self.output_bytes_max {
+            return Ok(sum);
+        }
+        let others = if bytes == 0 { "" } else { " with those before it" };
+        Err(PilotError::Output {
+            name: output.name.clone(),
+            message: format!(
+                "it has {sum} bytes{others}, holes included; the outputs of one payload may have {} at this site \
+                 (`output_bytes_max`)",
+                self.output_bytes_max
+            ),
+        })
+    }
+
+    /// Go on with the outputs that are on their way, for a while.
+    fn go_on(&mut self, slot: &Slot, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
+        let mut copying = self.copying.take()?;
+        let until_us = monotonic_us() + TURN_US;
+        let result = loop {
+            match self.step_copy(slot, &mut copying) {
+                Ok(false) if stop() || monotonic_us() >= until_us => break Ok(false),
+                Ok(false) => {}
+                ended => break ended,
+            }
+        };
+        match result {
+            Ok(true) => {
+                self.bundle.commit();
+                let Copying { waiting, refs, .. } = copying;
+                remove_outputs(slot, &waiting.done);
+                self.dirty_since_us.get_or_insert(now_us);
+                let done = record(&waiting.done, &waiting.piece, waiting.slot, refs);
+                let piece = waiting.piece;
+                self.pending.push(Pending { done, piece });
+                self.write_logs(now_us);
+                None
+            }
+            Ok(false) => {
+                self.copying = Some(copying);
+                None
+            }
+            Err(error) => {
+                self.copying = Some(copying);
+                self.give_up(slot, &error, now_us)
+            }
+        }
+    }
+
+    /// A step of a copy; whether all outputs are in the bundle.
+    fn step_copy(&mut self, slot: &Slot, copying: &mut Copying) -> Result<bool, PilotError> {
+        let done = &copying.waiting.done;
+        let Some(output) = done.outputs.get(copying.refs.len()) else {
+            return Ok(true);
+        };
+        let (mut part, mut source) = match copying.part.take() {
+            Some(part) => part,
+            None => {
+                let source = source(slot, output)?;
+                let bytes = self.sum(copying.bytes, output, &*source)?;
+                let length = bytes - copying.bytes;
+                copying.bytes = bytes;
+                let member = Member {
+                    kind: "output",
+                    name: &output.name,
+                    job: done.job,
+                    first: done.first,
+                    count: done.count,
+                    truncated: false,
+                };
+                (self.bundle.start(&member, length)?, source)
+            }
+        };
+        if self.bundle.go_on(&mut part, &mut *source, ASK_BYTES)? {
+            copying.refs.push(self.bundle.complete(part)?);
+        } else {
+            copying.part = Some((part, source));
+        }
+        Ok(copying.refs.len() == done.outputs.len())
+    }
+
+    /// A copy has failed: it is tried again where the disk was full, for a while.
+    fn give_up(&mut self, slot: &Slot, error: &PilotError, now_us: u64) -> Option<Kept> {
+        let waiting = self.break_off(now_us)?;
+        if error.is_full() && now_us < waiting.since_us + FULL_US_MAX {
+            self.retry_at_us = now_us + RETRY_US;
+            self.waiting.push_front(waiting);
+            return None;
+        }
+        remove_outputs(slot, &waiting.done);
+        if error.is_full() {
+            self.hold_until_us = now_us + HOLD_US;
+        }
+        Some(Kept::Lost {
+            piece: waiting.piece,
+            slot: waiting.slot,
+            failure: if error.is_of_output() { "payload" } else { "disk" },
+            message: log::cause(error),
+        })
+    }
+
+    /// Take the bundle back to before the outputs that are on their way.
+    fn break_off(&mut self, now_us: u64) -> Option<Waiting> {
+        let copying = self.copying.take()?;
+        self.bundle.roll_back();
+        self.write_logs(now_us);
+        Some(copying.waiting)
     }
 
     /// Put a log into the bundle; never holds anything up, and a full disk only costs the log.
-    pub(super) fn take_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
+    pub(super) fn take_log(&mut self, member: Member<'static>, text: &[u8], now_us: u64) {
         if text.is_empty() {
             return;
         }
-        match self.bundle.append(member, &mut &text[..]) {
+        if self.copying.is_none() {
+            self.write_log(&member, text, now_us);
+            return;
+        }
+        let waiting: usize = self.logs.iter().map(|log| log.text.len()).sum();
+        if waiting + text.len() <= LOGS_BYTES_MAX {
+            let text = text.to_vec();
+            self.logs.push(WaitingLog { member, text });
+        } else {
+            self.logs_lost += 1;
+        }
+    }
+
+    fn write_logs(&mut self, now_us: u64) {
+        for log in std::mem::take(&mut self.logs) {
+            self.write_log(&log.member, &log.text, now_us);
+        }
+    }
+
+    fn write_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
+        match self.bundle.append(member, &mut Cursor::new(text)) {
             Ok(_) => {
                 self.dirty_since_us.get_or_insert(now_us);
             }
@@ -204,7 +312,7 @@ impl Keeper {
         self.failed_unsafe = self.dirty_since_us.is_some();
     }
 
-    /// Try again what found no room.
+    /// Go on with a copy, then with what waits: for its turn, or for room.
     pub(super) fn retry<'a>(
         &mut self,
         slot_of: impl Fn(u32) -> Option<&'a Slot>,
@@ -212,22 +320,68 @@ impl Keeper {
         now_us: u64,
     ) -> Vec<Kept> {
         let mut kept = Vec::new();
-        while now_us >= self.retry_at_us && !stop() {
+        if let (Some(copying), false) = (&self.copying, stop()) {
+            match slot_of(copying.waiting.slot) {
+                Some(slot) => kept.extend(self.go_on(slot, stop, now_us)),
+                None => kept.extend(self.break_off(now_us).map(orphaned)),
+            }
+        }
+        while self.copying.is_none() && now_us >= self.retry_at_us && !stop() {
             let Some(waiting) = self.waiting.pop_front() else {
                 break;
             };
             match slot_of(waiting.slot) {
                 Some(slot) => kept.extend(self.copy(slot, waiting, stop, now_us)),
-                None => kept.push(Kept::Orphaned { piece: waiting.piece }),
+                None => kept.push(orphaned(waiting)),
             }
         }
         kept
     }
 
-    /// Give up what found no room: the pilot leaves.
-    pub(super) fn abandon(&mut self) -> Vec<Kept> {
-        let orphaned = |waiting: Waiting| Kept::Orphaned { piece: waiting.piece };
-        self.waiting.drain(..).map(orphaned).collect()
+    /// Drop the outputs of jobs that were canceled, also of a copy that is on its way.
+    pub(super) fn drop_canceled<'a>(
+        &mut self,
+        canceled: &HashSet<u64>,
+        slot_of: impl Fn(u32) -> Option<&'a Slot>,
+        now_us: u64,
+    ) {
+        if canceled.is_empty() || (self.copying.is_none() && self.waiting.is_empty()) {
+            return;
+        }
+        let is_canceled = |waiting: &Waiting| canceled.contains(&waiting.piece.job);
+        let mut dropped = Vec::new();
+        if self
+            .copying
+            .as_ref()
+            .is_some_and(|each| is_canceled(&each.waiting))
+        {
+            dropped.extend(self.break_off(now_us));
+        }
+        let (gone, left) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(is_canceled);
+        self.waiting = left;
+        dropped.extend(gone);
+        for waiting in dropped {
+            if let Some(slot) = slot_of(waiting.slot) {
+                remove_outputs(slot, &waiting.done);
+            }
+        }
+    }
+
+    /// Whether outputs are on their way into the bundle.
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some()
+    }
+
+    /// Give up what found no time or no room: the pilot leaves.
+    pub(super) fn abandon(&mut self, now_us: u64) -> Vec<Kept> {
+        let copied = self.break_off(now_us);
+        copied
+            .into_iter()
+            .chain(self.waiting.drain(..))
+            .map(orphaned)
+            .collect()
     }
 
     /// Fsync if it is time; `idle` = there is nothing else to do. The records that may be told now.
@@ -258,6 +412,10 @@ impl Keeper {
         };
         self.hold_until_us = now_us + HOLD_US;
         let mut message = log::cause(&error);
+        // a copy that is on its way has to begin again: this file is not gone on with
+        if let Some(waiting) = self.break_off(now_us) {
+            self.waiting.push_front(waiting);
+        }
         if let Err(next) = self.bundle.start_next() {
             message = format!("{message}; {}", log::cause(&next));
         }
@@ -286,20 +444,40 @@ impl Keeper {
     /// Events that ran and have no record yet.
     pub fn held(&self) -> Vec<Piece> {
         let pending = self.pending.iter().map(|each| &each.piece);
+        let copying = self.copying.iter().map(|each| &each.waiting.piece);
         let waiting = self.waiting.iter().map(|each| &each.piece);
-        pending.chain(waiting).cloned().collect()
+        pending.chain(copying).chain(waiting).cloned().collect()
     }
 
     /// When `retry` or `sync_if_due` should be called at the latest.
     pub fn due_us(&self) -> Option<u64> {
         let sync = self.dirty_since_us.map(|since_us| since_us + self.flush_us);
-        let retry = (!self.waiting.is_empty()).then_some(self.retry_at_us);
-        [sync, retry].into_iter().flatten().min()
+        let copy = self.copying.as_ref().map(|_| 0);
+        let retry = (self.copying.is_none() && !self.waiting.is_empty()).then_some(self.retry_at_us);
+        [sync, copy, retry].into_iter().flatten().min()
     }
 
     /// Whether records wait for an fsync or for room.
     pub fn is_busy(&self) -> bool {
-        !self.pending.is_empty() || !self.waiting.is_empty()
+        !self.pending.is_empty() || self.copying.is_some() || !self.waiting.is_empty()
+    }
+}
+
+fn orphaned(waiting: Waiting) -> Kept {
+    Kept::Orphaned { piece: waiting.piece }
+}
+
+/// What an output is copied from.
+fn source(slot: &Slot, output: &SlotOutput) -> Result<Box<dyn Source>, PilotError> {
+    match &output.inline {
+        Some(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
+        None => match slot.open_output(&output.path) {
+            Ok(file) => Ok(Box::new(FileSource::new(file))),
+            Err(error) => Err(PilotError::Output {
+                name: output.name.clone(),
+                message: log::cause(&error),
+            }),
+        },
     }
 }
 

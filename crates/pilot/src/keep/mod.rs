@@ -107,7 +107,7 @@ impl Keeper {
                 count,
                 truncated,
             };
-            self.take_log(&member, text, now_us);
+            self.take_log(member, text, now_us);
         }
     }
 
@@ -127,7 +127,7 @@ impl Keeper {
             count: log.count,
             truncated: false,
         };
-        self.take_log(&member, &log.stdout, cx.now_us);
+        self.take_log(member, &log.stdout, cx.now_us);
         let traced = !log.stdout.is_empty();
         if traced {
             cx.slots.first_traces.traced(program);
@@ -143,6 +143,8 @@ impl Keeper {
 
     /// Try again what found no room or was interrupted; fsync what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let canceled = &cx.report.canceled;
+        self.drop_canceled(canceled, |slot| cx.slots.get(slot), cx.now_us);
         self.retry_copies(cx)?;
         let idle = cx.work.is_waiting();
         let kept = self.sync_if_due(cx.now_us, idle);
@@ -157,7 +159,10 @@ impl Keeper {
     /// The pilot leaves: copy what can be copied, give up the rest.
     pub fn leave(&mut self, cx: &mut Context) -> Result<(), PilotError> {
         self.retry_copies(cx)?;
-        let kept = self.abandon();
+        while self.is_copying() && !stop(cx)() {
+            self.retry_copies(cx)?;
+        }
+        let kept = self.abandon(cx.now_us);
         tell(cx, kept)
     }
 

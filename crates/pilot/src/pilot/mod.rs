@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::error::{PilotError, LOG};
 use crate::keep::Keeper;
 use crate::lead::process::{LeadProcess, WATCH_US};
-use crate::life::{Change, Outlook, Reason};
+use crate::life::{Change, Outlook, Phase, Reason};
 use crate::node::signals::Notice;
 use crate::permits::Permits;
 use crate::setup::Setups;
@@ -55,7 +55,7 @@ impl Pilot {
 
     /// Run until it is time to leave; the exit code.
     pub fn run(mut self) -> Result<i32, PilotError> {
-        while !self.cx.life.is_over(!self.cx.work.at_slots(), monotonic_us()) {
+        while !self.cx.life.is_over(self.is_answered(), monotonic_us()) {
             if let Err(error) = self.turn() {
                 // what ran must not be lost with what broke
                 let cause = cause(&error);
@@ -65,6 +65,13 @@ impl Pilot {
             }
         }
         self.end()
+    }
+
+    /// Whether nothing holds up a pilot that leaves: no slot has work, and no outputs are on their way. One that was told
+    /// to stop brings those last of all.
+    fn is_answered(&self) -> bool {
+        let waits = self.keep.is_copying() && matches!(self.cx.life.phase(), Phase::Draining(_));
+        !self.cx.work.at_slots() && !waits
     }
 
     fn turn(&mut self) -> Result<(), PilotError> {

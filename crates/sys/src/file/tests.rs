@@ -195,3 +195,18 @@ fn what_is_pushed_to_storage_stays_as_it_was_written() {
     let error = start_writing_out(pipe.as_fd(), 0, 1).unwrap_err();
     assert_eq!(error.os_error(), libc::ESPIPE);
 }
+
+#[test]
+fn holes_of_a_file_are_told_from_its_bytes() {
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(1 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", 512 << 10).unwrap();
+    let all = |is_hole| move |until| Extent { until, is_hole };
+    let (hole, bytes) = (all(true), all(false));
+    assert_eq!(extent(&file, 0, 1 << 20).unwrap(), hole(512 << 10));
+    assert_eq!(extent(&file, 0, 100).unwrap(), hole(100));
+    let written = extent(&file, 512 << 10, 1 << 20).unwrap();
+    assert!(!written.is_hole && written.until < 1 << 20);
+    assert_eq!(extent(&file, written.until, 2 << 20).unwrap(), hole(1 << 20));
+    assert_eq!(extent(&file, 1 << 20, 2 << 20).unwrap(), bytes(2 << 20)); // a read finds the end
+}

@@ -34,6 +34,13 @@ _ONE = [(0, 1)]
 _ENCODER = msgspec.json.Encoder()
 
 
+class _Told(msgspec.Struct, frozen=True):
+    """What a site is told of a job. `from_jobs`: inputs that were `job:ID/OUTPUT`."""
+
+    spec: JobSpec
+    from_jobs: dict[str, int] = {}
+
+
 class _Queue(msgspec.Struct):
     """What one campaign has for the site."""
 
@@ -230,7 +237,9 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         )  # fmt: skip
         work.lease(lease)
         told = job.told == site.id
-        work.lease_order(site, lease, names[each.campaign], job, None if told else specs[job.id])
+        said = specs[job.id]
+        spec = (None, {}) if told else (said.spec, said.from_jobs)
+        work.lease_order(site, lease, names[each.campaign], job, spec)
         number += 1
         job.told = site.id
         job.attempts += 1
@@ -249,7 +258,7 @@ def _write(work: UnitOfWork, site: Site, ranges: list[LeaseRange]) -> None:
         job = work.jobs[job_id]
         key = (job.kind, job.spec)
         if key not in outputs:
-            outputs[key] = _has_outputs(site, specs[job_id])
+            outputs[key] = _has_outputs(site, specs[job_id].spec)
         _leased(work, site, job, outputs[key])
 
 
@@ -285,14 +294,15 @@ def job_input(url: str) -> tuple[int, str] | None:
     return int(number), name
 
 
-def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, JobSpec]:
+def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
     """Specs as sites get them. A job whose input is not there fails, and is left out."""
-    found: dict[int, JobSpec] = {}
+    found: dict[int, _Told] = {}
     asking: dict[int, list[StoredJob]] = defaultdict(list)
     for job in jobs:
         if job.id in found:
             continue
-        spec = found[job.id] = work.spec(job)
+        spec = work.spec(job)
+        found[job.id] = _Told(spec)
         for each in spec.inputs:
             named = job_input(each.url)
             if named is not None:
@@ -303,18 +313,29 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, JobSpec]:
     for job_id, name, url, _, sha256 in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
-        inputs: list[Input] = []
-        for each in found[job.id].inputs:
-            inputs += _files_of(each, outputs) or [each]
-        bad = [each.url for each in inputs if each.url.startswith(_JOB_INPUT)]
+        told = _told(found[job.id].spec, outputs)
+        bad = [each.url for each in told.spec.inputs if each.url.startswith(_JOB_INPUT)]
         if bad:
             del found[job.id]
             text = f"input `{bad[0]}`: that job has delivered no such output"
             job.site = job.site or job.pin
             ending.fail(work, job, text, evidence=ending.stage_in_evidence(text, work.now_us))
         else:
-            found[job.id] = msgspec.structs.replace(found[job.id], inputs=inputs)
+            found[job.id] = told
     return found
+
+
+def _told(spec: JobSpec, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> _Told:
+    """A job with the delivered files in the place of other jobs' outputs, as far as there are any."""
+    inputs: list[Input] = []
+    from_jobs: dict[str, int] = {}
+    for each in spec.inputs:
+        files = _files_of(each, outputs) or [each]
+        inputs += files
+        named = job_input(each.url)
+        if named is not None:
+            from_jobs |= {file.name: named[0] for file in files}
+    return _Told(msgspec.structs.replace(spec, inputs=inputs), from_jobs)
 
 
 def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) -> list[Input]:

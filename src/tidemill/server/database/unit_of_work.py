@@ -221,14 +221,20 @@ class UnitOfWork:
         self._orders[site].append(make(n=to.ordered, **fields))
 
     def lease_order(
-        self, site: Site, lease: StoredLease, campaign: tuple[str, str], job: StoredJob, spec: JobSpec | None
+        self,
+        site: Site,
+        lease: StoredLease,
+        campaign: tuple[str, str],
+        job: StoredJob,
+        spec: tuple[JobSpec | None, dict[str, int]],
     ) -> None:
-        """The order of a new lease; `campaign`: its name and owner."""
+        """The order of a new lease; `campaign`: its name and owner; `spec`: with the jobs that its inputs are of."""
         site.ordered += 1
         self._orders[site.id].append(
             LeaseOrder(
                 n=site.ordered, lease=lease.lease, job=lease.job, first=lease.first, count=lease.count,
-                campaign=campaign[0], owner=campaign[1], seed_base=job.seed_base, spec=spec,
+                campaign=campaign[0], owner=campaign[1], seed_base=job.seed_base, spec=spec[0],
+                from_jobs=spec[1],
             )
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 
 import msgspec
@@ -35,6 +36,7 @@ class _Try(msgspec.Struct):
     tries: int = 0
     next_s: float = 0.0
     awaits: tuple[str, ...] = ()  #: remote files on their way
+    canceled: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
 class Deliveries:
@@ -51,12 +53,13 @@ class Deliveries:
         """Start and finish what is due; whether anything changed."""
         state = self._log.pool.state
         changed = False
-        for job in [job for job in self._tries if job not in state.deliveries]:
-            del self._tries[job]
+        self._drop_canceled()
         now = clock.monotonic_s()
         under_way = len(self.under_way)
         for job in list(state.deliveries):
             attempt = self._tries.get(job)
+            if attempt is not None and attempt.canceled.is_set():
+                continue
             if attempt is not None and attempt.future is not None:
                 if attempt.future.done():
                     self._finish(job, attempt)
@@ -72,6 +75,21 @@ class Deliveries:
                 under_way += self._begin(job)
                 changed |= job not in state.deliveries
         return changed
+
+    def _drop_canceled(self) -> None:
+        """Break off what is not to be delivered any more. Its thread has ended before the job is delivered again: both
+        would write the same files."""
+        deliveries = self._log.pool.state.deliveries
+        for job, attempt in list(self._tries.items()):
+            if job not in deliveries:
+                attempt.canceled.set()
+            if attempt.canceled.is_set() and (attempt.future is None or attempt.future.done()):
+                del self._tries[job]
+
+    def close(self) -> None:
+        """Break off what is under way: it is delivered by the agent that follows."""
+        for attempt in self._tries.values():
+            attempt.canceled.set()
 
     @property
     def under_way(self) -> list[Future[list[OutputRow]]]:
@@ -107,7 +125,7 @@ class Deliveries:
             return 0
         delivery = self._delivery(job, outputs, merged)
         attempt = self._tries.setdefault(job_id, _Try())
-        attempt.future = self._executor.submit(self._deliverer.deliver, delivery)
+        attempt.future = self._executor.submit(self._deliverer.deliver, delivery, attempt.canceled)
         return 1
 
     def _delivery(
@@ -123,6 +141,7 @@ class Deliveries:
             parts=sorted(job.parts, key=lambda part: part.first),
             merged=merged,
             done=self._log.pool.state.deliveries[job.id],
+            owner=job.owner,
         )
 
     def _merged(self, job: s.SiteJob, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:

@@ -34,4 +34,10 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
             paths.append(directory)
         else:
             paths.append(Path(socket))
+    if config.shared and config.output_dir is not None and not _holds_data(config):
+        paths.append(config.output_dir)  # others' outputs: those in the site directory are covered with it
     return [*paths, *config.mask]
+
+
+def _holds_data(config: SiteConfig) -> bool:
+    return any(root.is_relative_to(config.output_dir or root) for root in config.data_roots)

@@ -4,16 +4,18 @@
     concat   the parts' bytes in event order
     merge    the file that the merge step made
 
-An output whose URL is remote is built below SITE/stage/out and moved there whole (see `moves`), bundles as one file.
-Beside local ones stands `.tidemill/JOB.json`, written before the files appear: what belongs to the job, with checksums,
-seeds and failed events. A file that no manifest of this site claims is never overwritten. Works in the agent's helper
-threads, which wait for no remote place: `deliver` raises MovesPendingError then, and is called again.
+Outputs that name no place go to their owner's directory (see `owners`). An output whose URL is remote is built below
+SITE/stage/out and moved there whole (see `moves`), bundles as one file. Beside local ones stands `.tidemill/JOB.json`,
+written before the files appear: what belongs to the job, with checksums, seeds and failed events. A file that no
+manifest of this site claims is never overwritten. Works in the agent's helper threads, which wait for no remote place:
+`deliver` raises MovesPendingError then, and is called again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -25,17 +27,16 @@ from tidemill.files import read_bounded, sync, sync_directory, write_durable
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.model.seed import seed
-from tidemill.node.bundle import TarWriter, read_chunks
+from tidemill.node.bundle import SparseFile, TarWriter, read_chunks
 from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.owners import MANIFEST_BYTES_MAX, MANIFESTS, OwnedPlaces
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import LITERAL, is_remote
-from tidemill.transfer.file import Roots, local_path
+from tidemill.transfer.file import local_path
 from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
-MANIFESTS = ".tidemill"
-MANIFEST_BYTES_MAX = 1 << 30
 LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
@@ -51,6 +52,7 @@ class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[KeptPart]
     merged: dict[str, tuple[str, OutputRef]]
     done: str
+    owner: str = ""
 
 
 class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
     done: str
     failed: str
     files: list[File]
+    owner: str = ""
 
 
 class DamagedError(SiteError):
@@ -97,23 +100,28 @@ class DamagedError(SiteError):
         self.count = count
 
 
+class CanceledError(SiteError):
+    """A delivery was broken off: its job was canceled, or the agent ends."""
+
+
 class Deliverer:
-    """Delivers below `base` (jobs that name no place) and elsewhere in `roots`."""
+    """Delivers to the owners' directories (jobs that name no place) and elsewhere where owners may write, at most
+    `bytes_max` of one job."""
 
     def __init__(
         self,
         fleets: Path,
-        base: Path,
+        places: OwnedPlaces,
         *,
-        roots: Roots,
         template: str,
+        bytes_max: int,
         departures: Departures | None = None,
     ) -> None:
         self._departures = departures
         self._fleets = fleets
-        self._base = base
-        self._roots = roots
+        self._places = places
         self._template = template
+        self._bytes_max = bytes_max
         try:
             template.format(campaign="c", job=1, name="n", output="o")
         except (KeyError, IndexError, ValueError, AttributeError) as error:
@@ -122,19 +130,21 @@ class Deliverer:
                 hint="it may hold `{campaign}`, `{job}`, `{name}` and `{output}`",
             ) from error
 
-    def deliver(self, delivery: OutputDelivery) -> list[OutputRow]:
-        """Put all outputs of a job in place; repeating it changes nothing.
+    def deliver(self, delivery: OutputDelivery, canceled: threading.Event | None = None) -> list[OutputRow]:
+        """Put all outputs of a job in place; repeating it changes nothing. Ends early once `canceled` is set.
 
-        Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written.
+        Raises DamagedError where parts are lost, JobError or SiteError where a place cannot be written, CanceledError.
         """
         check_complete(delivery)
-        rows = self._send(delivery)
+        self._check_size(delivery)
+        copying = _Copying(self._fleets, delivery, canceled or threading.Event())
+        rows = self._send(delivery, copying)
         made: list[tuple[Path, Path, File]] = []
         try:
             for output in delivery.outputs:
                 if output.name in rows:
                     continue
-                built = self._build(delivery, output)
+                built = self._build(delivery, output, copying)
                 if built is not None:
                     made.append(built)
             known = self._claim(delivery, made)
@@ -159,7 +169,17 @@ class Deliverer:
         """Whether all of these moves have an outcome."""
         return self._departures is None or self._departures.is_done(awaits)
 
-    def _send(self, delivery: OutputDelivery) -> dict[str, OutputRow]:
+    def _check_size(self, delivery: OutputDelivery) -> None:
+        size = sum(ref.length for part in delivery.parts for ref in part.outputs)
+        size += sum(ref.length for _, ref in delivery.merged.values())
+        if size > self._bytes_max:
+            raise JobError(
+                f"the outputs of job {delivery.job} have {size} bytes, holes included; this site delivers at most "
+                f"{self._bytes_max} of one job (`delivery_bytes_max`)",
+                hint="split the job, or ask the site's operator to raise `delivery_bytes_max`",
+            )
+
+    def _send(self, delivery: OutputDelivery, copying: _Copying) -> dict[str, OutputRow]:
         """Have all outputs that go to remote places there. Raises MovesPendingError while they are on their way."""
         rows: dict[str, OutputRow] = {}
         awaits: list[str] = []
@@ -177,8 +197,8 @@ class Deliverer:
                 delivery.job,
                 output.name,
                 delivery.done,
-                lambda path, output=output, merged=merged, is_tar=is_tar: self._write(  # type: ignore[misc]
-                    path, delivery, output, merged=merged, is_tar=is_tar
+                lambda path, output=output, is_tar=is_tar: copying.write(  # type: ignore[misc]
+                    path, output, is_tar=is_tar
                 ),
             )
             moved = self._departures.send(delivery.job, output.name, path, url, awaits)
@@ -197,19 +217,20 @@ class Deliverer:
         name = self._named(delivery, output, is_tar=is_tar)
         return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
-    def _build(self, delivery: OutputDelivery, output: Output) -> tuple[Path, Path, File] | None:
+    def _build(
+        self, delivery: OutputDelivery, output: Output, copying: _Copying
+    ) -> tuple[Path, Path, File] | None:
         """Write an output under a temporary name; None where no event left one."""
         refs = list(_refs(delivery, output.name))
-        merged = delivery.merged.get(output.name)
-        if not refs and merged is None:
+        if not refs and output.name not in delivery.merged:
             return None
         is_tar = output.kind is OutputKind.EACH and delivery.spec.events > 1
         target = self._target(delivery, output, is_tar=is_tar)
         self._make_directory(target.parent)
-        self._confine(target)  # no directory of it has become a link meanwhile
+        self._confine(target, delivery.owner)  # no directory of it has become a link meanwhile
         temporary = target.with_name(f".{target.name}.{delivery.job}.part")
         try:
-            self._write(temporary, delivery, output, merged=merged, is_tar=is_tar)
+            copying.write(temporary, output, is_tar=is_tar)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -234,51 +255,14 @@ class Deliverer:
         )
         return temporary, target, file
 
-    def _write(
-        self,
-        path: Path,
-        delivery: OutputDelivery,
-        output: Output,
-        *,
-        merged: tuple[str, OutputRef] | None,
-        is_tar: bool,
-    ) -> None:
-        refs = list(_refs(delivery, output.name))
-        if is_tar:
-            self._write_tar(path, output, refs)
-        elif merged is not None:
-            self._write_joined(path, [(delivery.parts[0], merged[1])], merged[0])
-        else:
-            self._write_joined(path, refs, None)
-
-    def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
-        path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
-        with path.open("xb") as file:  # never through a link
-            for part, ref in refs:
-                for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
-                    file.write(piece)
-            sync(file)
-
-    def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> None:
-        archive = TarWriter(path)
-        try:
-            for part, ref in refs:
-                try:
-                    archive.add_member(_member_name(output, part), self._fleets / part.fleet / "bundle", ref)
-                except (ProtocolError, SiteError) as error:
-                    raise DamagedError(error.message, part.first, part.count) from error
-        except BaseException:
-            archive.abandon()
-            raise
-        archive.close()
-
     def _target(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> Path:
         name = self._named(delivery, output, is_tar=is_tar)
         if output.url is not None:
             path = local_path(output.url)
-            return self._confine(path if not output.url.endswith("/") else path / name)
-        directory = delivery.spec.output_dir
-        return self._confine((self._base if directory is None else local_path(directory)) / name)
+            return self._confine(path if not output.url.endswith("/") else path / name, delivery.owner)
+        place = delivery.spec.output_dir
+        directory = self._places.directory(delivery.owner) if place is None else local_path(place)
+        return self._confine(directory / name, delivery.owner)
 
     def _named(self, delivery: OutputDelivery, output: Output, *, is_tar: bool) -> str:
         """The name that an output has in a directory."""
@@ -296,10 +280,15 @@ class Deliverer:
             )
         return name if name.endswith(ending) else name + ending
 
-    def _confine(self, path: Path) -> Path:
-        """Where a file gets its name, its directory without links. Raises JobError."""
+    def _confine(self, path: Path, owner: str) -> Path:
+        """Where a file of an owner gets its name, its directory without links. Raises JobError."""
         real = Path(os.path.realpath(path.parent)) / path.name
-        fault = self._roots.fault(real, path) if path.name not in ("", ".", "..") else _no_name(path)
+        if path.name in ("", ".", ".."):
+            fault: SiteError | None = _no_name(path)
+        elif MANIFESTS in real.parts:  # a manifest says which files a job may replace
+            fault = SiteError(f"`{path}` lies in a directory `{MANIFESTS}`", hint="those hold manifests only")
+        else:
+            fault = self._places.of(owner).fault(real, path)
         if fault is not None:
             raise JobError(f"output {fault.message}", hint=fault.hint)
         return real
@@ -343,9 +332,60 @@ class Deliverer:
                 done=delivery.done,
                 failed=str(failed),
                 files=files,
+                owner=delivery.owner,
             )
             write_durable(path, msgspec.json.encode(manifest), mode=0o644)
         return known
+
+
+class _Copying:
+    """Brings the kept parts of a delivery together, until it is canceled."""
+
+    def __init__(self, fleets: Path, delivery: OutputDelivery, canceled: threading.Event) -> None:
+        self._fleets = fleets
+        self._delivery = delivery
+        self._canceled = canceled
+
+    def write(self, path: Path, output: Output, *, is_tar: bool) -> None:
+        """Write an output. Raises DamagedError, SiteError, CanceledError."""
+        refs = list(_refs(self._delivery, output.name))
+        merged = self._delivery.merged.get(output.name)
+        if is_tar:
+            self._write_tar(path, output, refs)
+        elif merged is not None:
+            self._write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
+        else:
+            self._write_joined(path, refs, None)
+
+    def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
+        path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
+        with path.open("xb") as file:  # never through a link
+            sparse = SparseFile(file)
+            for part, ref in refs:
+                for piece in _verified(self._fleets / (fleet or part.fleet) / "bundle", part, ref):
+                    self._check()
+                    sparse.write(piece)
+            sparse.end()
+            sync(file)
+
+    def _write_tar(self, path: Path, output: Output, refs: list[tuple[KeptPart, OutputRef]]) -> None:
+        archive = TarWriter(path, self._check)
+        try:
+            for part, ref in refs:
+                try:
+                    archive.add_member(_member_name(output, part), self._fleets / part.fleet / "bundle", ref)
+                except CanceledError:
+                    raise
+                except (ProtocolError, SiteError) as error:
+                    raise DamagedError(error.message, part.first, part.count) from error
+        except BaseException:
+            archive.abandon()
+            raise
+        archive.close()
+
+    def _check(self) -> None:
+        if self._canceled.is_set():
+            raise CanceledError(f"the delivery of job {self._delivery.job} was broken off")
 
 
 def _no_name(path: Path) -> SiteError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from tidemill import clock
@@ -10,6 +11,7 @@ from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
 from tidemill.site.data.masks import private_paths
 from tidemill.site.data.outputs import Deliverer
+from tidemill.site.data.owners import OwnedPlaces, person_of
 from tidemill.site.data.payload_logs import LogFetches
 from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import DataFigures, Stage
@@ -28,14 +30,19 @@ class SiteData:
     def __init__(self, site: ServedSite, preparer: Preparer) -> None:
         config, directory = site.config, site.directory
         base = config.output_dir or directory / "out"  # where outputs go that name no place
-        roots = Roots(config.data_roots, private=private_paths(directory, config), own=base)
+        roots = Roots(config.data_roots, private=private_paths(directory, config), closed=base)
+        places = OwnedPlaces(roots, base, person=person_of(config))
+        if config.shared:  # it is covered in slots, so it has to be there before them
+            with suppress(OSError):
+                base.mkdir(parents=True, exist_ok=True)
         self._site = site
         self._moves = open_moves(directory, config)
-        self.stage = Stage(directory / "stage", config, roots, self._moves)
+        self.stage = Stage(directory / "stage", config, places, self._moves)
         self._departures = Departures(directory / "stage" / "out", self._moves)
         deliverer = Deliverer(
-            site.fleets_dir, base, roots=roots, template=config.output_name, departures=self._departures
-        )
+            site.fleets_dir, places, template=config.output_name, bytes_max=config.delivery_bytes_max,
+            departures=self._departures,
+        )  # fmt: skip
         self.deliveries = Deliveries(site, preparer, deliverer)
         self._logs = LogFetches(site)
         self._next_tidy_s = 0.0
@@ -76,5 +83,6 @@ class SiteData:
         return bool(self.under_way) or self._moves.is_busy
 
     def close(self) -> None:
-        """Start no move any more, end those that run."""
+        """Start no move any more, end those that run, and deliveries."""
+        self.deliveries.close()
         self._moves.close()

@@ -31,6 +31,7 @@ from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.node.bundle import copy_member
 from tidemill.site.data.cache import CacheLimits, DataCache
 from tidemill.site.data.moves import MoveOrder, Moves, MovesPendingError, order_id
+from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction
@@ -60,11 +61,19 @@ class DataFigures(NamedTuple):
     moves: list[tuple[str, int, int, int]]
 
 
+class _Wanted(NamedTuple):
+    """A file that a job reads. `roots`: where it may lie, if it is one of this site."""
+
+    url: str
+    sha256: str | None
+    roots: Roots
+
+
 class Stage:
     """The stage of one site. Thread-safe. `moving`: brings remote files; None = none are brought."""
 
     def __init__(
-        self, directory: Path, config: SiteConfig, roots: Roots, moving: Moves | None = None
+        self, directory: Path, config: SiteConfig, places: OwnedPlaces, moving: Moves | None = None
     ) -> None:
         self._directory = directory
         self._files = directory / "files"
@@ -76,16 +85,17 @@ class Stage:
         )
         self.cache = DataCache(self._files, limits)
         self._config = config
-        self._roots = roots
-        self._transfer = FileTransfer(roots, size_max=config.stage_file_bytes_max)
+        self._places = places
         self._moving = moving
         self._fresh_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
         self._is_swept = False
 
-    def stage(self, job: int, spec: JobSpec, events: list[tuple[int, int]]) -> list[InputDef]:
-        """Have the inputs of these events in place.
+    def stage(
+        self, job: int, spec: JobSpec, events: list[tuple[int, int]], reader: Reader = NOBODY
+    ) -> list[InputDef]:
+        """Have the inputs of these events in place, as far as `reader` may read them.
 
         Raises SiteError, which becomes the job's `stage_in` failure, and MovesPendingError while remote files come.
         """
@@ -94,9 +104,9 @@ class Stage:
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
             inputs = [
-                self._shared(directory, each, awaits)
+                self._shared(directory, each, reader, awaits)
                 if each.kind is InputKind.SHARED
-                else self._each(directory, each, events, awaits)
+                else self._each(directory, each, events, reader, awaits)
                 for each in spec.inputs
             ]
         except OSError as error:
@@ -107,7 +117,7 @@ class Stage:
             raise MovesPendingError(awaits)
         return [each for each in inputs if each is not None]
 
-    def check_places(self, spec: JobSpec) -> None:
+    def check_places(self, spec: JobSpec, owner: str) -> None:
         """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: before
         anything runs."""
         for place in {spec.output_dir, *(each.url for each in spec.outputs or ())}:
@@ -115,7 +125,9 @@ class Stage:
                 permit(place, self._config.endpoints, Direction.OUT)
             elif place:
                 path = local_path(place)
-                self._roots.confine(path if place.endswith("/") or place == spec.output_dir else path.parent)
+                self._places.of(owner).confine(
+                    path if place.endswith("/") or place == spec.output_dir else path.parent
+                )
 
     def is_done(self, awaits: tuple[str, ...]) -> bool:
         """Whether all of these moves have an outcome."""
@@ -186,9 +198,9 @@ class Stage:
             raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
         self._is_swept = False
 
-    def _shared(self, directory: Path, one: Input, awaits: list[str]) -> InputDef | None:
+    def _shared(self, directory: Path, one: Input, reader: Reader, awaits: list[str]) -> InputDef | None:
         path = directory / one.name
-        if not self._fetch(one.url, path, one.sha256, awaits):
+        if not self._fetch_input(one, path, reader, awaits):
             return None
         size = path.stat().st_size
         sha256 = one.sha256
@@ -197,10 +209,15 @@ class Stage:
         return _definition(one.name, "shared", path=path, content=(sha256, size))
 
     def _each(
-        self, directory: Path, one: Input, events: list[tuple[int, int]], awaits: list[str]
+        self,
+        directory: Path,
+        one: Input,
+        events: list[tuple[int, int]],
+        reader: Reader,
+        awaits: list[str],
     ) -> InputDef | None:
         lines_path = directory / f"{one.name}.lines"
-        if not self._fetch(one.url, lines_path, one.sha256, awaits):
+        if not self._fetch_input(one, lines_path, reader, awaits):
             return None
         if lines_path.stat().st_size > LINES_BYTES_MAX:
             raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
@@ -219,16 +236,38 @@ class Stage:
             for event in range(first, end) if has_files else ():
                 line = lines[event].strip()
                 if is_location(line):
-                    self._fetch(line, folder / str(event), None, awaits)
+                    wanted = _Wanted(line, None, self._places.of(reader.owner))
+                    self._fetch(wanted, folder / str(event), awaits)
         return _definition(one.name, "each", path=folder if has_files else None, lines=lines_path)
 
-    def _fetch(self, url: str, path: Path, sha256: str | None, awaits: list[str]) -> bool:
+    def _fetch_input(self, one: Input, path: Path, reader: Reader, awaits: list[str]) -> bool:
+        """As `_fetch`, for what the job itself names: an output of an earlier job may be another owner's."""
+        job = reader.from_jobs.get(one.name)
+        if job is None or is_remote(one.url):
+            return self._fetch(_Wanted(one.url, one.sha256, self._places.of(reader.owner)), path, awaits)
+        roots = self._places.for_input(reader, local_path(one.url), job)
+        try:
+            return self._fetch(_Wanted(one.url, one.sha256, roots), path, awaits)
+        except SiteError as error:
+            if error.transient:
+                raise
+            raise SiteError(
+                f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
+                hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
+                transient=False,
+            ) from error
+
+    def _fetch(self, wanted: _Wanted, path: Path, awaits: list[str]) -> bool:
         """Have a file at `path`; False = it is on its way, by the move that is added to `awaits`."""
         if path.exists():
             return True
-        sha256 = None if sha256 is None else sha256.removeprefix("sha256:").lower()
+        sha256 = None if wanted.sha256 is None else wanted.sha256.removeprefix("sha256:").lower()
+        wanted = wanted._replace(sha256=sha256)
         with self._lock:
-            name, hit = self._remote(url, sha256, awaits) if is_remote(url) else self._local(url, sha256)
+            if is_remote(wanted.url):
+                name, hit = self._remote(wanted.url, sha256, awaits)
+            else:
+                name, hit = self._local(wanted)
             if name is None:
                 return False
             self.cache.link(name, path, hit=hit)
@@ -238,16 +277,18 @@ class Stage:
                 _link(_digest_file(self._files / name), _digest_file(path))
         return True
 
-    def _local(self, url: str, sha256: str | None) -> tuple[str, bool]:
+    def _local(self, wanted: _Wanted) -> tuple[str, bool]:
         """The copy of a file of this site, and whether it was there already."""
-        source = self._transfer.look(url)
+        url, sha256, roots = wanted
+        transfer = FileTransfer(roots, size_max=self._config.stage_file_bytes_max)
+        source = transfer.look(url)
         name = self.cache.find(source.path, source.version, sha256)
         if name is not None:
             return name, True
         self.cache.make_room(source.size_bytes, url)
         temporary = self._files / f".{order_id(Direction.IN, source.path)}.tmp"
         temporary.unlink(missing_ok=True)
-        self._transfer.fetch(source, temporary, sha256=sha256)
+        transfer.fetch(source, temporary, sha256=sha256)
         return self.cache.adopt(temporary, source.path, version=source.version, sha256=sha256), False
 
     def _remote(self, url: str, sha256: str | None, awaits: list[str]) -> tuple[str | None, bool]:

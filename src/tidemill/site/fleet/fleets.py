@@ -170,6 +170,7 @@ class Fleets:
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,
                 bundle_bytes_max=config.bundle_bytes_max,
+                output_bytes_max=config.output_bytes_max,
                 store_mb=config.store_mb or 0,
                 images=config.images,
                 peers=config.harvest.node_to_node,

@@ -17,6 +17,7 @@ from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
+from tidemill.site.data.owners import Reader
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.workload import event_s
@@ -207,7 +208,7 @@ class Granting:
         known = self._defined.get(job.id)
         if known is not None and known[0] is program:
             return known
-        self._stage.check_places(job.spec)
+        self._stage.check_places(job.spec, job.owner)
         inputs = self._staging[job.id].inputs if has_inputs else []
         defined = (program, self._preparer.job(job, program, inputs))
         if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
@@ -270,7 +271,8 @@ class Granting:
 
     def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
         if job.id < s.STEP_BASE:
-            return self._executor.submit(self._stage.stage, job.id, job.spec, events)
+            reader = Reader(job.owner, job.from_jobs)
+            return self._executor.submit(self._stage.stage, job.id, job.spec, events, reader)
         source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
         owner = self._log.pool.state.jobs[source]
         output = self._preparer.outputs(owner.spec)[index]

@@ -186,7 +186,7 @@ class Screen:
         else:
             if known is not None and known.events != spec.events:
                 return f"it had {known.events} events before, and has {legal.shown(spec.events)} now"
-            wrong = legal.row_fault(spec) or legal.spec_fault(spec)
+            wrong = legal.row_fault(spec) or legal.spec_fault(spec) or _origin_fault(order, spec)
             if wrong is not None:
                 return f"the job is not legal: {wrong.text}"
             self._spec_bytes = len(_encode(spec))
@@ -214,8 +214,14 @@ def _numbers(order: api.Order) -> list[int]:
     if isinstance(order, api.FetchLogOrder):
         return [order.request, order.event or 0]
     if isinstance(order, api.LeaseOrder):
-        return [order.lease, order.first, order.count - 1, order.seed_base]
+        return [order.lease, order.first, order.count - 1, order.seed_base, *order.from_jobs.values()]
     return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
+
+
+def _origin_fault(order: api.LeaseOrder, spec: JobSpec) -> legal.Fault | None:
+    if order.from_jobs.keys() <= {each.name for each in spec.inputs}:
+        return None
+    return legal.Fault("the server names other jobs for inputs that it does not have")
 
 
 def _lease_fault(order: api.LeaseOrder) -> str | None:
@@ -249,7 +255,7 @@ def _done_fault(done: str) -> str | None:
 def _stripped(order: api.LeaseOrder) -> api.LeaseOrder:
     """What the log needs of a lease that is refused."""
     return msgspec.structs.replace(
-        order, spec=None, owner=_line(order.owner), campaign=legal.shown(order.campaign)
+        order, spec=None, owner=_line(order.owner), campaign=legal.shown(order.campaign), from_jobs={}
     )
 
 

@@ -49,6 +49,7 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
         state.jobs[job.id] = job
     if order.spec is not None:
         settlement.specify(job, order.spec)
+        job.from_jobs = order.from_jobs
     end = order.first + order.count
     held = job.open.within(
         order.first, end

@@ -76,6 +76,9 @@ class SiteJob(msgspec.Struct, kw_only=True):
     parts: list[KeptPart] = []
     repairs: int = 0  #: times that kept outputs turned out to be lost
     spec_bytes: int = 0  #: of `spec` as JSON, as the server sent it
+    from_jobs: dict[
+        str, int
+    ] = {}  #: inputs that are outputs of earlier jobs, as the server says: name -> job
 
 
 class SiteFleet(msgspec.Struct, kw_only=True):

@@ -59,3 +59,15 @@ def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:
     private = set(private_paths(tmp_path / "site", config(tmp_path)))
     assert private > set(masked_paths(tmp_path / "site", config(tmp_path)))
     assert {KEYS / "site.pem", KEYS / "robot.pem"} <= private
+
+
+def test_payloads_of_a_shared_site_see_no_delivered_outputs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for shared, roots, is_masked in (
+        (True, [tmp_path], True),
+        (True, [tmp_path / "out" / "data"], False),  # the operator shows what is there
+        (True, [out], False),
+        (False, [tmp_path], False),
+    ):
+        config = SiteConfig(name="s", server="unix:/x", shared=shared, data_roots=roots, output_dir=out)
+        assert (out in masked_paths(tmp_path / "site", config)) is is_masked

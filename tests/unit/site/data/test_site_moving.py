@@ -23,6 +23,7 @@ from tidemill.errors import ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, due, make, order_id
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.data.transfer_node import _step
 from tidemill.site.state.epoch import claim
@@ -151,7 +152,9 @@ def test_an_order_that_no_agent_writes_is_refused_and_holds_up_nothing(tmp_path:
 
 def test_a_job_that_names_a_foreign_host_is_refused_for_good(tmp_path: Path) -> None:
     (tmp_path / "stage").mkdir()
-    stage = Stage(tmp_path / "stage", config(Endpoint(url="https://h.example.org/")), Roots([tmp_path]))
+    stage = Stage(
+        tmp_path / "stage", config(Endpoint(url="https://h.example.org/")), OwnedPlaces(Roots([tmp_path]))
+    )
     spec = JobSpec(app="a", inputs=[Input(name="x", url="https://evil.example.net/x")])
     with pytest.raises(TransferError, match="does not read from there") as error:
         stage.stage(1, spec, [(0, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+import threading
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ import pytest
 
 from tidemill.errors import JobError
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.data.outputs import DamagedError, Deliverer, JobManifest, OutputDelivery
+from tidemill.site.data.outputs import CanceledError, DamagedError, Deliverer, JobManifest, OutputDelivery
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
 from tidemill.wire.node import OutputRef
@@ -26,9 +28,11 @@ class Place:
         self.bundle.mkdir(parents=True)
         self.deliverer = Deliverer(
             tmp_path / "fleets",
-            self.base,
-            roots=Roots([tmp_path / "data"], own=self.base),
+            OwnedPlaces(
+                Roots([tmp_path / "data"], closed=self.base), self.base, person=frozenset(("", "myself"))
+            ),
             template="{campaign}/{job}-{output}",
+            bytes_max=1 << 30,
         )
         (tmp_path / "data").mkdir()
 
@@ -56,6 +60,7 @@ class Place:
         done: str,
         kind: OutputKind = OutputKind.CONCAT,
         events: int = 10,
+        owner: str = "",
         **spec: str,
     ) -> OutputDelivery:
         return OutputDelivery(
@@ -68,6 +73,7 @@ class Place:
             parts=parts,
             merged={},
             done=done,
+            owner=owner,
         )
 
 
@@ -172,3 +178,77 @@ def test_outputs_stay_below_the_data_roots(place: Place, tmp_path: Path) -> None
             place.deliverer.deliver(delivery)
     inside = place.delivery(place.parts((0, 4)), done="0-3", output_dir=str(tmp_path / "data" / "x"))
     assert place.deliverer.deliver(inside)[0].url.startswith(f"file://{tmp_path}/data/x/c/")
+
+
+def test_each_owner_has_a_directory_that_no_other_reaches(place: Place) -> None:
+    parts = place.parts((0, 4))
+    rows = place.deliverer.deliver(place.delivery(parts, done="0-3", owner="ada"))
+    theirs = place.base / "@ada" / "c"
+    assert rows[0].url == (theirs / "7-hits.txt").as_uri()
+    manifest = msgspec.json.decode((theirs / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    assert manifest.owner == "ada"
+    inside = (str(place.base), str(theirs), str(place.base / "@eve" / ".." / "@ada"))
+    for owner in ("eve", "", "myself"):
+        for where in inside if owner == "eve" else inside[1:]:
+            delivery = place.delivery(parts, done="0-3", owner=owner, output_dir=where)
+            with pytest.raises(JobError, match="not among those of this job's owner"):
+                place.deliverer.deliver(delivery)
+    again = place.delivery(parts, done="0-3", owner="ada", output_dir=str(theirs / "more"))
+    assert place.deliverer.deliver(again)[0].url == (theirs / "more" / "c" / "7-hits.txt").as_uri()
+
+
+def test_nothing_is_delivered_as_a_manifest(place: Place, tmp_path: Path) -> None:
+    """It would say that another file is this job's, to be replaced."""
+    for where in (tmp_path / "data" / ".tidemill", place.base / "@eve" / "x" / ".tidemill" / "y"):
+        delivery = place.delivery(place.parts((0, 4)), done="0-3", owner="eve", output_dir=str(where))
+        with pytest.raises(JobError, match="lies in a directory"):
+            place.deliverer.deliver(delivery)
+        assert not where.exists()
+
+
+def sparse_parts(place: Place, *sizes: int) -> list[KeptPart]:
+    """Parts that are zeros but for their first byte, in a bundle of holes."""
+    parts, at = [], 0
+    with (place.bundle / "p.tar").open("wb") as file:
+        for event, size in enumerate(sizes):
+            file.seek(at)
+            file.write(b"x")
+            digest = hashlib.sha256(b"x" + bytes(size - 1)).hexdigest()
+            ref = OutputRef(name="hits", bundle="p.tar", offset=at, length=size, sha256=digest)
+            parts.append(KeptPart(event, 1, "e1-1", [ref]))
+            at += size
+        file.truncate(at)
+    return parts
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CONCAT, OutputKind.EACH])
+def test_holes_of_parts_are_holes_of_what_is_delivered(place: Place, kind: OutputKind) -> None:
+    parts = sparse_parts(place, 5_000_000, 3_000_000)
+    (row,) = place.deliverer.deliver(place.delivery(parts, done="0-1", kind=kind, events=2))
+    path = Path(row.url.removeprefix("file://"))
+    status = path.stat()
+    assert status.st_size == row.size_bytes >= 8_000_000
+    assert status.st_blocks * 512 < 500_000
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == row.sha256
+    if kind is OutputKind.CONCAT:
+        assert path.read_bytes() == b"x" + bytes(4_999_999) + b"x" + bytes(2_999_999)
+    else:
+        with tarfile.open(path) as archive:
+            assert [each.size for each in archive] == [5_000_000, 3_000_000]
+
+
+def test_more_than_a_job_may_leave_is_refused_before_a_byte_is_written(place: Place) -> None:
+    parts = sparse_parts(place, 1 << 29, (1 << 29) + 1)
+    with pytest.raises(JobError, match="delivers at most 1073741824 of one job") as caught:
+        place.deliverer.deliver(place.delivery(parts, done="0-1", events=2))
+    assert "delivery_bytes_max" in (caught.value.hint or "")
+    assert not place.base.exists()
+
+
+@pytest.mark.parametrize("kind", [OutputKind.CONCAT, OutputKind.EACH])
+def test_a_delivery_that_is_canceled_leaves_nothing(place: Place, kind: OutputKind) -> None:
+    canceled = threading.Event()
+    canceled.set()
+    with pytest.raises(CanceledError):
+        place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3", kind=kind), canceled)
+    assert [path for path in place.base.rglob("*") if path.is_file()] == []

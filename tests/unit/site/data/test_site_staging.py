@@ -10,6 +10,7 @@ import pytest
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import STAGED_BYTES_MIN, Stage
 from tidemill.transfer.file import Roots
 
@@ -31,7 +32,9 @@ def stage_at(tmp_path: Path, *, keep_bytes: int = 0) -> Stage:
     directory.mkdir(exist_ok=True)
     transfer = Transfer(cache_bytes_max=keep_bytes)
     return Stage(
-        directory, SiteConfig(name="s", server="unix:/x", transfer=transfer), Roots([tmp_path / "data"])
+        directory,
+        SiteConfig(name="s", server="unix:/x", transfer=transfer),
+        OwnedPlaces(Roots([tmp_path / "data"])),
     )
 
 

@@ -11,6 +11,7 @@ from tests.unit.site.state.test_site_log import open_log
 from tidemill.config.site import SiteConfig
 from tidemill.model.job import JobSpec
 from tidemill.site.applications.launching import Launching
+from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.fleet.granting import Granting
@@ -37,7 +38,7 @@ def test_a_job_whose_application_cannot_be_read_just_now_waits_and_is_granted_la
     log.apply(s.Replied(acked=0, orders=[order], at_us=0))
     with ThreadPoolExecutor(1) as executor:
         granting = Granting(
-            log, preparer(apps), Stage(tmp_path / "stage", CONFIG, Roots([])), fleets, executor
+            log, preparer(apps), Stage(tmp_path / "stage", CONFIG, OwnedPlaces(Roots([]))), fleets, executor
         )
         program.rename(tmp_path / "kept")
         program.symlink_to(HICCUP)

@@ -1,0 +1,109 @@
+"""Whose the delivered outputs are: each owner's lie in a directory of their own below the site's delivery directory.
+
+    OUT/@OWNER/...   only jobs of that owner read and write there
+    OUT/...          outputs of the site's own person, where it serves nobody else, and what earlier versions delivered
+
+Other jobs read a delivered file only as `job:ID/OUTPUT`: the server checks whose that job is and says so with the
+lease, and the manifest beside the file must name the job.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from tidemill.config.site import SiteConfig
+from tidemill.errors import UNDECODABLE
+from tidemill.files import read_bounded
+from tidemill.transfer.file import APART, Roots
+
+MANIFESTS = ".tidemill"
+MANIFEST_BYTES_MAX = 1 << 30
+_NAME_CHARACTERS_MAX = 120
+
+
+class Reader(NamedTuple):
+    """Who reads inputs. `from_jobs`: those that were `job:ID/OUTPUT`, as the server says: name of the input -> job."""
+
+    owner: str = ""
+    from_jobs: Mapping[str, int] = {}
+
+
+NOBODY = Reader()
+
+
+class _Named(msgspec.Struct, frozen=True):
+    file: str
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    """What is asked of a manifest here."""
+
+    job: int
+    files: list[_Named]
+
+
+class OwnedPlaces:
+    """Where jobs of each owner read and write. `person`: names of an owner whose outputs get no directory of their own;
+    `base`: the delivery directory; None = there is none."""
+
+    def __init__(
+        self, roots: Roots, base: Path | None = None, *, person: frozenset[str] = frozenset()
+    ) -> None:
+        self._roots = roots
+        self._base = None if base is None else Path(os.path.realpath(base))
+        self._person = person
+
+    def directory(self, owner: str) -> Path:
+        """Where outputs of this owner go that name no place."""
+        assert self._base is not None, "only what delivers asks"
+        return self._base if owner in self._person else self._base / directory_name(owner)
+
+    def of(self, owner: str) -> Roots:
+        """What jobs of this owner may read and write."""
+        return self._roots if self._base is None else self._roots.opened(self.directory(owner))
+
+    def for_input(self, reader: Reader, path: Path, job: int | None) -> Roots:
+        """What may be read for the input at `path`, which is the output of `job`, or of none."""
+        roots = self.of(reader.owner)
+        if job is None:
+            return roots
+        real = Path(os.path.realpath(path))
+        return roots.opened(real) if _is_delivered(real, job) else roots
+
+
+def person_of(config: SiteConfig) -> frozenset[str]:
+    """Owners whose outputs get no directory of their own: the site's own person, unless the site serves others."""
+    if config.shared:
+        return frozenset()
+    try:
+        return frozenset(("", getpass.getuser()))
+    except (KeyError, OSError):  # this user has no name
+        return frozenset(("",))
+
+
+def directory_name(owner: str) -> str:
+    """The directory of an owner: one plain name, another one for each owner."""
+    quoted = quote(owner, safe="")
+    if len(quoted) > _NAME_CHARACTERS_MAX:  # `=` is never in a quoted name
+        quoted = f"{quoted[:_NAME_CHARACTERS_MAX]}={hashlib.sha256(owner.encode()).hexdigest()}"
+    return APART + quoted
+
+
+def _is_delivered(path: Path, job: int) -> bool:
+    """Whether the manifest of a job claims the file."""
+    content = read_bounded(path.parent / MANIFESTS / f"{job}.json", MANIFEST_BYTES_MAX)
+    if content is None:
+        return False
+    try:
+        claims = msgspec.json.decode(content, type=_Claims)
+    except UNDECODABLE:
+        return False
+    return claims.job == job and any(each.file == path.name for each in claims.files)
