@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedRWPair
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -51,6 +51,18 @@ OF_TYPE = {
 }  # fmt: skip
 KINDS = (node.Started, node.Done, node.Failed, node.Returned, node.Ended, node.Noted)
 
+DONE: dict[str, Any] = {
+    "k": "done", "grant": 1, "job": 1, "first": 0, "count": 1, "payloads": 1, "slot": 0, "started_us": 0, "ended_us": 0,
+    "wall_us": 1, "setup_us": 0, "user_us": 0, "system_us": 0, "rss_kb": 0, "read_bytes": None, "write_bytes": None,
+    "outputs": [],
+}  # fmt: skip
+PLACE = {"name": "o", "bundle": "../../../site.toml", "offset": 2**63, "length": 2**63, "sha256": "x"}
+HOSTILE = [
+    {"k": "evil"}, {**DONE, "outputs": [PLACE]}, {**DONE, "wall_us": 2**64 - 1}, {**DONE, "wall_us": AMOUNT_MAX - 1},
+    {**DONE, "count": 2**63, "job": 2**63}, {**DONE, "rss_kb": -1}, {**DONE, "payloads": "x" * 200_000},
+    {**DONE, "job": 10**6, "count": AMOUNT_MAX - 1},
+]  # fmt: skip
+
 
 def fields(kind: type[msgspec.Struct]) -> st.SearchStrategy[dict[str, Any]]:
     hints: dict[str, str] = kind.__annotations__
@@ -71,15 +83,7 @@ def test_whatever_a_thief_records_the_sites_log_takes_it_and_is_read_again(
             records.append(_decode_record(json.dumps(each).encode()))
         except UNDECODABLE:
             continue
-    pool = WorkPool(s.SiteState(site="here"))
-    spec = JobSpec(app="a", events=10)
-    lease = api.LeaseOrder(n=1, lease=1, job=1, first=0, count=10, campaign="c", seed_base=0, spec=spec)
-    pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
-    pool.apply(s.Replied(acked=0, orders=[lease], at_us=0, passed=1))
-    pool.apply(s.FleetOpened(fleet="e1-1", at_us=0))
-    pool.apply(s.Granted(fleet="e1-1", grants=[node.Grant(grant=1, job=1, first=0, count=10, chunk_max=None)],
-                         cancels=[], ended=[], close=False))  # fmt: skip
-
+    pool = leased()
     entry = s.Read(fleet="e1-1", offsets={}, records=records)
     msgspec.json.decode(_encoder.encode(entry), type=s.Entry, dec_hook=s.decode_hook)
     pool.apply(entry)
@@ -90,6 +94,32 @@ def test_whatever_a_thief_records_the_sites_log_takes_it_and_is_read_again(
         assert len(msgspec.json.encode(report)) < 1_000_000
         if isinstance(report, api.DoneReport):
             assert 0 <= report.usage.wall_us < 2**63
+
+
+def test_a_record_of_work_that_the_fleet_was_not_given_changes_no_estimate() -> None:
+    pool = leased()
+    slow = {**DONE, "p": "a.r0.i1", "wall_us": AMOUNT_MAX - 1}
+    honest = {**DONE, "p": "b.r0.i1", "first": 1, "wall_us": 1_000_000}
+    for number, (told, fleet) in enumerate(
+        [({**slow, "grant": 7}, "e1-1"), (slow, "e1-2"), (honest, "e1-1")], 1
+    ):
+        record = _decode_record(json.dumps({**told, "s": number}).encode())
+        pool.apply(s.Read(fleet=fleet, offsets={}, records=[record]))
+    assert pool.state.rates["a"] == s.Rate(wall_s=1.0, events=1.0)
+
+
+def leased() -> WorkPool:
+    """A site with a job of ten events, granted to the first of two fleets."""
+    pool = WorkPool(s.SiteState(site="here"))
+    spec = JobSpec(app="a", events=10)
+    lease = api.LeaseOrder(n=1, lease=1, job=1, first=0, count=10, campaign="c", seed_base=0, spec=spec)
+    pool.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+    pool.apply(s.Replied(acked=0, orders=[lease], at_us=0, passed=1))
+    for fleet in ("e1-1", "e1-2"):
+        pool.apply(s.FleetOpened(fleet=fleet, at_us=0))
+    grant = node.Grant(grant=1, job=1, first=0, count=10, chunk_max=None)
+    pool.apply(s.Granted(fleet="e1-1", grants=[grant], cancels=[], ended=[], close=False))
+    return pool
 
 
 def test_a_line_that_is_not_a_record_takes_no_other_with_it(tmp_path: Path) -> None:
@@ -104,23 +134,11 @@ def test_a_line_that_is_not_a_record_takes_no_other_with_it(tmp_path: Path) -> N
     assert tail.offset == path.stat().st_size
 
 
-DONE: dict[str, Any] = {
-    "k": "done", "grant": 1, "job": 1, "first": 0, "count": 1, "payloads": 1, "slot": 0, "started_us": 0, "ended_us": 0,
-    "wall_us": 1, "setup_us": 0, "user_us": 0, "system_us": 0, "rss_kb": 0, "read_bytes": None, "write_bytes": None,
-    "outputs": [],
-}  # fmt: skip
-PLACE = {"name": "o", "bundle": "../../../site.toml", "offset": 2**63, "length": 2**63, "sha256": "x"}
-HOSTILE = [
-    {"k": "evil"}, {**DONE, "outputs": [PLACE]}, {**DONE, "wall_us": 2**64 - 1}, {**DONE, "wall_us": AMOUNT_MAX - 1},
-    {**DONE, "count": 2**63, "job": 2**63}, {**DONE, "rss_kb": -1}, {**DONE, "payloads": "x" * 200_000},
-    {**DONE, "job": 10**6, "count": AMOUNT_MAX - 1},
-]  # fmt: skip
-
 # ---- a real lead --------------------------------------------------------------------------------------------------
 
 
 def lead_of(it: World) -> tuple[str, int, Path]:
-    it.submit("first", JobSpec(app="pi", events=200, params={"darts": 60_000}))
+    it.submit("first", JobSpec(app="pi", events=20, params={"darts": 60_000}))
     it.wait_for(lambda: list(it.home.glob("site/fleets/*/lead.json")), "a lead listens")
     (path,) = it.home.glob("site/fleets/*/lead.json")
     address = json.loads(path.read_bytes())
@@ -140,7 +158,7 @@ def hello(pilot: str, shown: str) -> bytes:
 
 
 @contextmanager
-def joined(host: str, port: int, fleet: Path, pilot: str) -> Iterator[BinaryIO]:
+def joined(host: str, port: int, fleet: Path, pilot: str) -> Iterator[BufferedRWPair]:
     """A connection that the lead takes for a pilot's."""
     secret = (fleet / "secret").read_text().strip().encode()
     with socket.create_connection((host, port), 20) as connection, connection.makefile("rwb") as lines:
@@ -201,7 +219,9 @@ def test_a_crowd_that_says_nothing_keeps_no_pilot_out_and_fills_no_log() -> None
         (lead,) = it.processes("lead")
         crowd = [Crowd((host, port)) for _ in range(CROWDS)]
         try:
-            it.wait_for(lambda: len(os.listdir(f"/proc/{lead.pid}/fd")) > 4096, "the lead is full")
+            it.wait_for(
+                lambda: sum(1 for _ in Path(f"/proc/{lead.pid}/fd").iterdir()) > 4096, "the lead is full"
+            )
             took_s = []
             for number in range(20):
                 began_s = time.monotonic()

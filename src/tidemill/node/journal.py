@@ -63,7 +63,7 @@ _PLACE = _fields(OutputRef)
 
 def _decode_record(content: bytes) -> Record:
     """The record, its numbers and texts within what a pilot writes. Raises ValueError."""
-    record = _decode(content)
+    record: Record = _decode(content)
     amounts, texts = _FIELDS[type(record)]
     _check(amounts(record), texts(record))
     for name in _IDENTITIES:
