@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import lines_run
 
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import SiteError
 from tidemill.node.framed import frame
 from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records
 from tidemill.wire.node import Ended, Record, Returned

@@ -35,10 +35,7 @@ pub(super) fn read(path: &Path) -> Result<ImageUse, ImageError> {
 
 fn check(image: &ImageUse) -> Result<(), String> {
     let digest = &image.file.sha256;
-    let hex = digest
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-    if digest.len() != 64 || !hex {
+    if !is_digest(digest) {
         return Err(format!("`{digest}` is no SHA-256"));
     }
     let told = image
@@ -52,6 +49,9 @@ fn check(image: &ImageUse) -> Result<(), String> {
             image.file.bytes
         ));
     }
+    if let Some(piece) = image.file.pieces.iter().find(|piece| !is_pack(&piece.path)) {
+        return Err(format!("`{}` is no pack of its store", piece.path));
+    }
     for area in &image.areas {
         let plain = Path::new(area)
             .components()
@@ -63,14 +63,32 @@ fn check(image: &ImageUse) -> Result<(), String> {
     Ok(())
 }
 
+fn is_digest(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    text.len() == 64 && bytes.all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// The same names as in src/tidemill/image/recipe.py: nothing outside of the store.
+fn is_pack(path: &str) -> bool {
+    let name = path
+        .strip_prefix("packs/")
+        .and_then(|name| name.strip_suffix(".pack"));
+    name.is_some_and(is_digest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pack() -> String {
+        format!("packs/{}.pack", "b".repeat(64))
+    }
+
     fn recipe(digest: &str, bytes: u64, area: &str) -> String {
+        let pack = pack();
         format!(
             r#"{{"format":1,"name":"x","file":{{"sha256":"{digest}","bytes":{bytes},"pieces":[
-               {{"path":"packs/a.pack","offset":0,"length":5}}]}},"areas":["{area}"],"unpacked_bytes":9,"other":1}}"#
+               {{"path":"{pack}","offset":0,"length":5}}]}},"areas":["{area}"],"unpacked_bytes":9,"other":1}}"#
         )
     }
 
@@ -80,10 +98,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let place = dir.path().canonicalize().unwrap();
         read(&path).map_err(|error| error.to_string()).inspect(|image| {
-            assert_eq!(
-                image.file.pieces[0].path,
-                place.join("packs/a.pack").to_string_lossy()
-            );
+            assert_eq!(image.file.pieces[0].path, place.join(pack()).to_string_lossy());
         })
     }
 
@@ -102,6 +117,14 @@ mod tests {
             (recipe(&digest, 5, "/"), "`/`"),
             (recipe(&digest, 5, "/sw/../etc"), ".."),
             ("{".to_owned(), "no recipe"),
+            (
+                recipe(&digest, 5, "/sw").replace("packs/", "../packs/"),
+                "no pack",
+            ),
+            (
+                recipe(&digest, 5, "/sw").replace(&pack(), "/etc/shadow"),
+                "no pack",
+            ),
         ] {
             let error = read_text(&text).unwrap_err();
             assert!(error.contains(part), "{error}");
