@@ -6,7 +6,6 @@ shell characters and paths in parameters: `tests/e2e/test_hostile_server.py`; an
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,9 @@ from tidemill.server.database.queries import Dialect, load
 from tidemill.site.applications.templates import Template
 from tidemill.site.state import failures
 from tidemill.transfer.credentials import REFUSED
+
+LONG, SOON_S = 100_000, 60
+"""Characters of a text, and when a test fails: a pattern that takes time as the square of them takes minutes."""
 
 EVALUATED = [
     "{event.__class__}", "{0}", "{}", "{seed!r}", "{seed:>999999999}", "%(x)s", "${HOME}", "$(id)", "`id`", "{{7*7}}",
@@ -49,25 +51,23 @@ def test_an_argument_of_an_ad_hoc_command_names_events_and_inputs_only(text: str
     )
 
 
+@pytest.mark.timeout(SOON_S)
 def test_templates_without_an_end_take_time_that_grows_with_their_length() -> None:
-    began_s = time.process_time()
     for text in ("{" * 131_000, "{a" * 65_000, "{a}" * 40_000, "}" * 131_000, "{seed}" * 20_000):
-        Template.literal_but_known(text)
-    assert time.process_time() - began_s < 2.0
+        assert Template.literal_but_known(text).pieces
 
 
+@pytest.mark.timeout(SOON_S)
 @pytest.mark.parametrize("piece", BORING)
 @pytest.mark.parametrize("blank", ["", " ", "1"])
 def test_patterns_over_texts_of_payloads_take_time_that_grows_with_their_length(
     piece: str, blank: str
 ) -> None:
-    text = (piece + blank) * (16_384 // (len(piece) + len(blank)))
-    began_s = time.process_time()
+    text = (piece + blank) * (LONG // (len(piece) + len(blank)))
     cut_secrets(text)
     REFUSED.search(text)
     for pattern in (*failures._RANKS, failures._NODE, failures._LAUNCHER):
         pattern.search(text)
-    assert time.process_time() - began_s < 1.0
 
 
 def test_secrets_in_urls_are_still_cut() -> None:
@@ -84,9 +84,7 @@ def test_a_repeat_has_bounds(tmp_path: Path, count: int) -> None:
 def test_jobs_that_wait_for_each_other_in_a_long_row_are_ordered_in_time(tmp_path: Path) -> None:
     rows = [f'[[job]]\nname = "j{k}"\ncommand = ["true"]\nafter = ["j{k - 1}"]\n' for k in range(1, 500)]
     (path := tmp_path / "j.toml").write_text('[[job]]\nname = "j0"\ncommand = ["true"]\n' + "".join(rows))
-    began_s = time.process_time()
     assert len(waves(load_job_file(path))) == 500
-    assert time.process_time() - began_s < 10.0
 
 
 @pytest.mark.parametrize(

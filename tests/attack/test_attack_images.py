@@ -59,7 +59,7 @@ def test_a_recipe_that_leads_out_of_its_store_is_refused_on_nodes(
 ) -> None:
     path = tmp_path / f"x{SUFFIX}"
     path.write_text(json.dumps(recipe(**changes)))
-    words = [find_binary(), "image", "run", "--recipe", path, "--", "true"]
+    words = [str(find_binary()), "image", "run", "--recipe", str(path), "--", "true"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode != 0
     assert "recipe" in done.stderr

@@ -12,7 +12,6 @@ import hmac
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedRWPair
@@ -158,10 +157,12 @@ def hello(pilot: str, shown: str) -> bytes:
 
 
 @contextmanager
-def joined(host: str, port: int, fleet: Path, pilot: str) -> Iterator[BufferedRWPair]:
+def joined(
+    host: str, port: int, fleet: Path, pilot: str, *, timeout_s: float = 20
+) -> Iterator[BufferedRWPair]:
     """A connection that the lead takes for a pilot's."""
     secret = (fleet / "secret").read_text().strip().encode()
-    with socket.create_connection((host, port), 20) as connection, connection.makefile("rwb") as lines:
+    with socket.create_connection((host, port), timeout_s) as connection, connection.makefile("rwb") as lines:
         challenge = json.loads(lines.readline())["nonce"]
         lines.write(hello(pilot, proof(secret, challenge, pilot)))
         lines.flush()
@@ -222,12 +223,14 @@ def test_a_crowd_that_says_nothing_keeps_no_pilot_out_and_fills_no_log() -> None
             it.wait_for(
                 lambda: sum(1 for _ in Path(f"/proc/{lead.pid}/fd").iterdir()) > 4096, "the lead is full"
             )
-            took_s = []
+            failed = 0
             for number in range(20):
-                began_s = time.monotonic()
-                with joined(host, port, fleet, f"{THIEF}.r0.i{number}"):
-                    took_s.append(time.monotonic() - began_s)
-            assert sorted(took_s)[-2] < 1.0, took_s
+                try:
+                    with joined(host, port, fleet, f"{THIEF}.r0.i{number}", timeout_s=1.0):
+                        pass
+                except OSError:
+                    failed += 1
+            assert failed <= 1
         finally:
             for each in crowd:
                 each.stop()
