@@ -172,10 +172,15 @@ def names_in(directory: Path) -> list[str] | None:
         ) from error
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """A descriptor, an opener for `open`: a FIFO of that name does not block, and files are read as ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_bounded(path: Path, size_max: int) -> bytes | None:
     """The content of a file of at most `size_max` bytes, None where there is none. Raises SiteError."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             pieces: list[bytes] = []
             left = size_max + 1
             while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):

@@ -1,5 +1,10 @@
 //! Arguments with templates: parsed once per job, filled per payload. Pure.
 
+/// What execve(2) takes as one argument (MAX_ARG_STRLEN, 32 pages, with the closing NUL), and as all of them (three
+/// quarters of the largest stack that counts, 8 MiB). One `{line}` may stand for megabytes, and a job may write it often.
+const ARGUMENT_BYTES_MAX: usize = 131_071;
+pub(crate) const ARGUMENTS_BYTES_MAX: usize = 6 << 20;
+
 /// A piece of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
@@ -94,6 +99,11 @@ impl Template {
                     text.push_str(&path);
                 }
             }
+            if text.len() > ARGUMENT_BYTES_MAX {
+                return Err(format!(
+                    "filled in it has more than {ARGUMENT_BYTES_MAX} bytes, which no program can be given"
+                ));
+            }
         }
         Ok(text)
     }
@@ -133,6 +143,22 @@ mod tests {
         let text = "{event}-{first_event}-{last_event}/{events} {seed}{line}{cores} {input.cards} {{x}}";
         assert_eq!(fill(text).unwrap(), "10-10-14/5 77l2 /in/cards {x}");
         assert_eq!(fill("").unwrap(), "");
+    }
+
+    #[test]
+    fn what_grows_beyond_an_argument_is_refused_before_it_is_there() {
+        let line = "x".repeat(100_000);
+        let values = Values {
+            first: 0,
+            count: 1,
+            seed: 0,
+            line: Some(&line),
+            cores: 1,
+            input: &|_| None,
+        };
+        let fill = |text: &str| Template::parse(text).unwrap().fill(&values);
+        assert_eq!(fill("{line}").unwrap().len(), 100_000);
+        assert!(fill(&"{line}".repeat(20_000)).unwrap_err().contains("131071"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ SUFFIX = ".json"
 RECIPE_BYTES_MAX = 256 << 20
 """A million pieces of 150 characters, and some room."""
 
+PACK_BYTES_MAX = 1 << 62  #: what pread(2) takes
+
 MODE = 0o644
 """Recipes, packs and lists: as readable as the user's umask and the store's directory let them be."""
 
@@ -118,7 +120,8 @@ def _wrong(recipe: Recipe) -> str | None:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             return f"`{digest}` is no SHA-256"
     for piece in recipe.file.pieces:
-        if not re.fullmatch(r"packs/[0-9a-f]{64}\.pack", piece.path) or piece.offset < 0 or piece.length < 1:
+        is_place = piece.offset >= 0 and piece.length >= 1 and piece.offset + piece.length <= PACK_BYTES_MAX
+        if not re.fullmatch(r"packs/[0-9a-f]{64}\.pack", piece.path) or not is_place:
             return f"`{piece.path}` at {piece.offset} of {piece.length} bytes is no piece of a pack"
     return next(
         (f"area `{each}` is no absolute path" for each in recipe.areas if not each.startswith("/")), None

@@ -19,6 +19,7 @@ from tidemill.node.framed import FramedTail
 from tidemill.wire.node import IndexEntry, OutputRef
 
 CHUNK_BYTES = 1 << 20
+BUNDLE_BYTES_MAX = 1 << 62  #: what pread(2) takes, and more than any file system
 HOLE_BYTES = 1 << 16
 """So many zeros at least become a hole: fewer are written faster than they are left out."""
 
@@ -48,16 +49,19 @@ def bundles(directory: Path) -> list[Path]:
 def read_chunks(directory: Path, ref: OutputRef) -> Iterator[bytes]:
     """The member's bytes in pieces of at most 1 MiB; the checksum is verified after the last piece.
 
-    Raises SiteError where it cannot be read or is cut, ProtocolError where its checksum is another one or its
-    bundle is no plain file name. Whoever writes the pieces anywhere must drop them on an error.
+    Raises SiteError where it cannot be read or is cut, ProtocolError where its checksum is another one, its place is
+    not one that a file can have, or its bundle is no plain file name. Whoever writes the pieces anywhere must drop them
+    on an error.
     """
-    if Path(ref.bundle).name != ref.bundle or not ref.bundle.endswith(".tar"):
+    if Path(ref.bundle).name != ref.bundle or not ref.bundle.endswith(".tar") or "\0" in ref.bundle:
         raise ProtocolError(f"`{ref.bundle}` is no name of a bundle (output `{ref.name}`)")
+    if ref.offset < 0 or ref.length < 0 or ref.offset + ref.length > BUNDLE_BYTES_MAX:
+        raise ProtocolError(f"output `{ref.name}` of `{ref.bundle}` has an offset or a length out of range")
     path = directory / ref.bundle
     digest = hashlib.sha256()
     at, end = ref.offset, ref.offset + ref.length
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:  # a FIFO of that name would block without O_NONBLOCK; a file does not know it
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise SiteError(f"failed to open bundle `{path}`: {error.strerror}") from error
     try:

@@ -21,13 +21,17 @@ def frame(content: bytes) -> bytes:
     return b"%08x %s\n" % (crc32(content), content)
 
 
+Refuse = Callable[[str], None]
+"""Takes the reason why a line is passed over."""
+
+
 def decode_lines(
-    data: bytes, decode: Callable[[bytes], _T], *, source: str = "journal"
+    data: bytes, decode: Callable[[bytes], _T], *, source: str = "journal", refuse: Refuse | None = None
 ) -> tuple[list[_T], int]:
     """The records of the whole, correct lines at the start of `data`, and the bytes that they take.
 
-    What follows is a torn tail. Raises ProtocolError for a line that checks but is no such record: a bug or a
-    newer version wrote it.
+    What follows is a torn tail. A line that checks but is not such a record (a bug, a newer version or an attacker
+    wrote it) raises ProtocolError, or is passed over and reported to `refuse`.
     """
     records: list[_T] = []
     used = 0
@@ -43,10 +47,10 @@ def decode_lines(
             append(decode(content))
         except UNDECODABLE as error:
             quote = content[:_QUOTE_BYTES_MAX].decode(errors="replace")
-            raise ProtocolError(
-                f"failed to read a record of {source}: {error}; the line starts with `{quote}`",
-                hint="another version wrote it: update tidemill here",
-            ) from error
+            why = f"failed to read a record of {source}: {error}; the line starts with `{quote}`"
+            if refuse is None:
+                raise ProtocolError(why, hint="another version wrote it: update tidemill here") from error
+            refuse(why)
         used += len(line) + 1
     return records, used
 
@@ -55,13 +59,16 @@ class FramedTail(Generic[_T]):
     """Reads what is new in one file that others append to. `offset` is where the next whole line starts.
 
     Opens the file by its path each time, since network file systems cache what an open descriptor sees, and
-    looks at content only, never at times.
+    looks at content only, never at times. `refuse` as in `decode_lines`.
     """
 
-    def __init__(self, path: Path, decode: Callable[[bytes], _T], *, offset: int = 0) -> None:
+    def __init__(
+        self, path: Path, decode: Callable[[bytes], _T], *, offset: int = 0, refuse: Refuse | None = None
+    ) -> None:
         self.path = path
         self.offset = offset
         self._decode = decode
+        self._refuse = refuse
 
     def read(self, bytes_max: int = READ_BYTES_MAX) -> list[_T]:
         """The records that have become whole since the last call, from at most `bytes_max` bytes.
@@ -69,8 +76,8 @@ class FramedTail(Generic[_T]):
         Nothing where the file is not there (yet). Raises SiteError where it cannot be read, ProtocolError for
         a record of an unknown kind.
         """
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:  # a FIFO of that name would block without O_NONBLOCK; a file does not know it
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -81,6 +88,6 @@ class FramedTail(Generic[_T]):
             raise SiteError(f"failed to read `{self.path}` at {self.offset}: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        records, used = decode_lines(data, self._decode, source=f"`{self.path}`")
+        records, used = decode_lines(data, self._decode, source=f"`{self.path}`", refuse=self._refuse)
         self.offset += used
         return records

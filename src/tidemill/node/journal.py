@@ -2,29 +2,104 @@
 
 A record is in the lead's journal, in the pilot's own, or in both (the lead was lost between fsync and
 acknowledgement). Pilots number their records from 1 without gaps, so (pilot, number) names one.
+
+Everybody who has the fleet's secret can write records. One that no pilot of this version writes is passed over and
+logged: it takes neither the other records nor the agent with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from tidemill.errors import ProtocolError, SiteError
 from tidemill.files import names_in
+from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
-from tidemill.wire.node import Ended, Record
+from tidemill.wire.node import Done, Ended, Noted, OutputRef, Record
 
-_decode_record = msgspec.json.Decoder(Record).decode
+NUMBER_MAX = 1 << 62
+"""Of jobs and grants; a step of the site's own has a number above 2^60."""
+
+AMOUNT_MAX = 1 << 53
+"""Of all other numbers: in microseconds 285 years, in bytes 9 PB. Sums over a thousand of them have 64 bits."""
+
+PILOT_CHARACTERS_MAX = 200
+"""As the lead has it."""
+
+TEXT_CHARACTERS_MAX = 16_384
+"""Of one text; a pilot keeps 4 kB of stderr."""
+
+REFUSED_TOLD_MAX = 20
+"""Records of one journal that are named in the log when they are passed over."""
+
+_decode = msgspec.json.Decoder(Record).decode
+_log = Log("journal")
+_IDENTITIES = frozenset({"job", "grant", "program"})
+_SIGNED = frozenset({"exit_status", "signal"})
+
+
+def _getter(names: list[str]) -> Any:
+    """What returns these fields of a record as a tuple."""
+    return attrgetter(*names, names[0])  # of a single name it would return no tuple
+
+
+def _fields(kind: type) -> tuple[Any, Any]:
+    """What returns the amounts of a record, and its texts."""
+    hints = get_type_hints(kind)
+    numbers = [name for name, hint in hints.items() if hint in (int, int | None)]
+    texts = [name for name, hint in hints.items() if hint is str]
+    return _getter([name for name in numbers if name not in _IDENTITIES | _SIGNED]), _getter(texts)
+
+
+_FIELDS = {kind: _fields(kind) for kind in get_args(Record)}
+_PLACE = _fields(OutputRef)
+
+
+def _decode_record(content: bytes) -> Record:
+    """The record, its numbers and texts within what a pilot writes. Raises ValueError."""
+    record: Record = _decode(content)
+    amounts, texts = _FIELDS[type(record)]
+    _check(amounts(record), texts(record))
+    for name in _IDENTITIES:
+        if not 0 <= (getattr(record, name, 0) or 0) < NUMBER_MAX:
+            raise ValueError(f"`{name}` is out of range")
+    if record.s < 1 or len(record.p) > PILOT_CHARACTERS_MAX or not record.p.isprintable():
+        raise ValueError("no pilot has this name, or no record this number")
+    if type(record) is Done:
+        for output in record.outputs:
+            _check(_PLACE[0](output), _PLACE[1](output))
+    elif type(record) is Noted:
+        _check([abs(number) for number in record.numbers.values()], record.numbers)
+    return record
+
+
+def _check(amounts: Iterable[int | None], texts: Iterable[str]) -> None:
+    for amount in amounts:
+        if amount is not None and not 0 <= amount < AMOUNT_MAX:
+            raise ValueError(f"{str(amount)[:30]} is out of range")
+    for text in texts:
+        if len(text) > TEXT_CHARACTERS_MAX:
+            raise ValueError(f"a text of {len(text)} characters, at most {TEXT_CHARACTERS_MAX}")
 
 
 class JournalTail(FramedTail[Record]):
     """Reads what is new in one journal file."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
-        super().__init__(path, _decode_record, offset=offset)
+        super().__init__(path, _decode_record, offset=offset, refuse=self._pass_over)
+        self._refused = 0
+
+    def _pass_over(self, why: str) -> None:
+        self._refused += 1
+        if self._refused <= REFUSED_TOLD_MAX:
+            hint = "update tidemill here if its pilots are newer; if not, somebody has the fleet's secret"
+            _log.warning("record.refused", reason=why, hint=hint, refused=self._refused)
 
 
 OPERATIONS_PER_JOURNAL = 2
@@ -228,11 +303,15 @@ def replay(directory: Path, offsets: Mapping[str, int]) -> Iterator[list[Record]
         at, end = 0, offsets[name]
         while at < end:
             content = _read_bytes(directory / name, at, min(READ_BYTES_MAX, end - at))
-            records, used = decode_lines(content, _decode_record, source=f"`{directory / name}`")
+            records, used = decode_lines(content, _decode_record, source=name, refuse=_skip)
             if not used:
                 break
             at += used
             yield records
+
+
+def _skip(why: str) -> None:
+    """It was logged when it was read first."""
 
 
 def _read_bytes(path: Path, at: int, size: int) -> bytes:

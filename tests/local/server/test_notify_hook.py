@@ -24,9 +24,10 @@ from tidemill.config import loads
 from tidemill.config.notify import Hook, Notify
 from tidemill.config.server import ServerConfig
 from tidemill.errors import ConfigError
+from tidemill.net.addresses import is_public
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
-from tidemill.server.notify.hook import Poster, is_public
+from tidemill.server.notify.hook import Poster
 from tidemill.wire.notification import Digest, TrialNews
 
 SECRET = "whsec_" + base64.b64encode(b"a key of 32 bytes for these tests").decode()
@@ -255,7 +256,7 @@ def test_a_private_address_is_refused_unless_the_operator_says_otherwise(
     [
         "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.1.1",
         "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "ff0e::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-        "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::",
+        "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::", "::127.0.0.1", "::ffff:0:7f00:1", "fec0::1", "5f00::1",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_known_in_every_disguise(address: str) -> None:

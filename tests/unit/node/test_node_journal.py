@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import lines_run
 
-from tidemill.errors import ProtocolError, SiteError
+from tidemill.errors import SiteError
 from tidemill.node.framed import frame
 from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records
 from tidemill.wire.node import Ended, Record, Returned
@@ -77,10 +77,16 @@ def test_reading_in_pieces_gives_the_same(tmp_path: Path) -> None:
     assert found == records
 
 
-def test_an_unknown_kind_of_record_is_named(tmp_path: Path) -> None:
-    append(tmp_path / "lead-1.log", frame(b'{"k":"paused","p":"a","s":1}'))
-    with pytest.raises(ProtocolError, match="paused"):
-        JournalTail(tmp_path / "lead-1.log").read()
+def test_an_unknown_kind_of_record_is_named_and_the_others_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown = frame(b'{"k":"paused","p":"a","s":1}')
+    append(tmp_path / "lead-1.log", lines(returned("a", 1)) + unknown + lines(returned("b", 1)))
+
+    assert [record.p for record in JournalTail(tmp_path / "lead-1.log").read()] == ["a", "b"]
+
+    (said,) = caplog.records
+    assert "paused" in str(said.__dict__)
 
 
 def test_unknown_fields_of_newer_writers_are_ignored() -> None:

@@ -38,9 +38,10 @@ class SlurmCluster:
     and tests may write to.
     """
 
-    def __init__(self, *options: str) -> None:
-        """Start one; `options` as `scripts/slurm.sh` takes them. Skips the test where Slurm cannot run, fails in CI."""
-        self.directory = Path(tempfile.mkdtemp(prefix="tm-sl-", dir="/tmp"))
+    def __init__(self, *options: str, parent: Path = Path("/tmp")) -> None:
+        """Start one; `options` as `scripts/slurm.sh` takes them. Skips the test where Slurm cannot run, fails in CI.
+        In `/tmp` slots do not see its folder: they have a `/tmp` of their own."""
+        self.directory = Path(tempfile.mkdtemp(prefix="tm-sl-", dir=parent))
         self.directory.chmod(0o755)
         self.user, self.uid, self.gid = USER, UID, GID
         done = subprocess.run(

@@ -35,10 +35,7 @@ pub(super) fn read(path: &Path) -> Result<ImageUse, ImageError> {
 
 fn check(image: &ImageUse) -> Result<(), String> {
     let digest = &image.file.sha256;
-    let hex = digest
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-    if digest.len() != 64 || !hex {
+    if !is_digest(digest) {
         return Err(format!("`{digest}` is no SHA-256"));
     }
     let told = image
@@ -52,6 +49,9 @@ fn check(image: &ImageUse) -> Result<(), String> {
             image.file.bytes
         ));
     }
+    if let Some(piece) = image.file.pieces.iter().find(|piece| !is_inside(&piece.path)) {
+        return Err(format!("`{}` is not in its store", piece.path));
+    }
     for area in &image.areas {
         let plain = Path::new(area)
             .components()
@@ -61,6 +61,17 @@ fn check(image: &ImageUse) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn is_digest(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    text.len() == 64 && bytes.all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// Nothing outside of the store.
+fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    !path.is_empty() && parts.all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
 #[cfg(test)]
@@ -102,6 +113,14 @@ mod tests {
             (recipe(&digest, 5, "/"), "`/`"),
             (recipe(&digest, 5, "/sw/../etc"), ".."),
             ("{".to_owned(), "no recipe"),
+            (
+                recipe(&digest, 5, "/sw").replace("packs/", "../packs/"),
+                "not in its store",
+            ),
+            (
+                recipe(&digest, 5, "/sw").replace("packs/a.pack", "/etc/shadow"),
+                "not in its store",
+            ),
         ] {
             let error = read_text(&text).unwrap_err();
             assert!(error.contains(part), "{error}");

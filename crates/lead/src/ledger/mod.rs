@@ -295,10 +295,14 @@ impl Ledger {
         let end = head.first.saturating_add(head.count);
         match head.kind() {
             Kind::Done => {
-                self.learn(head);
+                // what it was not given says nothing about how long events take; in a replay nobody knows that
+                if self.settle(key, head.grant, (head.first, end)) || !self.live {
+                    self.learn(head);
+                }
+            }
+            Kind::Failed => {
                 self.settle(key, head.grant, (head.first, end));
             }
-            Kind::Failed => self.settle(key, head.grant, (head.first, end)),
             Kind::Returned => {
                 self.refuse(key, head, now);
                 let spans = self.pilots[key].drop_work(head.grant, (head.first, end));
@@ -334,13 +338,14 @@ impl Ledger {
         }
     }
 
-    fn settle(&mut self, key: PilotKey, grant: u64, (first, end): (u64, u64)) {
-        let _ = self.pilots[key].drop_work(grant, (first, end));
+    /// These events are over; whether the pilot had any of them.
+    fn settle(&mut self, key: PilotKey, grant: u64, (first, end): (u64, u64)) -> bool {
+        let held = !self.pilots[key].drop_work(grant, (first, end)).is_empty();
         let Some(state) = self.grants.get_mut(&grant) else {
             if !self.live {
                 self.replayed.entry(grant).or_default().add(first, end);
             }
-            return;
+            return held;
         };
         let taken = state.free.remove(first, end);
         state.open.remove(first, end);
@@ -359,6 +364,7 @@ impl Ledger {
         if state.open.is_empty() {
             self.grants.remove(&grant);
         }
+        held
     }
 
     fn refuse(&mut self, key: PilotKey, head: &RecordHead<'_>, now: u64) {

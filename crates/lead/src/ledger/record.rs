@@ -4,6 +4,9 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
+/// No honest record has a larger number of events or microseconds (`AMOUNT_MAX` of src/tidemill/node/journal.py).
+const AMOUNT_MAX: u64 = 1 << 53;
+
 /// Fields that a kind does not have are 0 or empty.
 #[derive(Debug, Deserialize)]
 pub struct RecordHead<'a> {
@@ -46,6 +49,13 @@ pub enum Kind {
 }
 
 impl RecordHead<'_> {
+    /// Whether its numbers are within what a pilot writes.
+    pub fn is_in_range(&self) -> bool {
+        [self.s, self.first, self.count, self.wall_us, self.setup_us]
+            .iter()
+            .all(|&amount| amount < AMOUNT_MAX)
+    }
+
     pub fn kind(&self) -> Kind {
         match self.k.as_ref() {
             "done" => Kind::Done,

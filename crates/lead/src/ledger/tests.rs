@@ -468,6 +468,8 @@ fn large_payloads_leave_work_for_the_other_pilots() {
     let (mut ledger, key) = chunked(400);
     let other = ledger.key_of("b.r0.i1");
     ledger.connect(other, &[], 0);
+    ledger.ask(key, ask(1), 0);
+    assert_eq!(ledger.hand_out(key, 2.0, 0).unwrap()[0].count, 2);
     tell_chunk(&mut ledger, key, 1, (0, 2));
     ledger.ask(other, ask(1), 0);
     ledger.hand_out(other, 2.0, 0).unwrap();
@@ -489,9 +491,31 @@ fn a_program_of_single_events_gets_what_fills_its_queue_and_no_more() {
         program_text().replace(r#""range_s":1.0"#, r#""range_s":90.0"#)
     )];
     ledger.load(file);
-    let text = r#"{"k":"done","p":"a.r0.i1","s":1,"grant":1,"job":1,"first":0,"count":1,"wall_us":100000}"#;
+    ledger.ask(key, ask(2), 0);
+    assert_eq!(
+        ledger.hand_out(key, 2.0, 0).unwrap()[0].count,
+        4,
+        "never measured"
+    );
+    let text = r#"{"k":"done","p":"a.r0.i1","s":1,"grant":1,"job":1,"first":0,"count":4,"wall_us":400000}"#;
     ledger.record(key, &serde_json::from_str(text).unwrap(), 1);
     ledger.ask(key, ask(2), 0);
     let given = ledger.hand_out(key, 2.0, 0).unwrap();
     assert_eq!(given.iter().map(|grant| grant.count).sum::<u64>(), 40);
+}
+
+#[test]
+fn what_a_pilot_says_of_work_that_it_was_never_given_changes_no_measure() {
+    let (mut ledger, key) = chunked(10_000);
+    let text =
+        r#"{"k":"done","p":"b.r0.i1","s":1,"grant":7,"job":1,"first":0,"count":1,"wall_us":9000000000000}"#;
+    let stranger = ledger.key_of("b.r0.i1");
+    ledger.connect(stranger, &[], 0);
+    ledger.record(stranger, &serde_json::from_str(text).unwrap(), 1);
+    ledger.ask(key, ask(1), 0);
+    assert_eq!(
+        ledger.hand_out(key, 2.0, 0).unwrap()[0].count,
+        2,
+        "never measured"
+    );
 }

@@ -25,11 +25,13 @@ use crate::journal::commit::Commit;
 use crate::journal::replay::Journals;
 use crate::ledger::{Ledger, PilotKey};
 use crate::server::connection::{Connection, Peer};
+use crate::server::peers::Refusals;
 use crate::server::permits::Pacing;
 use crate::sources::Sources;
 use tidemill_wire::WorkReader;
 
-/// Connections at once; more wait in the kernel's queue.
+/// Connections at once. With so many, the oldest that has not proved who it is makes room for the next one; where all are
+/// of pilots, more wait in the kernel's queue.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// With many connections, a turn handles what came in so long, instead of one line per `poll` of all.
 const CROWD: usize = 64;
@@ -78,6 +80,7 @@ pub struct Lead {
     pub(crate) open: usize,
     pub(crate) greeting_bytes: usize,
     pub(crate) refused: u64,
+    pub(crate) refusals: Refusals,
     pub(crate) connection_of: Vec<Option<usize>>,
     /// Pilots that asked, in that order, once each; some have been served since.
     pub(crate) asking: VecDeque<PilotKey>,
@@ -137,6 +140,7 @@ impl Lead {
             open: 0,
             greeting_bytes: 0,
             refused: 0,
+            refusals: Refusals::default(),
             connection_of: Vec::new(),
             asking: VecDeque::new(),
             in_line: Vec::new(),
@@ -276,7 +280,7 @@ impl Lead {
         let full = self.commit.is_full();
         self.polled.clear();
         self.polled_slots.clear();
-        let accepting = self.open < CONNECTIONS_MAX && now >= self.accept_again_at;
+        let accepting = now >= self.accept_again_at && self.has_room(now);
         self.polled.push(Poll::new(
             self.listener.as_fd(),
             if accepting { READABLE } else { 0 },

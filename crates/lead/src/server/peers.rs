@@ -9,12 +9,38 @@ use crate::server::connection::{self, Connection, Peer};
 use crate::server::{Lead, CONNECTIONS_MAX};
 
 const ACCEPTS_PER_TURN: usize = 64;
+/// A pilot proves who it is within so long, on a slow network too.
+const PROOF_US: u64 = 250_000;
+/// Refused connections that are logged in `REFUSALS_US`; each line says how many there were altogether.
+const REFUSALS_MAX: u32 = 20;
+const REFUSALS_US: u64 = 10_000_000;
+
+/// Keeps a stranger from filling the log.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    since: u64,
+    told: u32,
+}
+
+impl Refusals {
+    /// Whether another one is to be logged.
+    fn tell(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.since) > REFUSALS_US {
+            *self = Refusals { since: now, told: 0 };
+        }
+        self.told += 1;
+        self.told <= REFUSALS_MAX
+    }
+}
 
 impl Lead {
     pub(crate) fn accept(&mut self, now: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
             if self.open >= CONNECTIONS_MAX {
-                return;
+                let Some(slot) = self.oldest_stranger(now) else {
+                    return;
+                };
+                self.close(slot, "others wait, and it has not proved who it is", now);
             }
             match self.listener.accept() {
                 Ok((stream, address)) => {
@@ -34,6 +60,25 @@ impl Lead {
                 }
             }
         }
+    }
+
+    /// Whether another connection can be taken.
+    pub(crate) fn has_room(&self, now: u64) -> bool {
+        self.open < CONNECTIONS_MAX || self.oldest_stranger(now).is_some()
+    }
+
+    /// The connection that has not proved for the longest time who it is, unless it has just come.
+    fn oldest_stranger(&self, now: u64) -> Option<usize> {
+        let came = |connection: &Connection| match connection.peer {
+            Peer::Unknown { until, .. } => Some(until.saturating_sub(connection::GREETING_US)),
+            Peer::Pilot(_) => None,
+        };
+        let strangers = self.connections.iter().enumerate();
+        strangers
+            .filter_map(|(slot, connection)| Some((came(connection.as_ref()?)?, slot)))
+            .min()
+            .filter(|&(at, _)| now.saturating_sub(at) > PROOF_US)
+            .map(|(_, slot)| slot)
     }
 
     fn greet(&mut self, stream: TcpStream, address: SocketAddr, now: u64) -> Result<(), String> {
@@ -111,14 +156,16 @@ impl Lead {
             Peer::Unknown { .. } => {
                 self.greeting_bytes = self.greeting_bytes.saturating_sub(connection.lines.buffered());
                 self.refused += 1;
-                self.log.warning(
-                    "connection.refused",
-                    &[
-                        ("peer", &connection.address),
-                        ("reason", &reason),
-                        ("refused", &self.refused),
-                    ],
-                );
+                if self.refusals.tell(now) {
+                    self.log.warning(
+                        "connection.refused",
+                        &[
+                            ("peer", &connection.address),
+                            ("reason", &reason),
+                            ("refused", &self.refused),
+                        ],
+                    );
+                }
             }
             Peer::Pilot(key) => {
                 if self.connection_of[key] == Some(slot) {
@@ -133,5 +180,19 @@ impl Lead {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_logged_a_few_times_in_a_while() {
+        let mut refusals = Refusals::default();
+        let told = |refusals: &mut Refusals, now| (0..1000).filter(|_| refusals.tell(now)).count();
+        assert_eq!(told(&mut refusals, 1), 20);
+        assert_eq!(told(&mut refusals, REFUSALS_US + 2), 20);
+        assert_eq!(told(&mut refusals, REFUSALS_US + 3), 0);
     }
 }

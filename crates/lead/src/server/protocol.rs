@@ -231,6 +231,9 @@ impl Lead {
         if head.p != self.ledger.pilot(key).id.as_str() {
             return Err(format!("it sent a record of `{}`", head.p));
         }
+        if !head.is_in_range() {
+            return Err(String::from("it sent a record with a number out of range"));
+        }
         match self.ledger.number(key, head.s) {
             Number::Duplicate => {
                 self.acknowledge_again(key, connection, now);

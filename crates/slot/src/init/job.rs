@@ -11,7 +11,7 @@ use tidemill_wire::{ApprovedFile, JobDef, Program};
 use super::inputs::{each_files, path_of, Inputs};
 use super::place::Place;
 use crate::queue::{Events, Pace};
-use crate::template::{Template, Values};
+use crate::template::{Template, Values, ARGUMENTS_BYTES_MAX};
 use crate::{Isolated, SlotSpec};
 
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -103,12 +103,22 @@ impl Job {
         for word in self.wrap.iter().chain(std::iter::once(&self.executable)) {
             argv.push(word.as_str()).map_err(|error| error.to_string())?;
         }
+        let mut filled_bytes = 0;
         for template in &self.argv {
             match template.literal() {
                 Some(text) => argv.push(text),
-                None => argv.push(self.fill(template, place, events)?),
+                None => {
+                    let text = self.fill(template, place, events)?;
+                    filled_bytes += text.len();
+                    argv.push(text)
+                }
             }
             .map_err(|error| format!("argument {}: {error}", argv.len()))?;
+            if filled_bytes > ARGUMENTS_BYTES_MAX {
+                return Err(format!(
+                    "filled in its arguments have more than {ARGUMENTS_BYTES_MAX} bytes, which no program can be given"
+                ));
+            }
         }
         Ok(argv)
     }

@@ -7,12 +7,14 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from tidemill import clock, log
 from tidemill.config.tls import Issuer
 from tidemill.errors import ConfigError, SiteError, TidemillError
+from tidemill.net.addresses import socket_to
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -30,6 +32,7 @@ ALGORITHMS = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LOG = log.Log("server")
 
 
@@ -97,7 +100,8 @@ class IssuerKeys:
             if self._issuer.jwks_file is not None:
                 self._keys = parse(self._issuer.jwks_file.read_bytes())
             else:
-                self._keys = parse(_get(self._where(bound), bound))
+                url = self._where(bound)
+                self._keys = parse(_get(url, bound, private=self._is_trusted(url)))
             self._read_s = now_s
         except (OSError, ValueError, TidemillError) as error:
             if now_s - self._read_s > KEPT_AWAY_S:
@@ -109,7 +113,9 @@ class IssuerKeys:
     def _where(self, bound: TimeLimit) -> str:
         if self._issuer.jwks_url:
             return self._issuer.jwks_url
-        page = _get(self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", bound)
+        page = _get(
+            self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration", bound, private=True
+        )
         told = _decoded(page)
         if not isinstance(told, dict) or str(told.get("issuer")).rstrip("/") != self._issuer.issuer.rstrip(
             "/"
@@ -117,6 +123,12 @@ class IssuerKeys:
             raise SiteError(f"{self._issuer.issuer} describes another issuer")
         _check_url(str(told.get("jwks_uri")))
         return str(told["jwks_uri"])
+
+    def _is_trusted(self, url: str) -> bool:
+        """Whether keys may be asked from a private address there: a host that the configuration names, or a program of
+        this machine where the issuer is one. What an issuer says of another host leads to the public internet only."""
+        named = {urlsplit(each).hostname for each in (self._issuer.issuer, self._issuer.jwks_url) if each}
+        return urlsplit(url).hostname in named or not named.isdisjoint(_LOOPBACK)
 
 
 def parse(text: bytes) -> list[dict[str, Any]]:
@@ -139,18 +151,20 @@ def _decoded(text: bytes) -> Any:
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
-    loopback = parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ConfigError(f"keys cannot be asked from `{url}`", hint="only https can be believed")
 
 
-def _get(url: str, bound: TimeLimit) -> bytes:
-    """The page there. Redirections are not followed: who redirects decides whose keys we believe. Raises SiteError."""
+def _get(url: str, bound: TimeLimit, *, private: bool) -> bytes:
+    """The page there. Redirections are not followed: who redirects decides whose keys we believe. `private`: its host
+    may have an address that is not public. Raises SiteError."""
     parts = urlsplit(url)
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        server = HttpServer(parts.hostname or "", parts.port, timeout_s=ASK_TIMEOUT_S, tls=tls)
+        host, port = parts.hostname or "", parts.port or (443 if tls else 80)
+        reach = partial(socket_to, host, port, private=private)
+        server = HttpServer(host, port, timeout_s=ASK_TIMEOUT_S, tls=tls, connect=reach)
         with closing(server.ask("GET", path, headers={}, bound=bound)) as answer:
             text = answer.body(ANSWER_BYTES_MAX + 1)
     except ExchangeError as error:

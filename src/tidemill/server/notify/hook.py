@@ -1,8 +1,7 @@
 """Web hooks: a digest as JSON, posted by HTTPS and signed as Standard Webhooks wants it.
 
 Signature: https://github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md: `v1,` and the base64 of
-HMAC-SHA256 over `ID.TIMESTAMP.BODY`. The name is resolved here, every address is checked, and the checked one is
-connected to, so that a name cannot lead to one address for the check and to another for the connection.
+HMAC-SHA256 over `ID.TIMESTAMP.BODY`. Where a connection may go: `net/addresses`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
-import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -27,6 +24,7 @@ from tidemill import clock
 from tidemill.config.addressee import shown
 from tidemill.config.notify import Hook, Notify
 from tidemill.errors import ConfigError
+from tidemill.net.addresses import PrivateAddressError, socket_to
 from tidemill.net.http import ExchangeError, HttpServer, TimeLimit
 from tidemill.server.errors import LaterError, RefusedError
 from tidemill.server.notices.sender import Parcel
@@ -37,10 +35,7 @@ TIMEOUT_S = 20.0  #: for each step
 POST_S = 60.0  #: for all of a post: a host that answers a byte at a time holds up the others no longer
 REPLY_BYTES_MAX = 64 * 1024
 REDIRECTS_MAX = 3
-ADDRESSES_MAX = 8
 _GONE = 410  #: RFC 9110 15.5.11: whoever asks should not ask again
-# Addresses that lead to others which the address does not show: NAT64 (RFC 6052), 6to4 (RFC 3056), Teredo (RFC 4380)
-_HIDDEN = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
 
 
 class HookTarget(NamedTuple):
@@ -50,17 +45,6 @@ class HookTarget(NamedTuple):
     secret: bytes
     tls: ssl.SSLContext
     private: bool
-
-
-def is_public(address: str) -> bool:
-    """Whether an address is of the public internet, and leads nowhere else."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return is_public(str(found.ipv4_mapped))
-        if any(found in network for network in _HIDDEN):
-            return False
-    return found.is_global and not found.is_multicast
 
 
 def sign(secret: bytes, identity: str, at_s: int, body: bytes) -> str:
@@ -189,29 +173,13 @@ def post(
     except ExchangeError as error:
         if error.is_illegal:
             raise _illegal(url) from error
-        raise LaterError(f"failed to post to `{parts.scheme}://{host}:{port}`: {error}") from error
+        is_private = isinstance(error.reason, PrivateAddressError)
+        hint = "set `private = true` in the hook's table if that is meant" if is_private else None
+        where = f"`{parts.scheme}://{host}:{port}`"
+        raise LaterError(f"failed to post to {where}: {error}", hint=hint) from error
     except ValueError as error:  # a port that is not a number
         raise _illegal(url) from error
 
 
 def _illegal(url: str) -> LaterError:
     return LaterError(f"`{shown(url)}` has a host, port or path that is no legal one")
-
-
-def socket_to(host: str, port: int, timeout_s: float, *, private: bool) -> socket.socket:
-    """A connection to the first address of a host that answers; all of them must be public unless `private`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[:ADDRESSES_MAX]
-    addresses = [str(each[4][0]) for each in found]
-    hidden = [each for each in addresses if not is_public(each)]
-    if hidden and not private:
-        raise LaterError(
-            f"`{host}` has the address {hidden[0]}, which is not of the public internet",
-            hint="set `private = true` in the hook's table if that is meant",
-        )
-    last = OSError(f"`{host}` has no address")
-    for address in addresses:
-        try:
-            return socket.create_connection((address, port), timeout_s)
-        except OSError as error:
-            last = error
-    raise last

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +20,7 @@ from threading import Event
 import msgspec
 
 from tidemill.errors import ConfigError, SiteError
-from tidemill.files import read_bounded, write_whole
+from tidemill.files import open_at_once, read_bounded, write_whole
 from tidemill.log import Log
 
 INLINE_BYTES_MAX = 64 << 20
@@ -36,6 +37,7 @@ LASTING = (
     errno.EPERM,
     errno.ELOOP,
     errno.ENAMETOOLONG,
+    errno.ENXIO,
 )
 """What open(2) and read(2) say of a path that stays as it is until it is mended; all else may be a file system's
 hiccup, such as ESTALE, EIO and ETIMEDOUT of NFS."""
@@ -140,9 +142,12 @@ class Digests:
         return reading.result()
 
     def _digest(self, path: str) -> str:
-        """In slices, so that it ends soon after `close`. Threads run beside: hashlib lets them. Raises OSError."""
+        """In slices, so that it ends soon after `close`. Threads run beside: hashlib lets them. Raises OSError, also
+        for a FIFO or a device: others who may write to that directory would stop the agent with one."""
         found = hashlib.sha256()
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        with open(path, "rb", buffering=0, opener=open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.ENXIO, "not a regular file")
             while slice_ := file.read(SLICE_BYTES):
                 if self._is_closed.is_set():
                     raise OSError(errno.ECANCELED, "the agent ends")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemill import clock
 from tidemill.errors import TidemillError
 from tidemill.log import Log
-from tidemill.node.bundle import IndexTail, bundles, member_of, read_member
+from tidemill.node.bundle import IndexTail, bundles, member_of, read_chunks
 from tidemill.site.state.served_site import ServedSite
 from tidemill.site.state.site_state import LogFetched
 from tidemill.wire.api import FetchLogOrder
@@ -95,9 +95,11 @@ def _holds(entry: IndexEntry, event: int | None) -> bool:
 
 
 def _text(bundle: Path, entry: IndexEntry) -> str:
-    try:
-        content = read_member(bundle.parent, member_of(bundle.name, entry))
+    content = b""
+    try:  # its index may say that it is larger than this machine's memory
+        for piece in read_chunks(bundle.parent, member_of(bundle.name, entry)):
+            content += piece[: LOG_BYTES_MAX - len(content)]
     except TidemillError as error:
         return f"[not readable: {error.message}]"
-    text = content[:LOG_BYTES_MAX].decode(errors="replace")
+    text = content.decode(errors="replace")
     return text + ("\n[cut by the pilot: it keeps the first and the last part]\n" if entry.truncated else "")

@@ -40,7 +40,7 @@ _RANKS = (
 )
 _NODE = re.compile(
     r"DUE TO NODE \S+ FAILURE|Node failure on \S+|ORTE has lost communication with a remote daemon|"
-    r"HYDU_sock_[a-z]+ [^\n]*(?:lost|reset)|unable to (?:reach|contact) [^\n]*daemon",
+    r"HYDU_sock_[a-z]+ [^\n]{0,500}(?:lost|reset)|unable to (?:reach|contact) [^\n]{0,500}daemon",
     re.IGNORECASE,
 )
 _LAUNCHER = re.compile(r"^(?:/usr/bin/)?env: \W?([^\s:'‘’`\"]+)\W?: No such file or directory", re.MULTILINE)  # noqa: RUF001

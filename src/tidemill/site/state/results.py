@@ -85,8 +85,8 @@ class BatchOfRecords:
         if job is None:
             return
         first, end = record.first, record.first + record.count
-        self._ungrant(job, record.grant, first, end)
-        self._measure(job, record)
+        if self._ungrant(job, record.grant, first, end):
+            self._measure(job, record)
         if record.outputs:
             self._done_with_outputs(job, record)
             return
@@ -192,17 +192,19 @@ class BatchOfRecords:
 
     # ---- steps they share ----
 
-    def _ungrant(self, job: s.SiteJob, grant: int, first: int, end: int) -> None:
+    def _ungrant(self, job: s.SiteJob, grant: int, first: int, end: int) -> bool:
+        """These events wait for nothing more; whether this fleet was at any of them."""
         held = job.grants.get(grant)
         if held is None:  # taken back long ago, or of another life of the job
             _unready(job, first, end)
             if not job.ready:
                 self._settlement.unready(job)
-            return
-        held.open.remove(first, end)
+            return False
+        was_held = held.open.remove(first, end) > 0
         if not held.open:
             del job.grants[grant]
             self._settlement.state.fleets[held.fleet].open -= 1
+        return was_held and held.fleet == self._fleet.name
 
     def _free(self, job: s.SiteJob, first: int, end: int) -> list[tuple[int, int]]:
         """The open events that neither another grant nor the backlog holds: someone else may be at them already."""

@@ -1,0 +1,136 @@
+"""A hostile server's orders one by one: every kind, every field, with every value that could lead somewhere.
+
+Whole replies of a hostile server against a real agent, with places of inputs and outputs:
+`tests/e2e/test_hostile_server.py`; orders that chance makes up: `tests/property/test_site_screen.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tidemill.config.limits import OrderLimits
+from tidemill.model.job import JobSpec, Output, OutputKind
+from tidemill.site.link.screening import NUMBER_MAX, Screen, Screened, room_of
+from tidemill.site.state import site_state as s
+from tidemill.site.state.log import _encoder
+from tidemill.site.state.pool import WorkPool
+from tidemill.wire import api
+
+LIMITS = OrderLimits()
+HONEST: dict[str, dict[str, Any]] = {
+    "lease": {"lease": 9, "job": 2, "first": 0, "count": 5, "campaign": "c", "seed_base": 0, "owner": "ada",
+              "spec": {"app": "sim", "events": 5}},
+    "cancel": {"job": 1, "reason": "x"},
+    "discard": {"job": 1, "first": 0, "count": 1},
+    "deliver": {"job": 1, "done": "0-4"},
+    "forget": {"job": 1},
+    "fetch_log": {"request": 1, "job": 1, "event": 0},
+    "drain": {"drain": True, "reason": "x"},
+}  # fmt: skip
+NUMBERS = [-1, 0, 2**31, 2**53, 2**60, 2**60 + 16, 2**62, 2**63, 2**64, 2**200, 1.5, "1", None, [], True]
+TEXTS = [
+    "",
+    "../../x",
+    "/etc/passwd",
+    "a\0b",
+    "\x1b[2J",
+    "a\nb",
+    "x" * 100_000,
+    "9-0",
+    "0-" + "9" * 40,
+    "5,1",
+    "\u202e",
+    5,
+    None,
+]
+
+
+def pool() -> WorkPool:
+    """A site that has one job of five events, of another owner."""
+    made = WorkPool(s.SiteState(site="here"))
+    spec = JobSpec(app="sim", events=5)
+    lease = api.LeaseOrder(
+        n=1, lease=1, job=1, first=0, count=5, campaign="c", seed_base=0, spec=spec, owner="eve"
+    )
+    made.apply(s.Opened(epoch=1, host="h", pid=1, at_us=0, read={}))
+    made.apply(s.Replied(acked=0, orders=[lease], at_us=0, passed=1))
+    return made
+
+
+def screened(made: WorkPool, order: dict[str, Any]) -> Screened | None:
+    """What becomes of an order as it comes, taken into the site's log and read again; None: it cannot be read."""
+    try:
+        (read,) = msgspec.json.decode(msgspec.json.encode([order]), type=list[api.Order])
+    except (msgspec.DecodeError, OverflowError):
+        return None
+    room = room_of(made.settlement, LIMITS, leases_max=100, paced=100)
+    found = Screen(made.state, LIMITS, room, lambda _: None).look([read])
+    entry = s.Replied(acked=0, orders=found.orders, at_us=0, refused=found.refused, passed=found.passed)
+    made.apply(msgspec.json.decode(_encoder.encode(entry), type=s.Replied))
+    msgspec.json.decode(_encoder.encode(made.state), type=s.SiteState, dec_hook=s.decode_hook)
+    return found
+
+
+def test_every_kind_of_order_is_tried_and_an_honest_one_is_taken() -> None:
+    kinds = {each.__struct_config__.tag: each for each in get_args(api.Order)}
+    assert kinds.keys() == HONEST.keys()
+    for tag, fields in HONEST.items():
+        assert {"n", *fields} >= set(kinds[tag].__struct_fields__), tag
+        found = screened(pool(), {"t": tag, "n": 2, **fields})
+        assert found is not None
+        assert (len(found.orders), found.refused) == (1, {}), tag
+
+
+@pytest.mark.parametrize("tag", list(HONEST))
+def test_no_field_of_an_order_leads_anywhere(tag: str) -> None:
+    for field in (*HONEST[tag], "n"):
+        for value in (*NUMBERS, *TEXTS):
+            made = pool()
+            screened(made, {"t": tag, "n": 2, **HONEST[tag], field: value})
+            state = made.state
+            assert 0 <= state.have < NUMBER_MAX
+            assert all(0 < job.id < s.STEP_BASE for job in state.jobs.values())
+            assert all(
+                0 <= first < end <= job.spec.events for job in state.jobs.values() for first, end in job.open
+            )
+            assert all(job.owner.isprintable() or not job.owner for job in state.jobs.values())
+            assert state.jobs[1].owner == "eve" if 1 in state.jobs else True
+            for report in state.reports:
+                assert len(msgspec.json.encode(report)) < 10_000, (field, value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"app": "sim", "events": 4}, {"app": "sim", "events": 6}, {"app": "../sim", "events": 5}, {"events": 5},
+        {"app": "sim", "events": 5, "command": ["sh"]}, {"app": "sim", "events": 5, "name": "../x"},
+    ],
+)  # fmt: skip
+def test_a_lease_does_not_make_another_job_of_one_that_is_here(spec: dict[str, Any]) -> None:
+    made = pool()
+    before = msgspec.json.encode(made.state.jobs[1].spec)
+    found = screened(made, {"t": "lease", "n": 2, **HONEST["lease"], "job": 1, "spec": spec})
+    assert found is not None
+    assert list(found.refused) == [2]
+    assert msgspec.json.encode(made.state.jobs[1].spec) == before
+
+
+@pytest.mark.parametrize("merge", ["../x", "/bin/sh", "a b", "", "x\n", "x" * 200])
+def test_a_merge_step_names_an_application_and_nothing_else(merge: str) -> None:
+    output = Output(name="o", path="o", kind=OutputKind.MERGE, merge=merge)
+    spec = msgspec.to_builtins(JobSpec(app="sim", events=5, outputs=[output]))
+    found = screened(pool(), {"t": "lease", "n": 2, **HONEST["lease"], "spec": spec})
+    assert found is None or list(found.refused) == [2]
+
+
+@pytest.mark.parametrize("tag", ["deliver", "discard", "fetch_log", "forget", "cancel"])
+def test_orders_about_jobs_that_are_not_here_change_nothing(tag: str) -> None:
+    for job in (2, 10**9, s.STEP_BASE - 1):
+        made = pool()
+        before = _encoder.encode(made.state.jobs)
+        screened(made, {"t": tag, "n": 2, **HONEST[tag], "job": job})
+        assert _encoder.encode(made.state.jobs) == before
+        assert job not in made.state.jobs
