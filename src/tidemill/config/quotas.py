@@ -23,7 +23,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "Kinds of jobs of one submitter that have not ended, at most: each campaign and each combination of "
             "application, cores, memory, devices and width in it is one; every sync has to look at all of them"
         ),
-    ] = 1_000
+    ] = 500
     campaign_kinds_max: Annotated[
         int, msgspec.Meta(ge=1), doc("Kinds of jobs that one campaign ever has, at most")
     ] = 2_000

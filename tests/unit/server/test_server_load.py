@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill import clock
 from tidemill.config.quotas import Quotas
 from tidemill.model.identity import LOCAL, Identity, Role, Via
 from tidemill.model.job import JobSpec, Resources
@@ -301,7 +302,7 @@ def test_who_asks_too_much_is_refused_with_a_time_to_wait() -> None:
         asked = Asked(Quotas(time_share=0.01))
         asked.release.set()
         await asked.ask(EVE)
-        asked.gate._account("eve").spend(5.0, pace.clock.monotonic_s())
+        asked.gate._account("eve").spend(5.0, clock.monotonic_s())
         await asked.ask(EVE)
         await asked.ask(LOCAL)
         await asked.ask(msgspec.structs.replace(EVE, role=Role.SITE, name="s"))

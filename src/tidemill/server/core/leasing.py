@@ -75,10 +75,7 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
-        claims = []
-        for queue in queues:
-            claim = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
-            claims.append(claim)
+        claims = _claims(work, site, queues, wanted, max(16, min(wanted, window) // len(queues)))
         match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
         _write(work, site, match.ranges)
         wanted -= len(match.ranges)
@@ -88,9 +85,27 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
             used[each.campaign] += each.core_s
         queues = [queue for queue in queues if queue.after is not None]
         for queue in queues:
-            queue.used_core_s += used[queue.campaign]
+            queue.used_core_s += used.get(queue.campaign, 0.0)
         more = bool(queues) or len(match.dry) < len(claims)
     return wanted, more and want_core_s > 0
+
+
+def _passed(queue: _Queue) -> tuple[float, int]:
+    """The order in which `matching.match` lets campaigns begin."""
+    return queue.used_core_s / max(queue.shares, matching.SHARES_MIN), queue.campaign
+
+
+def _claims(work: UnitOfWork, site: Site, queues: list[_Queue], wanted: int, window: int) -> list[Claim]:
+    """What campaigns have for the site. Each range is one campaign's, and that with the least per share goes first: of
+    thousands of campaigns only the first `wanted` that have anything are read."""
+    claims: list[Claim] = []
+    found = 0
+    for queue in sorted(queues, key=_passed):
+        claims.append(_claim(work, site, queue, window))
+        found += bool(claims[-1].candidates)
+        if found >= wanted:
+            break
+    return claims
 
 
 def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
