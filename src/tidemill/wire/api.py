@@ -631,3 +631,4 @@ class SiteRow(msgspec.Struct, kw_only=True):
     allocations: dict[str, int]
     applications: list[str]
     leased_events: int
+    remarks: list[str] = []  #: what its staff should mend in its files

@@ -6,6 +6,7 @@ A filtered page visits only the (kind, state, site) ranges that the counters say
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
+from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
 from tidemill.server.database.rows import (
     JOB_STATES,
@@ -55,6 +57,7 @@ from tidemill.wire.api import (
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
 CHANGE_BATCHES = 20
+PATTERNS_READ = 200
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
@@ -317,10 +320,28 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
             name=site.name, state=_state(site, silent), epoch=site.epoch,
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
+            remarks=unused_patterns(site),
         )
         for site in sites(session)
         if site.capacity is not None
     ]  # fmt: skip
+
+
+def unused_patterns(site: Site) -> list[str]:
+    """Which of a site's first PATTERNS_READ patterns the server does not use: older agents send such patterns."""
+    patterns = (
+        (offer.name, name, parameter.pattern)
+        for offer in site.offers.values()
+        for name, parameter in offer.parameters.items()
+        if parameter.pattern is not None
+    )
+    found = [(app, name, pattern_fault(pattern)) for app, name, pattern in islice(patterns, PATTERNS_READ)]
+    return [
+        f"application `{app}`: the pattern of parameter `{name}` is not used: {fault.text}"
+        + (f" ({fault.hint})" if fault.hint else "")
+        for app, name, fault in found
+        if fault is not None
+    ]
 
 
 def _state(site: Site, silent: set[str]) -> str:

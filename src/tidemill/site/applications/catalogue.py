@@ -27,7 +27,9 @@ from tidemill.model.application import (
     ParameterType,
 )
 from tidemill.model.job import NAME_PATTERN, OutputKind
+from tidemill.model.legal import shown
 from tidemill.model.parameter import check_value
+from tidemill.model.pattern import pattern_fault
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
@@ -157,12 +159,12 @@ def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
     if parameter.type is ParameterType.CHOICE and not parameter.choices:
         raise ConfigError(f"{path}: `parameters.{name}` has type choice, but no `choices`")
     if parameter.pattern is not None:
-        try:
-            re.compile(parameter.pattern)
-        except re.error as error:
+        fault = pattern_fault(parameter.pattern)
+        if fault is not None:
             raise ConfigError(
-                f"{path}: `parameters.{name}.pattern` is no regular expression: {error}"
-            ) from error
+                f"{path}: `parameters.{name}.pattern` is `{shown(parameter.pattern)}`, which cannot be used: {fault.text}",
+                hint=fault.hint,
+            )
     if parameter.default is not None:
         try:
             check_value(name, parameter, parameter.default)
