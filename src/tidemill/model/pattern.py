@@ -30,10 +30,16 @@ _SIMPLE = "the whole value is matched: say what is legal, such as `[a-z][a-z0-9]
 _HINTS = (
     (re.compile(r"\(\?<?[=!]"), f"there is no look-ahead or look-behind; {_SIMPLE}"),
     (re.compile(r"\\[1-9]|\(\?P="), f"there are no backreferences; {_SIMPLE}"),
-    (re.compile(r"[*+?}]\+|\(\?>"), "leave out the second `+`, and write `(?:` for `(?>`: nothing ever backtracks"),
+    (
+        re.compile(r"[*+?}]\+|\(\?>"),
+        "leave out the second `+`, and write `(?:` for `(?>`: nothing ever backtracks",
+    ),
     (re.compile(r"\\Z"), "leave out `\\Z`: the whole value is matched"),
     (re.compile(r"\\[uUN]"), "write `\\x{41}`, with the character's number in hexadecimal digits"),
-    (re.compile(r"\{[0-9,]+\}"), f"repeat at most {_REPEATS} times by number, or without a bound by `*` or `+`"),
+    (
+        re.compile(r"\{[0-9,]+\}"),
+        f"repeat at most {_REPEATS} times by number, or without a bound by `*` or `+`",
+    ),
 )
 _NO_LEAST = re.compile(r"(?<!\\)\{,[0-9]+\}")
 

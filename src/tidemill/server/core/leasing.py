@@ -1,6 +1,6 @@
 """From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, ranges out.
 
-A tick reads at most a few windows of jobs per campaign, so that it costs the same at a million jobs.
+A tick reads at most a few windows of jobs, however many jobs and campaigns there are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.core import ending, matching
-from tidemill.server.core.matching import Candidate, Claim, LeaseRange
+from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
 from tidemill.server.database.rows import (
     ACTIVE,
     RUNNING,
@@ -30,12 +30,9 @@ _JOB_INPUT = "job:"
 _ONE = [(0, 1)]
 
 
-class _Queue(msgspec.Struct):
+class _Queue(Contender, kw_only=True):
     """What one campaign has for the site."""
 
-    campaign: int
-    shares: float
-    used_core_s: float
     kinds: list[JobKind]
     after: tuple[int, int] | None = (
         -(2**62),
@@ -64,10 +61,9 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
-        claims = []
-        for queue in queues:
-            claim = _claim(work, site, queue, max(16, min(wanted, window) // len(queues)))
-            claims.append(claim)
+        chosen = matching.shortlist(queues, min(wanted, window))
+        looked = [queue for queue in queues if queue.campaign in chosen]
+        claims = [_claim(work, site, queue, chosen[queue.campaign]) for queue in looked]
         match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
         _write(work, site, match.ranges)
         wanted -= len(match.ranges)
@@ -75,9 +71,10 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
         used = {claim.campaign: 0.0 for claim in claims}
         for each in match.ranges:
             used[each.campaign] += each.core_s
-        queues = [queue for queue in queues if queue.after is not None]
-        for queue in queues:
+        for queue in looked:
             queue.used_core_s += used[queue.campaign]
+            queue.owner.used_core_s += used[queue.campaign]
+        queues = [queue for queue in queues if queue.after is not None]
         more = bool(queues) or len(match.dry) < len(claims)
     return wanted, more and want_core_s > 0
 
@@ -91,14 +88,24 @@ def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> 
         if matching.obstacle(site, kinds[number]) is None:
             by_campaign[kinds[number].campaign][number] = kinds[number]
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
+    accounts = owner_accounts(work, {row[5] for row in rows}, half_life_s)
     return [
         _Queue(
             campaign, shares,
             matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s),
-            list(by_campaign[campaign].values()),
+            accounts[owner], kinds=list(by_campaign[campaign].values()),
         )
-        for campaign, _, shares, used, at_us in rows
+        for campaign, _, shares, used, at_us, owner in rows
     ]  # fmt: skip
+
+
+def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dict[str, OwnerAccount]:
+    """What these owners have had until now."""
+    found = {name: OwnerAccount(name) for name in names}
+    for name, shares, used, at_us in work.session.rows("owner_shares", names=sorted(names)) if names else ():
+        now = matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+        found[name] = OwnerAccount(name, shares, now)
+    return found
 
 
 def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
@@ -291,20 +298,23 @@ def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) 
 
 
 def charge(work: UnitOfWork, half_life_s: float) -> None:
-    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns, which decay."""
+    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns and of their owners,
+    which decay."""
     changed = {number: sums.core_s for number, sums in work.sums.items() if sums.core_s}
     if not changed:
         return
-    rows = [
-        (
-            campaign,
-            max(
-                0.0,
-                matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
-                + changed[campaign],
-            ),
-            max(at_us, work.now_us),
-        )
-        for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
-    ]
+    rows: list[tuple[object, ...]] = []
+    of_owner: dict[str, float] = defaultdict(float)
+    for campaign, _, _, used, at_us, owner in work.session.rows("campaign_shares", ids=sorted(changed)):
+        now = matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+        rows.append((campaign, max(0.0, now + changed[campaign]), max(at_us, work.now_us)))
+        of_owner[owner] += changed[campaign]
     work.session.many("set_used", rows)
+    accounts = owner_accounts(work, set(of_owner), half_life_s)
+    work.session.many(
+        "set_owner_used",
+        [
+            (name, max(0.0, accounts[name].used_core_s + core_s), work.now_us)
+            for name, core_s in sorted(of_owner.items())
+        ],
+    )

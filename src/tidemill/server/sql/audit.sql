@@ -20,7 +20,7 @@ SELECT value FROM meta WHERE name = 'audit_lines';
 
 -- name: set_submitter
 -- Whose credential a submission came with.
-UPDATE submits SET subject = :subject, credential = :credential, remark = :remark WHERE key = :key;
+UPDATE submits SET subject = :subject, credential = :credential, remark = :remark WHERE first_job = :first_job;
 
 -- name: submitter_of
 -- Whose credential brought a job.

@@ -8,6 +8,7 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
+from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
@@ -47,9 +48,14 @@ def listing(ask: PageRequest, made: Pages) -> str:
 def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
     kinds = ask.session.rows("kinds")
+    owned = None
+    if owner is not None:
+        owned = {row[0] for row in ask.session.rows("campaigns_of_owner", owner=owner)}
     return {
         "campaign": web_pages.campaign_names(ask.session, owner),
-        "app": sorted({row[2] for row in kinds if row[2]})[:CHOICES_MAX],
+        "app": sorted({row[2] for row in kinds if row[2] and (owned is None or row[1] in owned)})[
+            :CHOICES_MAX
+        ],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
 
@@ -84,12 +90,17 @@ def job(ask: PageRequest, made: Pages) -> str:
 
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
-    ask.require(Act.READ)
+    owner = _owner(ask, Act.READ, number)
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+
+
+def _owner(ask: PageRequest, act: Act, number: int) -> str:
+    """Whose a job is. Raises MissingError if it does not exist, or belongs to another than may be asked about."""
+    rights.check_jobs(ask.session, ask.identity, act, [number])
     owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise MissingError(f"there is no job {number}", hint="the listing shows which there are")
-    ask.require(Act.READ, owner=owner)
-    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+        raise rights.missing_job(number)
+    return owner
 
 
 def log(ask: PageRequest, made: Pages) -> str:
@@ -117,10 +128,7 @@ Form = Mapping[str, list[str]]
 def ask_log(ask: PageRequest, form: Form) -> str:
     """Ask the site for a payload's output; where it will be shown."""
     number = int(ask.at["job"])
-    owner = web_pages.owners(ask.session, [number]).get(number)
-    if owner is None:
-        raise MissingError(f"there is no job {number}")
-    ask.require(Act.LOG, owner=owner)
+    _owner(ask, Act.LOG, number)
     text = form.get("event", [""])[0].strip()
     if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
         raise RequestError(
@@ -147,8 +155,7 @@ def act(ask: PageRequest, form: Form) -> str:
         ask.require(wanted, owner=api_pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
-    for owner in set(web_pages.owners(ask.session, jobs).values()):
-        ask.require(wanted, owner=owner)
+    rights.check_jobs(ask.session, ask.identity, wanted, jobs)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
     do = ask.dispatcher.handle_cancel if word == "cancel" else ask.dispatcher.handle_retry
     reply = do(request, ask.identity)

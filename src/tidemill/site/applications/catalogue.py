@@ -161,10 +161,8 @@ def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
     if parameter.pattern is not None:
         fault = pattern_fault(parameter.pattern)
         if fault is not None:
-            raise ConfigError(
-                f"{path}: `parameters.{name}.pattern` is `{shown(parameter.pattern)}`, which cannot be used: {fault.text}",
-                hint=fault.hint,
-            )
+            quoted = f"`parameters.{name}.pattern` is `{shown(parameter.pattern)}`"
+            raise ConfigError(f"{path}: {quoted}, which cannot be used: {fault.text}", hint=fault.hint)
     if parameter.default is not None:
         try:
             check_value(name, parameter, parameter.default)
