@@ -131,7 +131,7 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
             free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
-    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates, queue.owner)
 
 
 def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:

@@ -35,6 +35,7 @@ from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
 from tidemill.site.applications.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.applications.templates import Template, check_templates
+from tidemill.site.setup.ownership import check_application_file
 from tidemill.wire.api import AppOffer
 from tidemill.wire.node import ApprovedFile
 
@@ -241,8 +242,10 @@ class Applications:
         return (self.by_name, self.problems) != before
 
     def _read(self, name: str) -> None:
+        path = self._directory / name
         try:
-            self._by_file[name] = load_application(self._directory / name, self.digests, site=self._site)
+            check_application_file(path)
+            self._by_file[name] = load_application(path, self.digests, site=self._site)
         except PendingError as error:
             self.pending.add(name)
             _log.info("application.pending", file=name, reason=error.message)
@@ -251,7 +254,7 @@ class Applications:
                 self.pending.add(name)
                 _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
                 return
-            self.problems[name] = error.message
+            self.problems[name] = error.message + (f" ({error.hint})" if error.hint else "")
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
     def _list(self) -> dict[str, tuple[int, ...]]:
@@ -261,7 +264,12 @@ class Applications:
                 for entry in entries:
                     if entry.name.endswith(".toml") and not entry.name.startswith("."):
                         status = entry.stat()
-                        found[entry.name] = (status.st_mtime_ns, status.st_size)
+                        found[entry.name] = (
+                            status.st_mtime_ns,
+                            status.st_size,
+                            status.st_mode,
+                            status.st_uid,
+                        )
         except FileNotFoundError:
             return {}
         except OSError as error:
