@@ -14,10 +14,13 @@ from tests.worlds.services.access_world import Certs, Issuer, World, sync
 
 from tidemill.client import Client
 from tidemill.errors import ConfigError, JobError
+from tidemill.log import cut_secrets
 from tidemill.model.application import Parameter
 from tidemill.model.job import JobSpec
 from tidemill.model.parameter import PATTERN_LENGTH_MAX, check_value
 from tidemill.site.applications.catalogue import load_application
+from tidemill.site.setup.advice import advise
+from tidemill.site.state import failures
 from tidemill.wire.credentials import Credentials
 
 SLOW = ["(a|a)*b", "(a+)+b", "(?:a?){40}a{40}b", "(.*)*b", "(?:[ab]*a[ab]{900})+", "(a*)*(a*)*b"]
@@ -140,3 +143,34 @@ def test_a_site_refuses_such_a_pattern_in_its_own_files_and_says_what_to_write(
     for part in (str(path), "`parameters.card.pattern`", f"`{BACKTRACKING[what]}`"):
         assert part in refused.value.message
     assert "the whole value is matched: say what is legal" in str(refused.value.hint)
+
+
+# ---- our own expressions, on what others wrote ----------------------------------------------------------------------
+
+PUMPED = [
+    "a.", "eyJaaaaaaaaa-", "eyJaaaaaaaaa.", "a://b", "a://", "://a:b", "bearer ", "token  ", "secret = ", "-----BEGIN ",
+    "-----BEGIN PRIVATE KEY-----", "RANK 1 PID 1 RUNNING AT ", "RANK 1 PID 1 RUNNING AT a\nKILLE", "HYDU_sock_a ",
+    "unable to reach ", "DUE TO NODE ", "srun: error: a: tasks 1,", "process rank 1 with PID 1 on ", "partition ",
+    "controller", "project ", "queue ", "env: ", " ", "a", "1", "\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PUMPED)
+def test_no_text_of_another_makes_our_own_expressions_slow(piece: str) -> None:
+    """Before, one line of the log with a path of 16 kB took 2.4 s."""
+    for head in ("", "RANK 1 PID 1 RUNNING AT ", "bearer", "token", "a://a:"):
+        text = head + piece * (60_000 // len(piece))
+        began_s = time.monotonic()
+        cut_secrets(text)
+        advise(text)
+        for expression in (*failures._RANKS, failures._NODE, failures._LAUNCHER):
+            expression.search(text)
+        assert time.monotonic() - began_s < ENDS_S
+
+
+@pytest.mark.timeout(60)
+def test_a_request_with_a_long_path_does_not_hold_up_the_server(world: World) -> None:
+    began_s = time.monotonic()
+    assert world.call("lrz", "GET", "/v1/campaigns/" + "a." * 15_000)[0] == 403
+    assert world.call(None, "GET", "/v1/health")[0] == 200
+    assert time.monotonic() - began_s < ENDS_S

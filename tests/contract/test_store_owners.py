@@ -102,11 +102,11 @@ def test_nothing_of_another_can_be_named(world: World) -> None:
             world.dispatcher.ask_log(wrong, None, ada)
     for after in ([number], ["b"]):
         job = msgspec.structs.replace(SIM, after=after)
-        wrong = SubmitRequest(key="x", campaign="x", jobs=[job])
+        foreign = SubmitRequest(key="x", campaign="x", jobs=[job])
         with pytest.raises(
             RequestError, match=f"comes after (job {number}|campaign `b`), which does not exist"
         ):
-            world.dispatcher.handle_submit(wrong, ada)
+            world.dispatcher.handle_submit(foreign, ada)
     assert world.dispatcher.handle_cancel(ActionRequest(jobs=[number]), submitter("bob")).changed == 1
 
 
