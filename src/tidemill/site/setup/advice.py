@@ -29,10 +29,13 @@ _ADVICE = (
 )  # fmt: skip
 
 
+MESSAGE_CHARACTERS_MAX = 10_000
+
+
 def advise(message: str) -> str | None:
     """What to do about an error of a batch system, None where we do not know."""
     for pattern, advice in _ADVICE:
-        if re.search(pattern, message, re.IGNORECASE):
+        if re.search(pattern, message[:MESSAGE_CHARACTERS_MAX], re.IGNORECASE):
             return advice
     return None
 

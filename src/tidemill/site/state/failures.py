@@ -36,7 +36,8 @@ _RANKS = (
     ),
     re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+(?P<how>Exit code:\s+\d+)(?P<node>)"),
     re.compile(
-        r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<node>\S{1,255})(?:\s[^\n]{0,300})?\n(?P<how>[^\n]{0,300}KILLED[^\n]*)"
+        r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<node>\S{1,255})(?:\s[^\n]{0,300})?\n"
+        r"(?P<how>[^\n]{0,300}KILLED[^\n]*)"
     ),
     re.compile(r"PID \d+ RUNNING AT (?P<node>\S+)\n=\s+(?P<how>EXIT CODE: \d+)(?P<rank>)"),
 )
