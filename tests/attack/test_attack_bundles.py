@@ -103,7 +103,7 @@ def test_a_log_that_says_that_it_is_larger_than_memory_is_cut(tmp_path: Path) ->
         "from tidemill.site.data.payload_logs import find_log\n"
         "from tidemill.wire.api import FetchLogOrder\n"
         "resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))\n"
-        "found = find_log(FetchLogOrder(n=1, request=1, job=1, event=None), [Path(sys.argv[1])])\n"
+        "found, _ = find_log(FetchLogOrder(n=1, request=1, job=1, event=None), [Path(sys.argv[1])])\n"
         "print(found.stdout[:30])\n"
     )
     words = [sys.executable, "-c", script, str(tmp_path / "e1-1")]
@@ -123,7 +123,7 @@ def test_a_log_of_another_job_or_with_a_hostile_name_is_not_given(tmp_path: Path
     digest = hashlib.sha256(b"secret").hexdigest()
     lines = [frame(msgspec.json.encode({**base, "sha256": digest, **each})) for each in told[:3]]
     (folder / "a.idx").write_bytes(b"".join(lines))
-    found = payload_logs.find_log(FetchLogOrder(n=1, request=1, job=1, event=0), [tmp_path / "e1-1"])
+    found, _ = payload_logs.find_log(FetchLogOrder(n=1, request=1, job=1, event=0), [tmp_path / "e1-1"])
     assert found.stdout == ""
     assert "secret" not in found.stderr
     assert [path.name for path in bundles(folder)] == ["a.tar"]

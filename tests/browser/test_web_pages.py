@@ -55,7 +55,7 @@ def test_a_token_lets_in_for_a_while_and_what_was_left_is_worth_nothing(web: Wor
 
 def test_a_certificate_lets_in_and_shows_its_owners_work_only(web: World, opens: Opens) -> None:
     ada = opens("ada")
-    ada.expected = ["status of 403"]
+    ada.expected = ["status of 403", "status of 404"]
     ada.go("/campaigns")
     assert "mc23-ttbar" in ada.text()
     assert "reprocess-2025" not in ada.text()
@@ -65,9 +65,9 @@ def test_a_certificate_lets_in_and_shows_its_owners_work_only(web: World, opens:
         f"/jobs/{web.evil}",
         "/campaigns/limits",
         "/failures?campaign=limits",
-        "/allocations",
-        "/nodes",
     ):
+        assert ada.go(path).status == 404, path
+    for path in ("/allocations", "/nodes"):
         assert ada.go(path).status == 403, path
     assert "Allocations" not in ada.page.inner_text("body")
     ada.go("/failures")

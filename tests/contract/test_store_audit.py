@@ -16,7 +16,7 @@ from tidemill.model.job import JobSpec
 from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
 from tidemill.server.audit import traces
 from tidemill.server.audit.audit_log import AuditNote
-from tidemill.server.errors import ForbiddenError
+from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import ActionRequest, AllocationReport, RanRange, RanReport, SubmitRequest
@@ -202,10 +202,10 @@ def test_a_submitter_reaches_his_own_jobs_only(world: World) -> None:
     mine, hers = submitted(world, "ada"), submitted(world, "bob")
     ada = submitter("ada")
     for request in (ActionRequest(jobs=[mine, hers]), ActionRequest(campaign="of-bob")):
-        with pytest.raises(ForbiddenError):
+        with pytest.raises(MissingError):
             world.dispatcher.handle_cancel(request, ada)
     assert world.state(mine) == "WAITING"
-    with pytest.raises(ForbiddenError):
+    with pytest.raises(RequestError, match=f"after job {hers}, which does not exist"):
         submitted(world, "ada", after=[hers])
     assert world.dispatcher.handle_cancel(ActionRequest(campaign="of-ada"), ada).changed == 1
     assert world.state(hers) == "WAITING"

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.intervals import IntervalSet
-from tidemill.server.core.matching import Candidate, Claim, decayed, match
+from tidemill.server.core.matching import (
+    CAMPAIGN_WINDOW_MIN,
+    CAMPAIGNS_MIN,
+    Candidate,
+    Claim,
+    Contender,
+    OwnerAccount,
+    decayed,
+    match,
+    shortlist,
+)
 
 
 @st.composite
@@ -90,3 +100,44 @@ def test_everything_is_leased_when_the_site_wants_everything(claims: list[Claim]
 def test_core_seconds_halve_with_time_and_a_clock_that_goes_back_changes_nothing() -> None:
     assert decayed(100.0, since_us=0, now_us=10_000_000, half_life_s=10) == 50.0
     assert decayed(100.0, since_us=10_000_000, now_us=0, half_life_s=10) == 100.0
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=2, max_size=4), st.lists(st.floats(0.2, 5), min_size=4, max_size=4)
+)
+def test_owners_get_their_shares_however_many_campaigns_each_has(
+    campaigns: list[int], shares: list[float]
+) -> None:
+    accounts = [OwnerAccount(f"o{number}", shares[number]) for number in range(len(campaigns))]
+    of = [account for account, number in zip(accounts, campaigns, strict=True) for _ in range(number)]
+    used, first = [0.0] * len(of), [0] * len(of)
+    for _ in range(100):
+        claims = [
+            Claim(number, 1.0, used[number], [Candidate(number, 0, [(first[number], 10**9)], 1.0)], account)
+            for number, account in enumerate(of)
+        ]
+        for each in match(claims, want_core_s=500, ranges_max=100).ranges:
+            used[each.campaign] += each.core_s
+            first[each.campaign] = each.first + each.count
+            of[each.campaign].used_core_s += each.core_s
+    total, weight = sum(used), sum(account.shares for account in accounts)
+    for account in accounts:
+        assert abs(account.used_core_s / total - account.shares / weight) < 0.02
+        own = [had for had, owner in zip(used, of, strict=True) if owner is account]
+        assert max(own) - min(own) <= 0.02 * total + 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(0, 100)), min_size=1, max_size=300), st.integers(1, 9_000)
+)
+def test_a_window_is_divided_between_owners_first(rows: list[tuple[int, float]], window: int) -> None:
+    accounts = [OwnerAccount(f"o{number}") for number in range(6)]
+    contenders = [Contender(number, 1.0, used, accounts[owner]) for number, (owner, used) in enumerate(rows)]
+    chosen = shortlist(contenders, window)
+    assert sum(chosen.values()) <= window + CAMPAIGN_WINDOW_MIN * len(chosen)
+    assert len(chosen) <= max(CAMPAIGNS_MIN, window // CAMPAIGN_WINDOW_MIN)
+    assert {rows[number][0] for number in chosen} == {owner for owner, _ in rows}, "every owner has a turn"
+    for owner in range(6):
+        own = [(used, number) for number, (of, used) in enumerate(rows) if of == owner]
+        looked = [number in chosen for _, number in sorted(own)]
+        assert looked == sorted(looked, reverse=True), "those that have had the least"

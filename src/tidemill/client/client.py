@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -41,6 +42,9 @@ from tidemill.wire.api import (
     JobPage,
     JobRow,
     OutputPage,
+    OwnerRow,
+    ResetRequest,
+    SharesRequest,
     SiteApplication,
     SiteRow,
     SubmitReply,
@@ -216,6 +220,28 @@ class Client:
     def applications(self) -> list[SiteApplication]:
         """The applications that sites offer."""
         return self.get("/v1/applications", list[SiteApplication])
+
+    def owners(self) -> Iterator[OwnerRow]:
+        """What owners have had of the fair share, by name: of all for an operator, one's own account otherwise."""
+        after = ""
+        while True:
+            rows = self.get("/v1/owners", list[OwnerRow], after=after, limit=PAGE_MAX)
+            yield from rows
+            if len(rows) < PAGE_MAX:
+                return
+            after = rows[-1].owner
+
+    def set_shares(self, owner: str, shares: float, *, reason: str = "") -> ActionReply:
+        """Give an owner a weight in the fair share; for operators."""
+        body = SharesRequest(owner=owner, shares=shares, reason=reason)
+        return self._repeat(partial(self._post, "/v1/owners", ActionReply, body))
+
+    def reset_epoch(self, site: str, *, reason: str = "") -> ActionReply:
+        """Let the next agent that speaks for a site serve it, whatever its epoch is; for operators. Sent once: a second
+        one would take back what the agent has been given since."""
+        return self._post(
+            f"/v1/sites/{quote(site, safe='')}/reset-epoch", ActionReply, ResetRequest(reason=reason)
+        )
 
     def audit(
         self,

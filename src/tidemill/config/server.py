@@ -49,7 +49,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     half_life_s: Annotated[
         Duration,
         msgspec.Meta(ge=1),
-        doc("Half of what a campaign has used is forgotten after so long, for the fair share"),
+        doc("Half of what owners and campaigns have used is forgotten after so long, for the fair share"),
     ] = HALF_LIFE_S
     upgrade: Annotated[bool, doc("Bring an older database to this version's schema at the start")] = False
     tls: Tls = Tls()

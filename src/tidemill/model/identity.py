@@ -41,6 +41,8 @@ class Act(StrEnum):
     SITES = "sites"  #: sites and the applications that they offer
     ALLOCATIONS = "allocations"
     DRAIN = "drain"
+    RESET = "reset"
+    SHARES = "shares"
     SYNC = "sync"
     AUDIT = "audit"
     METRICS = "metrics"
@@ -97,6 +99,8 @@ RIGHTS: dict[Act, dict[Role, Reach]] = {
     Act.SITES: {_S: _ALL, _T: _OWN, _O: _ALL},
     Act.ALLOCATIONS: {_S: _NONE, _T: _OWN, _O: _ALL},
     Act.DRAIN: {_S: _NONE, _T: _NONE, _O: _ALL},
+    Act.RESET: {_S: _NONE, _T: _NONE, _O: _ALL},
+    Act.SHARES: {_S: _NONE, _T: _NONE, _O: _ALL},
     Act.SYNC: {_S: _NONE, _T: _OWN, _O: _NONE},
     Act.AUDIT: {_S: _NONE, _T: _OWN, _O: _ALL},
     Act.METRICS: {_S: _NONE, _T: _NONE, _O: _ALL},
@@ -115,6 +119,8 @@ SCOPES: dict[Act, str] = {
     Act.AUDIT: "compute.read",
     Act.METRICS: "compute.read",
     Act.DRAIN: "compute.modify",
+    Act.RESET: "compute.modify",
+    Act.SHARES: "compute.modify",
     Act.SYNC: "compute.modify",
 }
 
@@ -165,6 +171,8 @@ _WORDS: dict[Act, str] = {
     Act.SITES: "see sites",
     Act.ALLOCATIONS: "see allocations",
     Act.DRAIN: "drain a site",
+    Act.RESET: "reset a site",
+    Act.SHARES: "give owners their shares",
     Act.SYNC: "speak for this site",
     Act.AUDIT: "ask who ran what",
     Act.METRICS: "read the metrics",

@@ -9,10 +9,11 @@ from typing import Any
 from tidemill.errors import JobError, did_you_mean
 from tidemill.model.application import Parameter, ParameterType
 from tidemill.model.legal import Fault, shown
+from tidemill.model.pattern import Verdict, check_pattern
 
 STRING_LENGTH_MAX = 255
 PATTERN_LENGTH_MAX = 32_768
-"""Where a pattern of the site's allows more than `STRING_LENGTH_MAX`: a quarter of what execve(2) takes."""
+"""Of a value, where a pattern of the site's allows more than `STRING_LENGTH_MAX`: a quarter of what execve(2) takes."""
 
 _DEFAULT_STRING = re.compile(r"(?![-~])(?!(?:.*/)?\.\.(?:/|$))[\w.,:=+@%/~^-]{0,255}")
 """Nothing that a shell, an option parser or a path would take as more than text, should an application hand it on."""
@@ -77,16 +78,26 @@ def _check_number(name: str, parameter: Parameter, value: Any) -> int | float:
 
 def _check_text(name: str, parameter: Parameter, value: str) -> str:
     if parameter.pattern is not None:
-        if len(value) > PATTERN_LENGTH_MAX or "\0" in value or not re.fullmatch(parameter.pattern, value):
-            raise JobError(
-                f"parameter `{name}` is `{shown(value)}`, which does not match `{parameter.pattern}`"
-                + (f": {len(value)} characters" if len(value) > PATTERN_LENGTH_MAX else "")
-            )
+        _check_pattern(name, parameter.pattern, value)
         return value
-    if not _DEFAULT_STRING.fullmatch(value):
+    if len(value) > STRING_LENGTH_MAX or not _DEFAULT_STRING.fullmatch(value):
         raise JobError(
             f"parameter `{name}` is `{shown(value)}`: letters, digits and `_.,:=+@%/~^-` are allowed, at most "
             f"{STRING_LENGTH_MAX}, no leading `-` or `~` and no `..` in a path",
             hint="the site may allow more by a `pattern` in its application file",
         )
     return value
+
+
+def _check_pattern(name: str, pattern: str, value: str) -> None:
+    """Raises JobError. A pattern that is not used allows what is short enough: the site that wrote it has the say, and
+    with this version it does not offer such an application."""
+    is_long = len(value) > PATTERN_LENGTH_MAX
+    found = Verdict.TOO_LONG if is_long else check_pattern(pattern, value)
+    if found is Verdict.TOO_LONG:
+        raise JobError(
+            f"parameter `{name}` has {len(value)} characters, which is too long for the pattern `{shown(pattern)}`",
+            hint="give long texts as an input file",
+        )
+    if found is Verdict.DIFFERS or "\0" in value:
+        raise JobError(f"parameter `{name}` is `{shown(value)}`, which does not match `{shown(pattern)}`")

@@ -64,7 +64,10 @@ class LeaseState(StrEnum):
 
 LEASE_TRANSITIONS: dict[tuple[LeaseState, LeaseState], str] = {
     (LeaseState.ACTIVE, LeaseState.SETTLED): "every event of it is kept or failed",
-    (LeaseState.ACTIVE, LeaseState.RELEASED): "the site gave the rest back, or the job was canceled",
+    (
+        LeaseState.ACTIVE,
+        LeaseState.RELEASED,
+    ): "the site gave the rest back, the job was canceled, or an operator reset the site",
     (LeaseState.ACTIVE, LeaseState.LOST): "the site was silent for longer than site_lost_s",
     (LeaseState.LOST, LeaseState.ACTIVE): "its site came back before anybody else had its events",
     (LeaseState.LOST, LeaseState.SETTLED): "late results of the site settled the rest",

@@ -3,7 +3,7 @@
 TidemillError
 ├── JobError
 │   ├── RequestError            the request is not legal                                           (400)
-│   │   └── MissingError        what it names does not exist                                       (404)
+│   │   └── MissingError        what it names does not exist, or belongs to another                 (404)
 │   ├── ForbiddenError          the one who asks may not do this                                   (403)
 │   ├── QuotaError              it would take more than one submitter may have                     (403)
 │   ├── PaceError               the one who asks has asked too much of late                        (429)
@@ -23,12 +23,21 @@ from __future__ import annotations
 from tidemill.errors import JobError, SiteError
 
 
-class RequestError(JobError):
+class _OwnedError(JobError):
+    """`of_another`: what it names belongs to another, for the log alone: who asks gets the same answer as if it did not
+    exist."""
+
+    def __init__(self, message: str, *, hint: str | None = None, of_another: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.of_another = of_another
+
+
+class RequestError(_OwnedError):
     """The request is not legal (HTTP 400)."""
 
 
 class MissingError(RequestError):
-    """What the request names does not exist (HTTP 404)."""
+    """What the request names does not exist, or not for the one who asks (HTTP 404)."""
 
 
 class ForbiddenError(JobError):
@@ -47,7 +56,7 @@ class PaceError(JobError):
         self.wait_s = wait_s
 
 
-class ConflictError(JobError):
+class ConflictError(_OwnedError):
     """The request contradicts what the server knows: an old epoch, a key used for other content (HTTP 409)."""
 
 

@@ -16,6 +16,7 @@ from tidemill.site.agent import Agent
 from tidemill.site.nodes.costs import Costs
 from tidemill.site.nodes.machine import SiteMachine
 from tidemill.site.nodes.outage import clear_outage, show_outage
+from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.site.state.served_site import serve
 
@@ -58,6 +59,7 @@ def run_agent(
     site_dir = site_dir.absolute()
     for directory in (site_dir, *(site_dir / name for name in ("apps", "log", "fleets", "stage"))):
         directory.mkdir(mode=0o700, exist_ok=True)
+    check_site_directory(site_dir)
     epoch = claim(site_dir, take_over=take_over, heartbeat_s=config.heartbeat_s, dead_s=config.dead_agent_s)
     log.bind(site=config.name, epoch=epoch.number)
     signals = _Signals()

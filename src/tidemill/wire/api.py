@@ -31,6 +31,9 @@ ORDER_JUMP_MAX = 10_000_000
 """An order's number is less than so far above `have`. Gaps come of orders that are void, so they are small; and whoever
 inflates the numbers would need thousands of years to leave none for the server that follows."""
 
+EPOCH_JUMP_MAX = 1_000_000
+"""A site's epoch is at most so far above the last one: an agent that starts every minute gets there in two years."""
+
 SPEC_BYTES_MAX = 8_000_000  #: of one job, as JSON: 1,000 inputs with URLs of 4,096 characters, twice
 ORDERS_BYTES_MAX = 16_000_000  #: of the orders of one sync, besides the last one's
 
@@ -304,6 +307,29 @@ class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     drain: bool
     reason: str = ""
+
+
+class ResetRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Forget which agent has served a site, and take back what it was given: the next agent to speak serves it."""
+
+    reason: str = ""
+
+
+class SharesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Give an owner of campaigns a weight in the fair share between owners; 1.0 is everybody's."""
+
+    owner: str
+    shares: float
+    reason: str = ""
+
+
+class OwnerRow(msgspec.Struct, kw_only=True):
+    """An owner's account in the fair share. `used_core_s` decays; who has had the least per share goes first."""
+
+    owner: str
+    shares: float
+    used_core_s: float
+    at_us: int  #: when that was reckoned
 
 
 class ActionReply(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -633,3 +659,4 @@ class SiteRow(msgspec.Struct, kw_only=True):
     allocations: dict[str, int]
     applications: list[str]
     leased_events: int
+    remarks: list[str] = []  #: what its staff should mend in its files

@@ -218,7 +218,7 @@ def test_a_key_is_its_senders_own_and_stands_for_all_pieces_of_an_action(dispatc
                 found = msgspec.json.decode(answer.body, type=ActionReply)
                 assert (found.changed, found.unchanged) == ((number, 0) if key == "same" else (0, 3))
             else:
-                assert answer.status == 403
+                assert answer.status == 404
     rows = dispatcher.writer.write(lambda work: work.session.rows("act_by_key", key="submitter/cms/same"))
     assert [row[1:] for row in rows] == [(number, 0)]
 

@@ -333,7 +333,7 @@ def devices(text: str) -> tuple[tuple[str, int], ...]:
     if text in ("", "(null)"):
         return ()
     counts: dict[str, int] = {}
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+    for part in re.sub(r"\([^)]{0,1000}\)", "", text).split(","):
         words = part.split(":")
         try:
             counts[words[0]] = counts.get(words[0], 0) + (count(words[-1]) if len(words) > 1 else 1)

@@ -193,6 +193,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     yield from _paths(read)
     yield from _certificate(read)
     yield from examine_broker(read)
+    yield from _ownership(directory)
     yield binary_finding(read.node_binary)
     yield from _applications(directory, read)
     yield from examine_endpoints(read)
@@ -200,6 +201,16 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
         yield from _manners(read)
         if not offline:
             yield from _cluster(directory, read)
+
+
+def _ownership(directory: Path) -> Iterator[Finding]:
+    """Whether others can change what the site obeys."""
+    from tidemill.site.setup.ownership import check_site_directory
+
+    try:
+        check_site_directory(directory)
+    except ConfigError as error:
+        yield Finding("directory", "fail", error.message, error.hint or "")
 
 
 def _mode(read: SiteConfig) -> Finding:

@@ -356,6 +356,8 @@ def _show_row(config: SiteConfig, row: SiteRow | None, why: str) -> None:
     states = ", ".join(f"{number} {state}" for state, number in sorted(row.allocations.items()) if number)
     _line("allocations", states or "none")
     _line("leased", f"{count_text(row.leased_events)} events")
+    for each in row.remarks:
+        _line("remark", each)
 
 
 def _server_view(config: SiteConfig) -> tuple[SiteRow | None, str]:

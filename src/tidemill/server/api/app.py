@@ -34,7 +34,7 @@ from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.readers import Readers
 from tidemill.server.database.store import Store
-from tidemill.server.errors import MissingError, PaceError, QuotaError, RequestError
+from tidemill.server.errors import PaceError, QuotaError, RequestError
 from tidemill.server.identity.access import IDENTITY, Authenticator
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import TOP
@@ -175,10 +175,9 @@ def _log_handler(api: Api) -> Handler:
         identity = who(request.scope, Act.LOG)
         query, job = _query(LogQuery, request), int(request.path_params["job"])
         event: int | None = query.event
-        rows = await api.read(lambda session: session.rows("states_by_id", ids=[job]))
-        if not rows:
-            raise MissingError(f"there is no job {job}")
         await api.read(lambda session: rights.check_jobs(session, identity, Act.LOG, [job]))
+        if not await api.read(lambda session: session.rows("states_by_id", ids=[job])):
+            raise rights.missing_job(job)
         loop = asyncio.get_running_loop()
         number = await loop.run_in_executor(api.waiters, api.dispatcher.ask_log, job, event, identity)
         reply = JobLog(job=job, event=event, found=False, pending=number is not None, stdout="", stderr="")
@@ -304,7 +303,7 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
         asked = request.scope.get(IDENTITY)
         who = asked.name if isinstance(asked, Identity) else ""
         _LOG.warning("quota.refused", who=who, path=request.scope["path"], why=reply.error)
-    elif status == 403:
+    elif status == 403 or getattr(error, "of_another", False):
         asked = request.scope.get(IDENTITY)
         subject = asked.subject if isinstance(asked, Identity) else ""
         api.on_refused(subject, f"{request.method} {request.scope['path']}: {reply.error}")

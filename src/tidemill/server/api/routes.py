@@ -33,6 +33,9 @@ from tidemill.wire.api import (
     JobDetail,
     JobPage,
     OutputPage,
+    OwnerRow,
+    ResetRequest,
+    SharesRequest,
     SiteApplication,
     SiteRow,
     SubmitReply,
@@ -78,6 +81,13 @@ class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Of a site, or of all."""
 
     site: str | None = None
+    limit: int | None = None
+
+
+class OwnersQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Place of a page: owners after a name."""
+
+    after: str = ""
     limit: int | None = None
 
 
@@ -206,6 +216,11 @@ def _campaigns(call: Call) -> list[CampaignRow]:
     )
 
 
+def _owners(call: Call) -> list[OwnerRow]:
+    query: OwnersQuery = call.query
+    return api_pages.owners(call.session, call.own(Act.READ), after=query.after, limit=query.limit)
+
+
 def _sites(call: Call) -> list[SiteRow]:
     own = call.own(Act.SITES)
     return [each for each in api_pages.site_rows(call.session, call.silent()) if own in (None, each.name)]
@@ -260,6 +275,19 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/v1/sites/{name:str}/drain", "Let a site take no more work, or take work again", NoQuery, DrainRequest,
         ActionReply, lambda call: call.dispatcher.handle_drain(call.at["name"], call.body, call.identity), Act.DRAIN,
+    ),
+    Route(
+        "POST", "/v1/sites/{name:str}/reset-epoch", "Let the next agent that speaks for a site serve it", NoQuery,
+        ResetRequest, ActionReply,
+        lambda call: call.dispatcher.handle_reset(call.at["name"], call.body, call.identity), Act.RESET,
+    ),
+    Route(
+        "GET", "/v1/owners", "What owners have had of the fair share, by name", OwnersQuery, None, list[OwnerRow],
+        _owners, Act.READ,
+    ),
+    Route(
+        "POST", "/v1/owners", "Give an owner a weight in the fair share", NoQuery, SharesRequest, ActionReply,
+        lambda call: call.dispatcher.handle_shares(call.body, call.identity), Act.SHARES,
     ),
     Route(
         "GET", "/v1/applications", "Applications by site", NoQuery, None, list[SiteApplication], _applications,

@@ -18,12 +18,21 @@ import msgspec
 from tidemill.model.identity import Act, Identity
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import audit_log
-from tidemill.server.core import ending, leasing, site_records, submission
+from tidemill.server.core import ending, leasing, rights, silent_sites, site_records, submission
 from tidemill.server.core.submission import KEY_MAX
 from tidemill.server.core.writer import Writer
-from tidemill.server.database.rows import CANCELED, FAILED, PARTIAL, RUNNING, WAITING, StoredJob, clean
+from tidemill.server.database.rows import (
+    CANCELED,
+    FAILED,
+    PARTIAL,
+    RELEASED,
+    RUNNING,
+    WAITING,
+    StoredJob,
+    clean,
+)
 from tidemill.server.database.unit_of_work import UnitOfWork
-from tidemill.server.errors import ConflictError, MissingError, RequestError
+from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
@@ -37,6 +46,7 @@ PIECE = 5_000  #: jobs per transaction, so that a large campaign does not hold u
 LOG_REQUESTS_KEPT = 1_000
 ANSWERS_KEPT_US = 30 * 86_400_000_000
 NUMBER_MAX = 2**62
+EPOCH_FIRST = 1  #: of any agent
 CANCELABLE = (WAITING, RUNNING)
 RETRIABLE = (PARTIAL, FAILED, CANCELED)
 Change = Callable[[UnitOfWork, list[int]], int]  #: changes jobs by their ids; returns how many it changed
@@ -134,17 +144,17 @@ def campaign_id(work: UnitOfWork, name: str) -> int:
     """The campaign's number. Raises MissingError."""
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        raise MissingError(f"there is no campaign `{name}`")
+        raise rights.missing_campaign(work.session, name, None)
     return int(rows[0][0])
 
 
 def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
     """Raises MissingError unless all of these jobs exist."""
     if not all(0 < each < NUMBER_MAX for each in jobs):
-        raise MissingError(f"there is no job {next(each for each in jobs if not 0 < each < NUMBER_MAX)}")
+        raise rights.missing_job(next(each for each in jobs if not 0 < each < NUMBER_MAX))
     missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
     if missing:
-        raise MissingError(f"there is no job {min(missing)}")
+        raise rights.missing_job(min(missing))
 
 
 def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) -> list[int]:
@@ -237,6 +247,40 @@ def drain(work: UnitOfWork, name: str, request: DrainRequest) -> bool | None:
     work.order(site.id, DrainOrder, drain=request.drain, reason=reason)
     work.flush()
     site_records.keep_sites(work)
+    return True
+
+
+def reset_epoch(work: UnitOfWork, name: str, *, half_life_s: float) -> int | None:
+    """Let the next agent that speaks for a site serve it, whatever its epoch is; how many leases were taken back, None
+    if no such site has joined.
+
+    For a site whose credential another has used: that one said a high epoch, acknowledged orders that the site's own
+    agent never got, and may have numbered reports so that the agent's own are taken for old ones. So the leases end for
+    good and reports count from the start; late results of the agent are welcome, as ever.
+    """
+    site = work.memory.sites.get(work.memory.site_ids.get(name, 0))
+    if site is None or not site.epoch:
+        return None
+    leases = 0
+    if not site.lost:
+        reason = "an operator has reset the site's epoch"
+        leases = silent_sites.lose(work, site, reason, state=RELEASED)
+    site.epoch, site.host, site.acked = EPOCH_FIRST, "", 0
+    ending.pass_on(work)
+    leasing.charge(work, half_life_s)
+    work.flush()
+    site_records.keep(work, site)
+    return leases
+
+
+def set_shares(work: UnitOfWork, owner: str, shares: float) -> bool | None:
+    """Give an owner a weight; whether that changed anything, None if there is no such owner of campaigns."""
+    rows = work.session.rows("owner_shares", names=[owner])
+    if not rows:
+        return None
+    if rows[0][1] == shares:
+        return False
+    work.session.run("set_owner_shares", name=owner, shares=shares)
     return True
 
 

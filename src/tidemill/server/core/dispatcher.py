@@ -13,7 +13,7 @@ from tidemill import clock, log
 from tidemill.config.quotas import Quotas
 from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
-from tidemill.model.identity import LOCAL, Act, Identity
+from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.server.audit import audit_log
 from tidemill.server.core import actions, credential_expiry, rights, silent_sites, submission, sync
 from tidemill.server.core.meters import Meters
@@ -30,6 +30,8 @@ from tidemill.wire.api import (
     DrainRequest,
     Order,
     Report,
+    ResetRequest,
+    SharesRequest,
     SubmitReply,
     SubmitRequest,
     SyncReply,
@@ -86,10 +88,16 @@ class Dispatcher:
 
         def act(work: UnitOfWork) -> SubmitReply:
             rights.check_submit(work.session, identity, decoded)
-            reply = submission.submit(work, prepared, half_life_s=self.rules.half_life_s, quotas=quotas)
+            reply = submission.submit(
+                work,
+                prepared,
+                half_life_s=self.rules.half_life_s,
+                quotas=quotas,
+                own=own_name(identity, Act.SUBMIT),
+            )
             reply.remark = credential_expiry.remark(work, identity, decoded, margin_s=self.rules.margin_s)
             if not reply.repeated:
-                submission.keep_submitter(work, decoded.key, identity, reply.remark)
+                submission.keep_submitter(work, reply, identity)
                 audit_log.note(
                     work, identity, Act.SUBMIT, f"campaign {reply.campaign}", first_job=reply.first_job,
                     jobs=reply.count, events=submission.events_of(decoded), apps=submission.apps_of(decoded),
@@ -150,10 +158,8 @@ class Dispatcher:
         )
 
     def _check_action(self, request: ActionRequest, identity: Identity, act: Act) -> None:
-        """Raises ForbiddenError, ahead of the action and in a transaction of its own: owners never change.
-
-        What does not exist yet is refused in the same one: what is made after it may be another's.
-        """
+        """Raises ForbiddenError or MissingError, ahead of the action and in a transaction of its own: owners never
+        change, and what does not exist yet may be another's when it does."""
         if identity.is_everybody:
             return
         jobs = [each for each in request.jobs if 0 < each < actions.NUMBER_MAX]
@@ -181,6 +187,47 @@ class Dispatcher:
         changed = self.writer.write(act)
         if changed is None:
             raise MissingError(f"there is no site `{name}`")
+        return ActionReply(changed=int(changed), unchanged=int(not changed))
+
+    def handle_reset(self, name: str, request: ResetRequest, identity: Identity = LOCAL) -> ActionReply:
+        """Let the next agent that speaks for a site serve it, whatever its epoch is."""
+        rights.check(identity, Act.RESET, site=name)
+
+        def act(work: UnitOfWork) -> int | None:
+            leases = actions.reset_epoch(work, name, half_life_s=self.rules.half_life_s)
+            if leases is not None:
+                audit_log.note(
+                    work, identity, Act.RESET, f"site {name}", leases=leases, reason=request.reason
+                )
+            return leases
+
+        leases = self.writer.write(act)
+        if leases is None:
+            raise MissingError(f"there is no site `{name}`")
+        _LOG.warning("site.reset", site=name, by=identity.name, leases=leases)
+        return ActionReply(changed=1, unchanged=0)
+
+    def handle_shares(self, request: SharesRequest, identity: Identity = LOCAL) -> ActionReply:
+        """Give an owner a weight in the fair share."""
+        rights.check(identity, Act.SHARES)
+        if not 0 < request.shares <= submission.SHARES_MAX:
+            raise RequestError(
+                f"`shares` is {request.shares}, legal is more than 0 and at most {submission.SHARES_MAX:.0f}"
+            )
+
+        def act(work: UnitOfWork) -> bool | None:
+            changed = actions.set_shares(work, request.owner, request.shares)
+            if changed:
+                on, facts = f"owner {request.owner}", {"shares": request.shares, "reason": request.reason}
+                audit_log.note(work, identity, Act.SHARES, on, **facts)
+            return changed
+
+        changed = self.writer.write(act)
+        if changed is None:
+            raise MissingError(
+                f"`{request.owner[:100]}` has no campaigns",
+                hint="an owner is known from the first submission on: `tidemill owner list`",
+            )
         return ActionReply(changed=int(changed), unchanged=int(not changed))
 
     def ask_log(self, job: int, event: int | None, identity: Identity = LOCAL) -> int | None:

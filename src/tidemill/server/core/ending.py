@@ -40,6 +40,7 @@ def settle(work: UnitOfWork, job: StoredJob) -> None:
     if job.n_failed and job.n_failed > work.spec(job).failed_max:
         fail(work, job, f"{_failed_text(job)}, failed_max is {work.spec(job).failed_max}")
     elif job.n_done + job.n_failed == job.events:
+        work.enter(job, RUNNING)  # it waits where late results of a lease that is over are its first
         if job.outputs and job.n_done:
             job.delivering, job.ready = 1, 0
             done = str(work.sets(job).done)

@@ -1,6 +1,6 @@
 """From what a site wants to leases in the store: bounded windows of ready jobs into `matching.match`, ranges out.
 
-A tick reads at most a few windows of jobs per campaign, so that it costs the same at a million jobs.
+A tick reads at most a few windows of jobs, however many jobs and campaigns there are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.model.job import Input, JobSpec
 from tidemill.server.core import ending, matching
-from tidemill.server.core.matching import Candidate, Claim, LeaseRange
+from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
 from tidemill.server.database.rows import (
     ACTIVE,
     RUNNING,
@@ -41,12 +41,9 @@ class _Told(msgspec.Struct, frozen=True):
     from_jobs: dict[str, int] = {}
 
 
-class _Queue(msgspec.Struct):
+class _Queue(Contender, kw_only=True):
     """What one campaign has for the site."""
 
-    campaign: int
-    shares: float
-    used_core_s: float
     kinds: list[JobKind]
     after: tuple[int, int] | None = (
         -(2**62),
@@ -75,7 +72,7 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
-        claims = _claims(work, site, queues, wanted, max(16, min(wanted, window) // len(queues)))
+        claims = _claims(work, site, queues, min(wanted, window))
         match = matching.match(claims, want_core_s=want_core_s, ranges_max=wanted)
         _write(work, site, match.ranges)
         wanted -= len(match.ranges)
@@ -83,28 +80,27 @@ def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wid
         used = {claim.campaign: 0.0 for claim in claims}
         for each in match.ranges:
             used[each.campaign] += each.core_s
-        queues = [queue for queue in queues if queue.after is not None]
         for queue in queues:
-            queue.used_core_s += used.get(queue.campaign, 0.0)
+            core_s = used.get(queue.campaign, 0.0)
+            queue.used_core_s += core_s
+            queue.owner.used_core_s += core_s
+        queues = [queue for queue in queues if queue.after is not None]
         more = bool(queues) or len(match.dry) < len(claims)
     return wanted, more and want_core_s > 0
 
 
-def _passed(queue: _Queue) -> tuple[float, int]:
-    """The order in which `matching.match` lets campaigns begin."""
-    return queue.used_core_s / max(queue.shares, matching.SHARES_MIN), queue.campaign
-
-
-def _claims(work: UnitOfWork, site: Site, queues: list[_Queue], wanted: int, window: int) -> list[Claim]:
-    """What campaigns have for the site. Each range is one campaign's, and that with the least per share goes first: of
-    thousands of campaigns only the first `wanted` that have anything are read."""
+def _claims(work: UnitOfWork, site: Site, queues: list[_Queue], window: int) -> list[Claim]:
+    """What the campaigns that are next have for the site. Thousands may have nothing ready: those are passed over."""
     claims: list[Claim] = []
-    found = 0
-    for queue in sorted(queues, key=_passed):
-        claims.append(_claim(work, site, queue, window))
-        found += bool(claims[-1].candidates)
-        if found >= wanted:
+    left = queues
+    while left:
+        chosen = matching.shortlist(left, window)
+        claims += [
+            _claim(work, site, queue, chosen[queue.campaign]) for queue in left if queue.campaign in chosen
+        ]
+        if any(claim.candidates for claim in claims):
             break
+        left = [queue for queue in left if queue.campaign not in chosen]
     return claims
 
 
@@ -117,14 +113,24 @@ def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> 
         if matching.obstacle(site, kinds[number]) is None:
             by_campaign[kinds[number].campaign][number] = kinds[number]
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
+    accounts = owner_accounts(work, {row[5] for row in rows}, half_life_s)
     return [
         _Queue(
             campaign, shares,
             matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s),
-            list(by_campaign[campaign].values()),
+            accounts[owner], kinds=list(by_campaign[campaign].values()),
         )
-        for campaign, _, shares, used, at_us in rows
+        for campaign, _, shares, used, at_us, owner in rows
     ]  # fmt: skip
+
+
+def owner_accounts(work: UnitOfWork, names: set[str], half_life_s: float) -> dict[str, OwnerAccount]:
+    """What these owners have had until now."""
+    found = {name: OwnerAccount(name) for name in names}
+    for name, shares, used, at_us in work.session.rows("owner_shares", names=sorted(names)) if names else ():
+        now = matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+        found[name] = OwnerAccount(name, shares, now)
+    return found
 
 
 def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
@@ -150,7 +156,7 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
             free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
-    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates)
+    return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates, queue.owner)
 
 
 def _next_jobs(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> list[StoredJob]:
@@ -370,20 +376,23 @@ def _files_of(one: Input, outputs: dict[int, dict[str, list[tuple[str, str]]]]) 
 
 
 def charge(work: UnitOfWork, half_life_s: float) -> None:
-    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns, which decay."""
+    """Book the core-seconds that this transaction leased and settled on the accounts of campaigns and of their owners,
+    which decay."""
     changed = {number: sums.core_s for number, sums in work.sums.items() if sums.core_s}
     if not changed:
         return
-    rows = [
-        (
-            campaign,
-            max(
-                0.0,
-                matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
-                + changed[campaign],
-            ),
-            max(at_us, work.now_us),
-        )
-        for campaign, _, _, used, at_us in work.session.rows("campaign_shares", ids=sorted(changed))
-    ]
+    rows: list[tuple[object, ...]] = []
+    of_owner: dict[str, float] = defaultdict(float)
+    for campaign, _, _, used, at_us, owner in work.session.rows("campaign_shares", ids=sorted(changed)):
+        now = matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s)
+        rows.append((campaign, max(0.0, now + changed[campaign]), max(at_us, work.now_us)))
+        of_owner[owner] += changed[campaign]
     work.session.many("set_used", rows)
+    accounts = owner_accounts(work, set(of_owner), half_life_s)
+    work.session.many(
+        "set_owner_used",
+        [
+            (name, max(0.0, accounts[name].used_core_s + core_s), work.now_us)
+            for name, core_s in sorted(of_owner.items())
+        ],
+    )

@@ -1,14 +1,17 @@
-"""Which ranges a site gets: fair share between campaigns, then priority, then age. Pure: state in, ranges out.
+"""Which ranges a site gets: fair share between owners, then between an owner's campaigns, then priority, then age.
+Pure: state in, ranges out.
 
-Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528, 1995) on core-seconds: the campaign that has had the least per
-share goes first. What it has had is what was leased to it, corrected at settlement by what was used, and halves every
-`half_life_s`. A new campaign starts where the others are, so that it starves none of them.
+Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528, 1995) on core-seconds, twice: the owner that has had the least
+per share goes first, and of its campaigns the one that has had the least per share. What each has had is what was
+leased to it, corrected at settlement by what was used, and halves every `half_life_s`. A new campaign starts where the
+others of its owner are, and an owner who had nothing open where the other owners are, so that they starve nobody.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -20,6 +23,8 @@ from tidemill.server.database.rows import JobKind, Site
 EVENT_S_MIN = 1e-6
 TURNS = 16  #: with several campaigns, one turn is at most this part of a fair slice of what the site wants
 SHARES_MIN = 1e-6
+CAMPAIGN_WINDOW_MIN = 16  #: candidates of a campaign that is looked at, at least
+CAMPAIGNS_MIN = 64  #: campaigns that are looked at in a small window too
 
 
 class Candidate(msgspec.Struct, gc=False):
@@ -31,6 +36,19 @@ class Candidate(msgspec.Struct, gc=False):
     event_core_s: float
 
 
+class OwnerAccount(msgspec.Struct):
+    """What an owner of campaigns has had; `used_core_s`: decayed to now. One record for all campaigns of an owner."""
+
+    name: str = ""
+    shares: float = 1.0
+    used_core_s: float = 0.0
+
+    @property
+    def had(self) -> float:
+        """Core-seconds per share."""
+        return self.used_core_s / max(self.shares, SHARES_MIN)
+
+
 class Claim(msgspec.Struct):
     """A campaign with work for the site. `used_core_s`: decayed to now. Candidates by (rank, job)."""
 
@@ -38,6 +56,7 @@ class Claim(msgspec.Struct):
     shares: float
     used_core_s: float
     candidates: Sequence[Candidate]
+    owner: OwnerAccount = msgspec.field(default_factory=OwnerAccount)
 
 
 class LeaseRange(msgspec.Struct, gc=False):
@@ -58,32 +77,77 @@ class MatchResult(msgspec.Struct):
     dry: set[int]
 
 
+class Contender(msgspec.Struct):
+    """A campaign that may have work for the site, before its jobs are read."""
+
+    campaign: int
+    shares: float
+    used_core_s: float
+    owner: OwnerAccount
+
+
+def shortlist(contenders: Iterable[Contender], window: int) -> dict[int, int]:
+    """The campaigns whose jobs are read next, with the number of candidates of each: about `window` in all.
+
+    It is divided between owners, then between an owner's campaigns, so that many campaigns give nobody more. Where
+    they are too many for CAMPAIGN_WINDOW_MIN candidates each, those that have had the least per share are read now.
+    """
+    by_owner: dict[str, list[Contender]] = defaultdict(list)
+    for each in contenders:
+        by_owner[each.owner.name].append(each)
+    most = max(CAMPAIGNS_MIN, window // CAMPAIGN_WINDOW_MIN)
+    first = heapq.nsmallest(
+        most, by_owner.values(), key=lambda those: (those[0].owner.had, those[0].owner.name)
+    )
+    chosen: dict[int, int] = {}
+    for those in first:
+        nearest = heapq.nsmallest(
+            max(1, most // len(first)), those, key=lambda each: (_had(each), each.campaign)
+        )
+        for each in nearest:
+            chosen[each.campaign] = max(CAMPAIGN_WINDOW_MIN, window // len(first) // len(nearest))
+    return chosen
+
+
+def _had(one: Claim | Contender) -> float:
+    return one.used_core_s / max(one.shares, SHARES_MIN)
+
+
 def match(claims: Sequence[Claim], *, want_core_s: float, ranges_max: int) -> MatchResult:
     """Ranges worth `want_core_s` (the last event may reach beyond it), at most `ranges_max` of them.
 
-    Costs O(candidates log campaigns). Does not change its arguments.
+    Costs O(candidates (log owners + log campaigns)). Does not change its arguments.
     """
     turn_core_s = want_core_s / (TURNS * len(claims)) if len(claims) > 1 else want_core_s
-    heap = [
-        (claim.used_core_s / max(claim.shares, SHARES_MIN), claim.campaign, index)
-        for index, claim in enumerate(claims)
-        if claim.candidates
-    ]
-    heapq.heapify(heap)
+    queues: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
+    accounts: dict[str, OwnerAccount] = {}
+    for index, claim in enumerate(claims):
+        if claim.candidates:
+            queues[claim.owner.name].append((_had(claim), claim.campaign, index))
+            accounts[claim.owner.name] = claim.owner
+    for queue in queues.values():
+        heapq.heapify(queue)
+    owners = [(account.had, name) for name, account in accounts.items()]
+    heapq.heapify(owners)
     hands = [_Hand(claim) for claim in claims]
     ranges: list[LeaseRange] = []
     given = 0.0
     dry = {claim.campaign for claim in claims if not claim.candidates}
-    while heap and given < want_core_s and len(ranges) < ranges_max:
-        passed, campaign, index = heap[0]
-        hand = hands[index]
-        cost = hand.take(ranges, min(turn_core_s, want_core_s - given))
+    while owners and given < want_core_s and len(ranges) < ranges_max:
+        had, name = owners[0]
+        queue = queues[name]
+        passed, campaign, index = queue[0]
+        cost = hands[index].take(ranges, min(turn_core_s, want_core_s - given))
         given += cost
-        if hand.empty:
-            heapq.heappop(heap)
+        if hands[index].empty:
+            heapq.heappop(queue)
             dry.add(campaign)
         else:
-            heapq.heapreplace(heap, (passed + cost / max(claims[index].shares, SHARES_MIN), campaign, index))
+            heapq.heapreplace(queue, (passed + cost / max(claims[index].shares, SHARES_MIN), campaign, index))
+        if queue:
+            heapq.heapreplace(owners, (had + cost / max(accounts[name].shares, SHARES_MIN), name))
+        else:
+            heapq.heappop(owners)
     return MatchResult(ranges, given, dry)
 
 

@@ -1,16 +1,17 @@
 """Whether the one who asks may do it: looks up who owns the thing, and lets `model/identity.py` decide.
 
-The dispatcher asks before it changes anything, inside the same transaction, whichever way a request came.
+What belongs to another does not exist for the one who asks: the same answer, after the same queries. The dispatcher
+asks before it changes anything, inside the same transaction, whichever way a request came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act, Identity, may, own_name
-from tidemill.server.core.leasing import job_input
 from tidemill.server.database.store import Session
-from tidemill.server.errors import ForbiddenError
+from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
 
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
@@ -24,25 +25,52 @@ def check(identity: Identity, act: Act, *, owner: str | None = None, site: str |
 
 
 def check_jobs(session: Session, identity: Identity, act: Act, jobs: Iterable[int]) -> None:
-    """Raises ForbiddenError unless all of these jobs, as far as they exist, are open to the one who asks."""
+    """Raises MissingError unless all of these jobs exist and belong to the one who asks. Who may do it to everybody's
+    jobs is not asked whether they exist."""
     check(identity, act)
-    numbers = sorted(set(jobs))
-    if own_name(identity, act) is not None and numbers:
-        for (owner,) in session.rows("owners_of_jobs", ids=numbers):
-            check(identity, act, owner=owner)
+    own, numbers = own_name(identity, act), sorted(set(jobs))
+    if own is None or not numbers:
+        return
+    owners = owners_of(session, numbers)
+    for number in numbers:
+        if owners.get(number) != own:
+            raise missing_job(number, of_another=number in owners)
 
 
 def check_campaign(session: Session, identity: Identity, act: Act, name: str | None) -> None:
-    """Raises ForbiddenError if the campaign exists and belongs to another; None names no campaign."""
+    """The same for a campaign; None names no campaign."""
     check(identity, act)
-    if name is not None and own_name(identity, act) is not None:
-        for (owner,) in session.rows("campaign_owner", name=name):
-            check(identity, act, owner=owner)
+    own = own_name(identity, act)
+    if name is None or own is None:
+        return
+    rows = session.rows("campaign_owner", name=name)
+    if rows != [(own,)]:
+        raise missing_campaign(session, name, own, of_another=bool(rows))
+
+
+def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
+    """Whose each of these jobs is; those that there are not are left out."""
+    return dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+
+
+def missing_job(number: int, *, of_another: bool = False) -> MissingError:
+    """For a job that does not exist, or not for the one who asks."""
+    return MissingError(f"there is no job {number}", of_another=of_another)
+
+
+def missing_campaign(
+    session: Session, name: str, owner: str | None, *, of_another: bool = False
+) -> MissingError:
+    """For a campaign that does not exist; the hint names campaigns of `owner` only, None = of all."""
+    rows = session.rows("campaign_known") if owner is None else session.rows("campaigns_owned", owner=owner)
+    hint = did_you_mean(name, [row[0] for row in rows])
+    return MissingError(f"there is no campaign `{name}`", hint=hint, of_another=of_another)
 
 
 def check_submit(session: Session, identity: Identity, request: SubmitRequest) -> None:
-    """Raises ForbiddenError. What a submitter sends belongs to that submitter, whatever the request says."""
-    check_campaign(session, identity, Act.SUBMIT, request.campaign)
+    """Raises ForbiddenError, or ConflictError. What a submitter sends belongs to that submitter, whatever the request
+    says; what it comes after is checked with the rest of it, see `submission.resolve_after`."""
+    check(identity, Act.SUBMIT)
     if identity.is_everybody:
         return
     request.owner = identity.name
@@ -51,20 +79,9 @@ def check_submit(session: Session, identity: Identity, request: SubmitRequest) -
             f"`shares` is {request.shares}, a submitter may give a campaign at most {SHARES_OWN_MAX}",
             hint="the operator can raise it on the server's own socket",
         )
-    jobs: set[int] = set()
-    campaigns: set[str] = set()
-    for spec in request.jobs:
-        jobs |= {each for each in spec.after if isinstance(each, int)}
-        campaigns |= {each for each in spec.after if isinstance(each, str)}
-        jobs |= {number for each in spec.inputs if (number := _of_job(each.url)) is not None}
-    check_jobs(session, identity, Act.SUBMIT, jobs)  # an input `job:ID/NAME` is another job's output
-    for name in sorted(campaigns):
-        check_campaign(session, identity, Act.SUBMIT, name)
-
-
-def _of_job(url: str) -> int | None:
-    try:
-        named = job_input(url)
-    except ValueError:
-        return None  # the submission itself is refused for it
-    return None if named is None else named[0]
+    if session.rows("campaign_owner", name=request.campaign) not in ([], [(identity.name,)]):
+        raise ConflictError(
+            f"the name `{request.campaign}` of the campaign is not free",
+            hint="choose another name, such as one that begins with yours",
+            of_another=True,
+        )

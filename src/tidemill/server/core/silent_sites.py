@@ -56,7 +56,9 @@ def lose_all(work: UnitOfWork, silent_s: dict[str, float], *, half_life_s: float
     lost_now = []
     for site in list(work.memory.sites.values()):
         if site.name in silent_s and not site.lost:
-            lose(work, site, silent_s=silent_s[site.name])
+            reason = f"site `{site.name}` has been silent for {int(silent_s[site.name])} s"
+            leases = lose(work, site, reason)
+            _LOG.warning("site.lost", site=site.name, silent_s=int(silent_s[site.name]), leases=leases)
             lost_now.append(site)
     leasing.charge(work, half_life_s)
     work.flush()
@@ -66,15 +68,14 @@ def lose_all(work: UnitOfWork, silent_s: dict[str, float], *, half_life_s: float
     return [site.name for site in lost_now]
 
 
-def lose(work: UnitOfWork, site: Site, *, silent_s: float) -> int:
-    """The site's leases are lost; how many."""
+def lose(work: UnitOfWork, site: Site, reason: str, *, state: int = LOST) -> int:
+    """The site's leases end in this state, of which it gets only LOST ones back; how many they were."""
     site.lost = 1
-    reason = f"site `{site.name}` has been silent for {int(silent_s)} s"
     leases = _leases(work, site, ACTIVE)
     evidence = Evidence(failure=FailureClass.LOST, message=reason, at_us=work.now_us)
     for lease in leases:
         job = work.jobs[lease.job]
-        ending.give_back(work, job, lease, reason, state=LOST)
+        ending.give_back(work, job, lease, reason, state=state)
         where = ending.Where(site.id, lease.first, lease.count)
         ending.record(work, job, evidence, where=where, final=False)
     touched = {lease.job for lease in leases}
@@ -89,7 +90,6 @@ def lose(work: UnitOfWork, site: Site, *, silent_s: float) -> int:
         job.place, job.told = job.pin, 0
     for number in touched:
         ending.open_again(work, work.jobs[number])
-    _LOG.warning("site.lost", site=site.name, silent_s=int(silent_s), leases=len(leases))
     return len(leases)
 
 

@@ -19,6 +19,7 @@ from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
+    EPOCH_JUMP_MAX,
     ORDER_JUMP_MAX,
     ORDER_NUMBER_MAX,
     ORDERS_BYTES_MAX,
@@ -99,9 +100,15 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
     if request.epoch < site.epoch:
         raise ConflictError(
             f"site `{site.name}` belongs to epoch {site.epoch} on host `{site.host}`; this is epoch {request.epoch}",
-            hint="another agent has taken the site over: this one must stop",
+            hint="another agent has taken the site over: this one must stop; if there is none, the credential is known "
+            f"to others: have the operator revoke it and run `tidemill site reset-epoch {site.name}`",
         )
-    if request.epoch == site.epoch and site.host != request.host:
+    if request.epoch - site.epoch > EPOCH_JUMP_MAX:
+        raise ConflictError(
+            f"site `{site.name}` is in epoch {site.epoch}; epoch {request.epoch} is more than {EPOCH_JUMP_MAX} later",
+            hint="agents count by one: somebody else may have the site's credential",
+        )
+    if request.epoch == site.epoch and site.host not in ("", request.host):
         raise ConflictError(
             f"epoch {site.epoch} of site `{site.name}` belongs to host `{site.host}`, not to `{request.host}`",
             hint="two agents run with copies of one site directory: stop one",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,7 +15,9 @@ import msgspec
 from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
+from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
+from tidemill.server.core import rights
 from tidemill.server.database.rows import (
     JOB_STATES,
     LEASE_STATES,
@@ -48,6 +51,7 @@ from tidemill.wire.api import (
     JobRow,
     OutputPage,
     OutputRow,
+    OwnerRow,
     PayloadUsage,
     SiteApplication,
     SiteRow,
@@ -56,6 +60,7 @@ from tidemill.wire.api import (
 ATTEMPTS_SHOWN = 100
 FAILURES_SHOWN = 100
 CHANGE_BATCHES = 20
+PATTERNS_READ = 200
 
 
 def limit_of(limit: int | None, default: int = 100) -> int:
@@ -84,7 +89,7 @@ def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | 
     legs = None
     if filters.by_legs:
         if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
-            raise _no_campaign(session, filters.campaign, filters.owner)
+            raise rights.missing_campaign(session, filters.campaign, filters.owner)
         legs = set(listing.legs_of(session, filters))
     if filters.name is not None:
         ids = _named(session, filters.name, legs, top, size)
@@ -129,7 +134,7 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
     """Everything about one job. Raises MissingError."""
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
-        raise MissingError(f"there is no job {number}")
+        raise rights.missing_job(number)
     found, all_sites = StoredJob(*rows[0]), sites(session)
     known = kinds_of(session, [found])
     kind = known[found.kind]
@@ -187,10 +192,10 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign. Raises MissingError, which hints at campaigns of `owner` only, None = of all."""
+    """One campaign, of `owner` only, None = of anybody. Raises MissingError."""
     rows = session.rows("campaign_whole", name=name)
-    if not rows:
-        raise _no_campaign(session, name, owner)
+    if not rows or owner not in (None, rows[0][2]):
+        raise rights.missing_campaign(session, name, owner, of_another=bool(rows))
     return campaigns_of(session, rows)[0]
 
 
@@ -214,10 +219,16 @@ def campaigns_of(session: Session, rows: list[tuple[Any, ...]]) -> list[Campaign
     ]  # fmt: skip
 
 
-def _no_campaign(session: Session, name: str, owner: str | None = None) -> MissingError:
-    of_owner = [row[0] for row in session.rows("campaigns_owned", owner=owner)] if owner is not None else None
-    known = of_owner if of_owner is not None else [row[0] for row in session.rows("campaign_known")]
-    return MissingError(f"there is no campaign `{name}`", hint=did_you_mean(name, known))
+def owners(session: Session, own: str | None, *, after: str, limit: int | None) -> list[OwnerRow]:
+    """What owners have had of the fair share, by name; `own` only, None = of all."""
+    if own is None:
+        rows = session.rows("owners_after", after=after, limit=limit_of(limit, PAGE_MAX))
+    else:
+        rows = session.rows("owner_shares", names=[own])
+    return [
+        OwnerRow(owner=name, shares=shares, used_core_s=used, at_us=at_us)
+        for name, shares, used, at_us in rows
+    ]
 
 
 def counts(session: Session) -> Counts:
@@ -249,7 +260,7 @@ def failures(
     elif campaign is not None:
         found = session.rows("campaign_by_name", name=campaign)
         if not found:
-            raise _no_campaign(session, campaign)
+            raise rights.missing_campaign(session, campaign, None)
         rows = session.rows("failures_of_campaign", campaign=found[0][0], before=top, limit=size)
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
@@ -289,7 +300,7 @@ def outputs(
         raise RequestError("name a job or a campaign whose outputs are to be listed")
     found = session.rows("campaign_by_name", name=campaign)
     if not found:
-        raise _no_campaign(session, campaign)
+        raise rights.missing_campaign(session, campaign, None)
     rows = session.rows(
         "outputs_of_campaign", campaign=found[0][0], before=TOP if before is None else before, limit=size + 1
     )
@@ -321,10 +332,28 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
             name=site.name, state=_state(site, silent), epoch=site.epoch,
             host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
+            remarks=unused_patterns(site),
         )
         for site in sites(session)
         if site.capacity is not None
     ]  # fmt: skip
+
+
+def unused_patterns(site: Site) -> list[str]:
+    """Which of a site's first PATTERNS_READ patterns the server does not use: older agents send such patterns."""
+    patterns = (
+        (offer.name, name, parameter.pattern)
+        for offer in site.offers.values()
+        for name, parameter in offer.parameters.items()
+        if parameter.pattern is not None
+    )
+    found = [(app, name, pattern_fault(pattern)) for app, name, pattern in islice(patterns, PATTERNS_READ)]
+    return [
+        f"application `{app}`: the pattern of parameter `{name}` is not used: {fault.text}"
+        + (f" ({fault.hint})" if fault.hint else "")
+        for app, name, fault in found
+        if fault is not None
+    ]
 
 
 def _state(site: Site, silent: set[str]) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidemill.server.core import site_views
+from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
@@ -96,7 +96,7 @@ def owned(session: Session, owner: str) -> set[str]:
 
 def owners(session: Session, jobs: list[int]) -> dict[int, str]:
     """Whose each of these jobs is; those that there are not are left out."""
-    return dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+    return rights.owners_of(session, jobs)
 
 
 def failures(

@@ -20,7 +20,7 @@ SELECT value FROM meta WHERE name = 'audit_lines';
 
 -- name: set_submitter
 -- Whose credential a submission came with.
-UPDATE submits SET subject = :subject, credential = :credential, remark = :remark WHERE key = :key;
+UPDATE submits SET subject = :subject, credential = :credential, remark = :remark WHERE first_job = :first_job;
 
 -- name: submitter_of
 -- Whose credential brought a job.
@@ -41,13 +41,11 @@ INSERT INTO approved (site, app, since_us, version, digest) SELECT v.site, v.app
 ON CONFLICT (site, app, since_us) DO UPDATE SET version = excluded.version, digest = excluded.digest;
 
 -- name: placements_of_batch
--- Allocations that had an id of the batch system, of one site or (0) of any, at a time or (0) at any; newest first, since
--- ids are used again.
+-- Allocations that had an id of the batch system, of one site or (0) of any, at a time or (0) at any; newest first.
 SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE batch_id = :batch_id AND (:site = 0 OR site = :site) AND (:at_us = 0 OR (started_us <= :at_us AND (ended_us = 0 OR ended_us >= :at_us))) ORDER BY started_us DESC LIMIT :limit;
 
 -- name: placements_at
--- Allocations of one site or (0) of any that a time falls into and that have a node of this name, with a domain behind
--- it or without, newest first.
+-- Allocations of one site or (0) of any that had a node of this name, with a domain or without, at a time; newest first.
 SELECT site, name, batch_id, hosts, started_us, ended_us FROM placements WHERE (:site = 0 OR site = :site) AND started_us > 0 AND started_us <= :at_us AND (ended_us = 0 OR ended_us >= :at_us) AND (hosts LIKE :bare ESCAPE '!' OR hosts LIKE :domain ESCAPE '!') ORDER BY started_us DESC LIMIT :limit;
 
 -- name: ran_in

@@ -4,11 +4,11 @@ INSERT INTO campaigns (name, owner, shares, created_us, used_core_s, used_at_us)
 
 -- name: campaign_by_name
 -- What submitting needs to know of a campaign.
-SELECT id, events, shares FROM campaigns WHERE name = :name;
+SELECT id, events, shares, owner FROM campaigns WHERE name = :name;
 
 -- name: campaign_shares
 -- What the fair share needs to know of campaigns.
-SELECT id, name, shares, used_core_s, used_at_us FROM campaigns WHERE id {in:ids};
+SELECT id, name, shares, used_core_s, used_at_us, owner FROM campaigns WHERE id {in:ids};
 
 -- name: grow_campaign
 -- Jobs are added; `used` lifts a campaign that had nothing open to where the others stand.

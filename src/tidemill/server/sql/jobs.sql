@@ -157,6 +157,10 @@ SELECT COUNT(*) FROM kinds WHERE campaign = :campaign;
 -- Names of applications that jobs have asked for.
 SELECT DISTINCT app FROM kinds WHERE app <> '' ORDER BY app LIMIT :limit;
 
+-- name: apps_known_to
+-- Names of applications that jobs of an owner have asked for.
+SELECT DISTINCT app FROM kinds WHERE app <> '' AND campaign IN (SELECT id FROM campaigns WHERE owner = :owner) ORDER BY app LIMIT :limit;
+
 -- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
 -- Change the counters of jobs.
 INSERT INTO counts (kind, state, site, jobs) SELECT v.kind, v.state, v.site, v.jobs FROM v WHERE true
@@ -211,12 +215,12 @@ SELECT 1 FROM deps LIMIT 1;
 DELETE FROM deps WHERE job IN (SELECT v.job FROM v WHERE v.on_job = deps.on_job AND v.on_campaign = deps.on_campaign);
 
 -- name: submit_by_key
--- What was answered to this key.
-SELECT digest, campaign, first_job, count FROM submits WHERE key = :key;
+-- What was answered to this key of an owner.
+SELECT digest, campaign, first_job, count FROM submits WHERE owner = :owner AND key = :key;
 
 -- name: insert_submit
 -- Remember what is answered to a key.
-INSERT INTO submits (key, digest, campaign, first_job, count) VALUES (:key, :digest, :campaign, :first_job, :count);
+INSERT INTO submits (owner, key, digest, campaign, first_job, count) VALUES (:owner, :key, :digest, :campaign, :first_job, :count);
 
 -- name: take_numbers
 -- Take numbers from a counter; returns the first after them.

@@ -1,7 +1,3 @@
--- name: owners_of_jobs
--- Whose jobs these are.
-SELECT DISTINCT campaigns.owner FROM jobs JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE jobs.id {in:ids};
-
 -- name: campaign_owner
 -- Whose campaign it is.
 SELECT owner FROM campaigns WHERE name = :name;
@@ -18,3 +14,23 @@ INSERT INTO stored (owner, bytes) VALUES (:owner, :bytes) ON CONFLICT (owner) DO
 -- Campaigns of somebody, newest first.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
 FROM campaigns WHERE owner = :owner AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: owner_shares
+-- What the fair share needs to know of owners.
+SELECT name, shares, used_core_s, used_at_us FROM owners WHERE name {in:names};
+
+-- name: owners_after
+-- Owners by name.
+SELECT name, shares, used_core_s, used_at_us FROM owners WHERE (name > :after OR :after = '') ORDER BY name LIMIT :limit;
+
+-- name: insert_owner
+-- The first campaign of an owner.
+INSERT INTO owners (name) VALUES (:name) ON CONFLICT (name) DO NOTHING;
+
+-- name: set_owner_used many(name text, used double precision, at_us bigint)
+-- Core-seconds that an owner has had, decayed to a time.
+UPDATE owners SET used_core_s = v.used, used_at_us = v.at_us FROM v WHERE owners.name = v.name;
+
+-- name: set_owner_shares
+-- An operator gives an owner a weight.
+UPDATE owners SET shares = :shares WHERE name = :name;

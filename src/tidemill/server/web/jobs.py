@@ -8,6 +8,7 @@ from tidemill.errors import did_you_mean
 from tidemill.model.failure import POLICY
 from tidemill.model.identity import Act
 from tidemill.model.state import JobState
+from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
@@ -46,9 +47,11 @@ def listing(ask: PageRequest, made: Pages) -> str:
 
 def choices(ask: PageRequest, owner: str | None) -> dict[str, list[str]]:
     """What filters of jobs can be set to."""
+    apps = "apps_known" if owner is None else "apps_known_to"
+    about = {} if owner is None else {"owner": owner}
     return {
         "campaign": web_pages.campaign_names(ask.session, owner),
-        "app": [row[0] for row in ask.session.rows("apps_known", limit=CHOICES_MAX)],
+        "app": [row[0] for row in ask.session.rows(apps, limit=CHOICES_MAX, **about)],
         "site": sorted(row[1] for row in ask.session.rows("site_names"))[:CHOICES_MAX],
     }
 
@@ -83,12 +86,17 @@ def job(ask: PageRequest, made: Pages) -> str:
 
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
-    ask.require(Act.READ)
+    owner = _owner(ask, Act.READ, number)
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+
+
+def _owner(ask: PageRequest, act: Act, number: int) -> str:
+    """Whose a job is. Raises MissingError if it does not exist, or belongs to another than may be asked about."""
+    rights.check_jobs(ask.session, ask.identity, act, [number])
     owner = web_pages.owners(ask.session, [number]).get(number)
     if owner is None:
-        raise MissingError(f"there is no job {number}", hint="the listing shows which there are")
-    ask.require(Act.READ, owner=owner)
-    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+        raise rights.missing_job(number)
+    return owner
 
 
 def log(ask: PageRequest, made: Pages) -> str:
@@ -116,10 +124,7 @@ Form = Mapping[str, list[str]]
 def ask_log(ask: PageRequest, form: Form) -> str:
     """Ask the site for a payload's output; where it will be shown."""
     number = int(ask.at["job"])
-    owner = web_pages.owners(ask.session, [number]).get(number)
-    if owner is None:
-        raise MissingError(f"there is no job {number}")
-    ask.require(Act.LOG, owner=owner)
+    _owner(ask, Act.LOG, number)
     text = form.get("event", [""])[0].strip()
     if text and not (text.isdecimal() and text.isascii() and len(text) < 19):
         raise RequestError(
@@ -146,8 +151,7 @@ def act(ask: PageRequest, form: Form) -> str:
         ask.require(wanted, owner=api_pages.campaign(ask.session, campaign, owner=ask.own(wanted)).owner)
     elif not jobs:
         raise RequestError("no job is ticked", hint="go back and tick some")
-    for owner in set(web_pages.owners(ask.session, jobs).values()):
-        ask.require(wanted, owner=owner)
+    rights.check_jobs(ask.session, ask.identity, wanted, jobs)
     request = ActionRequest(jobs=jobs, campaign=campaign, reason=_reason(form))
     do = ask.dispatcher.handle_cancel if word == "cancel" else ask.dispatcher.handle_retry
     reply = do(request, ask.identity)

@@ -27,12 +27,15 @@ from tidemill.model.application import (
     ParameterType,
 )
 from tidemill.model.job import NAME_PATTERN, OutputKind
+from tidemill.model.legal import shown
 from tidemill.model.parameter import check_value
+from tidemill.model.pattern import pattern_fault
 from tidemill.model.width import NODES_MAX, RANKS_MAX
 from tidemill.site.applications.approval import check_contained, container_files
 from tidemill.site.applications.checksums import Digests, PendingError, check_digest
 from tidemill.site.applications.images import FOLDER, ApprovedImage, resolve_images, why_changed
 from tidemill.site.applications.templates import Template, check_templates
+from tidemill.site.setup.ownership import check_application_file
 from tidemill.wire.api import AppOffer
 from tidemill.wire.node import ApprovedFile
 
@@ -157,12 +160,10 @@ def _check_parameter(path: Path, name: str, parameter: Parameter) -> None:
     if parameter.type is ParameterType.CHOICE and not parameter.choices:
         raise ConfigError(f"{path}: `parameters.{name}` has type choice, but no `choices`")
     if parameter.pattern is not None:
-        try:
-            re.compile(parameter.pattern)
-        except re.error as error:
-            raise ConfigError(
-                f"{path}: `parameters.{name}.pattern` is no regular expression: {error}"
-            ) from error
+        fault = pattern_fault(parameter.pattern)
+        if fault is not None:
+            quoted = f"`parameters.{name}.pattern` is `{shown(parameter.pattern)}`"
+            raise ConfigError(f"{path}: {quoted}, which cannot be used: {fault.text}", hint=fault.hint)
     if parameter.default is not None:
         try:
             check_value(name, parameter, parameter.default)
@@ -241,8 +242,10 @@ class Applications:
         return (self.by_name, self.problems) != before
 
     def _read(self, name: str) -> None:
+        path = self._directory / name
         try:
-            self._by_file[name] = load_application(self._directory / name, self.digests, site=self._site)
+            check_application_file(path)
+            self._by_file[name] = load_application(path, self.digests, site=self._site)
         except PendingError as error:
             self.pending.add(name)
             _log.info("application.pending", file=name, reason=error.message)
@@ -251,7 +254,7 @@ class Applications:
                 self.pending.add(name)
                 _log.warning("application.unread", file=name, reason=error.message, hint=error.hint)
                 return
-            self.problems[name] = error.message
+            self.problems[name] = error.message + (f" ({error.hint})" if error.hint else "")
             _log.error("application.refused", file=name, reason=error.message, hint=error.hint)
 
     def _list(self) -> dict[str, tuple[int, ...]]:
@@ -261,7 +264,12 @@ class Applications:
                 for entry in entries:
                     if entry.name.endswith(".toml") and not entry.name.startswith("."):
                         status = entry.stat()
-                        found[entry.name] = (status.st_mtime_ns, status.st_size)
+                        found[entry.name] = (
+                            status.st_mtime_ns,
+                            status.st_size,
+                            status.st_mode,
+                            status.st_uid,
+                        )
         except FileNotFoundError:
             return {}
         except OSError as error:

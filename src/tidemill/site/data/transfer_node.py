@@ -24,6 +24,7 @@ from tidemill.errors import UNDECODABLE, SiteError, TidemillError
 from tidemill.files import names_in, read_bounded, write_durable
 from tidemill.log import Log
 from tidemill.site.data.moves import LocalMoves, MoveCounts, MoveOrder, MoveOutcome, Moves, UnderWay
+from tidemill.site.setup.ownership import check_site_directory
 from tidemill.site.state.epoch import Epoch, SupersededError, claim
 from tidemill.transfer.contract import Direction
 
@@ -122,6 +123,7 @@ def run_mover(site_dir: Path, config: SiteConfig, *, once: bool = False, take_ov
 
     Raises TidemillError when it cannot start, or another process took over.
     """
+    check_site_directory(site_dir.absolute())
     directory = site_dir.absolute() / "transfer"
     for folder in (directory, directory / "orders", directory / "done"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -35,12 +35,15 @@ _RANKS = (
         r"process rank (?P<rank>\d+) with PID \d+ on\s+node (?P<node>\S+) exited on\s+(?P<how>signal \d+[^\n.]*)"
     ),
     re.compile(r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+(?P<how>Exit code:\s+\d+)(?P<node>)"),
-    re.compile(r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<node>\S+)[^\n]*\n(?P<how>[^\n]*KILLED[^\n]*)"),
+    re.compile(
+        r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<node>\S{1,255})(?:\s[^\n]{0,300})?\n"
+        r"(?P<how>[^\n]{0,300}KILLED[^\n]*)"
+    ),
     re.compile(r"PID \d+ RUNNING AT (?P<node>\S+)\n=\s+(?P<how>EXIT CODE: \d+)(?P<rank>)"),
 )
 _NODE = re.compile(
     r"DUE TO NODE \S+ FAILURE|Node failure on \S+|ORTE has lost communication with a remote daemon|"
-    r"HYDU_sock_[a-z]+ [^\n]{0,500}(?:lost|reset)|unable to (?:reach|contact) [^\n]{0,500}daemon",
+    r"HYDU_sock_[a-z]{1,30} [^\n]{0,300}(?:lost|reset)|unable to (?:reach|contact) [^\n]{0,300}daemon",
     re.IGNORECASE,
 )
 _LAUNCHER = re.compile(r"^(?:/usr/bin/)?env: \W?([^\s:'‘’`\"]+)\W?: No such file or directory", re.MULTILINE)  # noqa: RUF001

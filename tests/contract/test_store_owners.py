@@ -1,0 +1,174 @@
+"""Owners on both databases: keys of submissions, accounts of the fair share, a site reset, and the upgrade to them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.contract.server_world import SIM, Site, World, done, leases
+
+from tidemill.config.server import HALF_LIFE_S
+from tidemill.model.identity import Identity, Role, Via
+from tidemill.server.core.dispatcher import Dispatcher
+from tidemill.server.database import store as database
+from tidemill.server.database.queries import migrations
+from tidemill.server.database.store import Store
+from tidemill.server.errors import ConflictError, MissingError, RequestError
+from tidemill.wire.api import EPOCH_JUMP_MAX, ActionRequest, ResetRequest, SharesRequest, SubmitRequest
+
+OLD = 7  #: the schema before owners had keys and accounts
+
+
+def submitter(name: str) -> Identity:
+    return Identity(role=Role.SUBMITTER, name=name, via=Via.CERTIFICATE)
+
+
+def request(key: str, campaign: str, **more: object) -> SubmitRequest:
+    return SubmitRequest(key=key, campaign=campaign, jobs=[SIM], **more)  # type: ignore[arg-type]
+
+
+def test_an_older_database_keeps_its_keys_and_gets_owners(store: Store) -> None:
+    session = store.writer()
+    for number, script in migrations(store.dialect)[:OLD]:
+        with database.transaction(session):
+            database._migrate(session, number, script)
+    execute = session._execute  # type: ignore[attr-defined]
+    for number, owner in enumerate(("ada", "bob", ""), 1):
+        execute(
+            "INSERT INTO campaigns (name, owner, shares, created_us, used_core_s) "
+            f"VALUES ('c{number}', '{owner}', 1, 5, 1e6)"
+        )
+        execute(
+            "INSERT INTO submits (key, digest, campaign, first_job, count, subject) "
+            f"VALUES ('k{number}', 'd', 'c{number}', {number}, 1, 'CN={owner}')"
+        )
+    execute(
+        "INSERT INTO submits (key, digest, campaign, first_job, count) VALUES ('lone', 'd', 'gone', 9, 1)"
+    )
+    session.close()
+    assert store.upgrade() == (OLD, len(migrations(store.dialect)))
+    reader = store.reader()
+    for number, owner in enumerate(("ada", "bob", ""), 1):
+        ((_, campaign, first, count),) = reader.rows("submit_by_key", owner=owner, key=f"k{number}")
+        assert (campaign, first, count) == (f"c{number}", number, 1)
+        assert reader.rows("submitter_of", job=number)[0][2] == f"CN={owner}"
+        assert reader.rows("submit_by_key", owner="eve", key=f"k{number}") == []
+    assert reader.rows("submit_by_key", owner="", key="lone")[0][1] == "gone"
+    found = reader.rows("owner_shares", names=["ada", "bob", "", "eve"])
+    assert sorted(found) == [(owner, 1.0, 0.0, 0) for owner in ("", "ada", "bob")]
+    reader.close()
+
+
+def test_a_submission_of_before_the_upgrade_is_known_when_it_is_repeated(store: Store) -> None:
+    """As a client does that heard no answer."""
+    store.init()
+    first = Dispatcher(store)
+    told = first.handle_submit(request("k", "c"), submitter("ada"))
+    first.close()
+    second = Dispatcher(store)
+    again = second.handle_submit(request("k", "c"), submitter("ada"))
+    second.close()
+    assert (again.first_job, again.repeated) == (told.first_job, True)
+
+
+def test_a_key_is_its_owners(world: World) -> None:
+    handle = world.dispatcher.handle_submit
+    first = handle(request("k", "a"), submitter("ada"))
+    other = handle(request("k", "b"), submitter("bob"))
+    assert other.first_job == first.first_job + 1
+    assert handle(request("k", "a"), submitter("ada")).repeated
+    with pytest.raises(ConflictError, match="used for other content, in campaign `a`"):
+        handle(request("k", "a2"), submitter("ada"))
+    with pytest.raises(ConflictError, match="not free"):
+        handle(request("k", "a"), submitter("bob"))
+
+
+def test_the_servers_own_user_may_submit_for_an_owner_with_that_owners_keys(world: World) -> None:
+    handle = world.dispatcher.handle_submit
+    first = handle(request("k", "a", owner="ada"))
+    assert handle(request("k", "a", owner="ada")).first_job == first.first_job
+    assert handle(request("k", "a", owner="ada"), submitter("ada")).repeated
+    assert not handle(request("k", "b", owner="bob")).repeated
+    with pytest.raises(ConflictError, match="other content"):
+        handle(request("k", "a", owner="bob"))  # the campaign is ada's, and so is the key
+
+
+def test_nothing_of_another_can_be_named(world: World) -> None:
+    (number,) = world.submit(SIM, campaign="b", owner="bob")
+    ada = submitter("ada")
+    for wrong in (number, 77):
+        with pytest.raises(MissingError, match=f"^there is no job {wrong}$"):
+            world.dispatcher.handle_cancel(ActionRequest(jobs=[wrong]), ada)
+        with pytest.raises(MissingError, match=f"^there is no job {wrong}$"):
+            world.dispatcher.ask_log(wrong, None, ada)
+    for after in ([number], ["b"]):
+        job = msgspec.structs.replace(SIM, after=after)
+        foreign = SubmitRequest(key="x", campaign="x", jobs=[job])
+        with pytest.raises(
+            RequestError, match=f"comes after (job {number}|campaign `b`), which does not exist"
+        ):
+            world.dispatcher.handle_submit(foreign, ada)
+    assert world.dispatcher.handle_cancel(ActionRequest(jobs=[number]), submitter("bob")).changed == 1
+
+
+def test_accounts_of_owners_are_the_sums_of_their_campaigns_and_decay(world: World) -> None:
+    site = Site(world)
+    for name in ("ada", "bob"):
+        for number in (1, 2):
+            world.submit(*[SIM] * 50, campaign=f"{name}-{number}", owner=name)
+    site.sync(want=80.0)
+    accounts = {name: used for name, _, used, _ in world.reader.rows("owner_shares", names=["ada", "bob"])}
+    assert accounts == {"ada": pytest.approx(40.0), "bob": pytest.approx(40.0)}
+    rows = world.reader.rows("campaign_shares", ids=[1, 2, 3, 4])
+    assert [used for _, _, _, used, _, _ in sorted(rows)] == pytest.approx([20.0] * 4)
+    world.now_s += HALF_LIFE_S
+    site.sync(want=20.0)
+    used = sum(each for _, _, each, _ in world.reader.rows("owner_shares", names=["ada", "bob"]))
+    assert used < 80.0, "100 without decay"
+
+
+def test_shares_of_owners_are_kept_over_a_restart(world: World) -> None:
+    world.submit(SIM, owner="ada")
+    assert world.dispatcher.handle_shares(SharesRequest(owner="ada", shares=2.5)).changed == 1
+    world.submit(SIM, campaign="d", owner="ada")
+    assert world.reader.rows("owner_shares", names=["ada"])[0][1] == 2.5
+    with pytest.raises(MissingError, match="`eve` has no campaigns"):
+        world.dispatcher.handle_shares(SharesRequest(owner="eve", shares=2.5))
+
+
+# ---- a site reset ------------------------------------------------------------------------------------------------
+
+
+def test_a_jump_of_the_epoch_is_bounded_and_a_reset_brings_the_agent_back(world: World) -> None:
+    world.submit(*[SIM] * 4)
+    site = Site(world)
+    had = leases(site.sync(want=2.0))
+    site.sync(done(had[0]))
+    with pytest.raises(ConflictError, match="more than 1000000 later"):
+        site.sync(epoch=2**62)
+    thief = Site(world)
+    thief.epoch = 1 + EPOCH_JUMP_MAX
+    thief.n, thief.have = 2**40, 0
+    taken = leases(thief.sync(done(had[1]), host="elsewhere", want=2.0))
+    with pytest.raises(ConflictError, match="belongs to epoch 1000001"):
+        site.sync()
+    assert world.dispatcher.handle_reset("s", ResetRequest(reason="stolen")).changed == 1
+    assert {world.state(each.job) for each in taken} == {"WAITING"}
+    again = leases(site.sync(want=1e6))
+    assert {each.job for each in again} == {each.job for each in taken}
+    site.sync(*[done(each) for each in again])
+    assert {world.state(each.job) for each in again} == {"COMPLETED"}
+
+
+def test_results_of_the_agent_that_come_after_a_reset_still_count(world: World) -> None:
+    (number,) = world.submit(SIM)
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    world.dispatcher.handle_reset("s", ResetRequest())
+    assert world.state(number) == "WAITING"
+    site.sync(done(lease), want=0.0)
+    assert world.state(number) == "COMPLETED"
+
+
+def test_a_site_that_never_joined_cannot_be_reset(world: World) -> None:
+    with pytest.raises(MissingError, match="there is no site `x`"):
+        world.dispatcher.handle_reset("x", ResetRequest())
