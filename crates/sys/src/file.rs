@@ -58,6 +58,12 @@ pub fn status(fd: BorrowedFd<'_>) -> Result<Status> {
     Ok(Status::from(&stat))
 }
 
+/// The device that holds an open file.
+pub fn device(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(fd).named("stat", "descriptor")?;
+    Ok(stat.st_dev)
+}
+
 /// Of `name` below `dir`; a link is not followed at the end. None where there is no such file.
 pub fn status_at(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
     status_with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -444,6 +450,67 @@ fn remove_one(calls: &impl Calls, dir: BorrowedFd<'_>, name: &CStr, is_dir: bool
 fn note(first: &mut Option<SysError>, result: Result<()>) {
     if let (None, Err(error)) = (&first, result) {
         *first = Some(error);
+    }
+}
+
+/// What a tree of directories takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// on the disk, as the kernel counts blocks
+    pub bytes: u64,
+    pub files: u64,
+    /// there is more: too many files, too many levels, or a directory that cannot be read
+    pub partly: bool,
+}
+
+/// What everything below an open directory takes, `files_max` files and directories at most; follows no link. By
+/// descriptors, since paths have a largest length and trees have none. Directories that may not be read are for a
+/// moment opened up.
+pub fn tree(dir: BorrowedFd<'_>, files_max: u64) -> Tree {
+    let mut found = Tree::default();
+    count(dir, (0, files_max), &mut found);
+    found
+}
+
+fn count(dir: BorrowedFd<'_>, (depth, files_max): (usize, u64), found: &mut Tree) {
+    let Ok(entries) = Kernel.list(dir) else {
+        found.partly = true;
+        return;
+    };
+    for (name, _) in entries {
+        if found.files >= files_max {
+            found.partly = true;
+            return;
+        }
+        let Ok(stat) = Kernel.status(dir, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue; // it has just gone
+        };
+        found.files += 1;
+        found.bytes += stat.st_blocks as u64 * 512;
+        if !FileType::from_raw_mode(stat.st_mode).is_dir() {
+            continue;
+        }
+        match open_to_count(dir, &name, stat.st_mode) {
+            Ok(below) if depth < DEPTH_MAX => count(below.as_fd(), (depth + 1, files_max), found),
+            Ok(_) => found.partly = true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(_) => found.partly = true,
+        }
+    }
+}
+
+fn open_to_count(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
+    let open = || Kernel.open(dir, name, DIRECTORY | OFlags::NOFOLLOW, 0);
+    match open() {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            // a link in its place would be ours too, and open() follows none
+            let set = |mode: u32| rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty());
+            set(mode | 0o700)?;
+            let opened = open();
+            set(mode)?;
+            opened
+        }
+        opened => opened,
     }
 }
 
