@@ -468,15 +468,16 @@ pub struct Tree {
 /// moment opened up.
 pub fn tree(dir: BorrowedFd<'_>, files_max: u64) -> Tree {
     let mut found = Tree::default();
-    count(dir, (0, files_max), &mut found);
+    match Kernel.list(dir) {
+        Ok(entries) => count((dir, entries), (0, files_max), &mut found),
+        Err(_) => found.partly = true,
+    }
     found
 }
 
-fn count(dir: BorrowedFd<'_>, (depth, files_max): (usize, u64), found: &mut Tree) {
-    let Ok(entries) = Kernel.list(dir) else {
-        found.partly = true;
-        return;
-    };
+type Entries = Vec<(CString, Listed)>;
+
+fn count((dir, entries): (BorrowedFd<'_>, Entries), (depth, files_max): (usize, u64), found: &mut Tree) {
     for (name, _) in entries {
         if found.files >= files_max {
             found.partly = true;
@@ -490,28 +491,30 @@ fn count(dir: BorrowedFd<'_>, (depth, files_max): (usize, u64), found: &mut Tree
         if !FileType::from_raw_mode(stat.st_mode).is_dir() {
             continue;
         }
-        match open_to_count(dir, &name, stat.st_mode) {
-            Ok(below) if depth < DEPTH_MAX => count(below.as_fd(), (depth + 1, files_max), found),
-            Ok(_) => found.partly = true,
+        if depth >= DEPTH_MAX {
+            found.partly = true;
+            continue;
+        }
+        // what a link in its place leads to would be the same user's, and is not listed
+        let readable = (Mode::RUSR | Mode::XUSR).bits();
+        let is_open = stat.st_mode & readable == readable;
+        let set = |mode: u32| rustix::fs::chmodat(dir, &*name, Mode::from_raw_mode(mode), AtFlags::empty());
+        let opened_up = !is_open && set(stat.st_mode | readable).is_ok();
+        match list_below(dir, &name) {
+            Ok((below, entries)) => count((below.as_fd(), entries), (depth + 1, files_max), found),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             Err(_) => found.partly = true,
+        }
+        if opened_up {
+            let _ = set(stat.st_mode); // it may be gone by now
         }
     }
 }
 
-fn open_to_count(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> io::Result<OwnedFd> {
-    let open = || Kernel.open(dir, name, DIRECTORY | OFlags::NOFOLLOW, 0);
-    match open() {
-        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // a link in its place would be ours too, and open() follows none
-            let set = |mode: u32| rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty());
-            set(mode | 0o700)?;
-            let opened = open();
-            set(mode)?;
-            opened
-        }
-        opened => opened,
-    }
+fn list_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<(OwnedFd, Entries)> {
+    let below = Kernel.open(dir, name, DIRECTORY | OFlags::NOFOLLOW, 0)?;
+    let entries = Kernel.list(below.as_fd())?;
+    Ok((below, entries))
 }
 
 /// Current directory of this process and of what it starts.
