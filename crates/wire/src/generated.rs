@@ -94,7 +94,7 @@ pub struct Settings {
     pub isolation: String,
     /// `spread`, `compact`, `core` (one slot per physical core) or `none`
     pub affinity: String,
-    /// what payloads see of the network whose application says nothing, as `Program.network`; a pilot tries it at its start
+    /// what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
     pub network: Option<String>,
     /// paths that payloads must not see (the site directory, keys, tokens)
     pub mask: Vec<String>,
@@ -190,8 +190,8 @@ pub struct Program {
     pub memory_mb: u64,
     pub devices: BTreeMap<String, i64>,
     pub scratch_mb: u64,
-    /// `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: a loopback of its
-    /// own where the kernel has network namespaces; None = `open`, as agents without this field meant
+    /// `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that loopback
+    /// where the kernel has network namespaces; None = `open`, as agents without this field meant
     pub network: Option<String>,
     /// processes and threads of a slot at most; None = by its cores
     pub processes_max: Option<u64>,

@@ -232,7 +232,9 @@ class Preparer:
             devices=devices,
             scratch_mb=scratch_mb,
             # commands of the batch system talk to its daemons
-            network=network_of(self._config, app.network if app.network is not None else app.batch_commands or None),
+            network=network_of(
+                self._config, app.network if app.network is not None else app.batch_commands or None
+            ),
             processes_max=app.processes_max or self._config.processes_max,
             event_s=event_s,
             chunk_max=_chunk_max(app, approved.templates),
