@@ -39,9 +39,7 @@ for path in {[*SOCKETS, "/run/nscd/socket"]!r}:
     listeners[-1].bind(path)
     os.chmod(path, 0o777)
     listeners[-1].listen(100)
-if os.fork() == 0:
-    import signal
-    signal.pause()
+    listeners[-1].set_inheritable(True)  # it listens for as long as the pilot lives
 """
 CALLS = f"""
 import ctypes, os

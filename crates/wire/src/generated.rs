@@ -190,8 +190,8 @@ pub struct Program {
     pub memory_mb: u64,
     pub devices: BTreeMap<String, i64>,
     pub scratch_mb: u64,
-    /// `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that loopback
-    /// where the kernel has network namespaces; None = `open`, as agents without this field meant
+    /// `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that
+    /// loopback where the kernel has network namespaces; None = `open`, as agents without this field meant
     pub network: Option<String>,
     /// processes and threads of a slot at most; None = by its cores
     pub processes_max: Option<u64>,

@@ -143,8 +143,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     devices: dict[str, int]
     scratch_mb: int
-    #: `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that loopback
-    #: where the kernel has network namespaces; None = `open`, as agents without this field meant
+    #: `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that
+    #: loopback where the kernel has network namespaces; None = `open`, as agents without this field meant
     network: str | None
     processes_max: int | None  #: processes and threads of a slot at most; None = by its cores
     event_s: float  #: estimate, until measured
