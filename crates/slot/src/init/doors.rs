@@ -93,7 +93,7 @@ fn paths_of_slurm(conf: &str) -> Vec<String> {
             _ => {}
         }
     }
-    found.retain(|path| path.starts_with('/') && path.trim_matches('/') != "");
+    found.retain(|path| path.starts_with('/') && !path.trim_matches('/').is_empty());
     found
 }
 

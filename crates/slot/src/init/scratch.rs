@@ -157,7 +157,7 @@ impl Scratch {
     /// do.
     pub fn used_mb(&self) -> u64 {
         if !self.place.in_memory {
-            return self.counted(FILES_MAX * BYTES_OF_A_FILE >> 20).0;
+            return self.counted((FILES_MAX * BYTES_OF_A_FILE) >> 20).0;
         }
         let space = file::space(self.place.root.as_fd()).unwrap_or_default();
         let used = space.blocks.saturating_sub(space.blocks_free) * space.block_bytes;

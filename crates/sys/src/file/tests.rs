@@ -207,7 +207,7 @@ fn a_tree_is_counted_whatever_its_modes_and_depth_up_to_a_number_of_files() {
     std::fs::create_dir_all(&path).unwrap();
     std::fs::write(path.join("x"), vec![1; 1 << 20]).unwrap();
     let closed = top.path().join("d0");
-    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
     let dir = open_dir(top.path()).unwrap();
     let all = super::tree(dir.as_fd(), 1000);
     assert!(all.files == 51 && all.bytes >= 1 << 20 && !all.partly, "{all:?}");
