@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -94,7 +95,7 @@ def node(**changes: object) -> Iterator[Field]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def run(it: Field, script: str, *, timeout_s: float = 60, **changes: object) -> Failed | None:
+def run(it: Field, script: str, *, timeout_s: float = 60, **changes: Any) -> Failed | None:
     """Run a script of Python as a payload; how it failed, None if it did not."""
     program_: Program = program(executable=PYTHON, **changes)
     work = msgspec.structs.replace(

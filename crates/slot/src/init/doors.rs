@@ -31,8 +31,9 @@ const SERVICES: [&str; 11] = [
 ];
 /// Of batch systems: munge's socket, Slurm's `sack.socket` (/run/slurm, /run/slurm-CLUSTER, /run/slurmctld, slurmdbd).
 const BATCH_SERVICES: [&str; 3] = ["munge*", "slurm*", "pbs*"];
-/// Elsewhere: names of keys, and Kerberos credentials by a socket.
-const ELSEWHERE: [&str; 3] = ["/proc/keys", "/proc/key-users", "/var/lib/gssproxy"];
+/// Elsewhere: Kerberos credentials by a socket. Nothing below /proc, such as /proc/keys, whose names tell little: a kernel
+/// gives containers in a slot no /proc where something covers a part of the slot's (`mount_too_revealing`).
+const ELSEWHERE: [&str; 1] = ["/var/lib/gssproxy"];
 /// slurm.conf(5): where Slurm looks for it without SLURM_CONF, the last of nodes that fetch theirs.
 const SLURM_CONFS: [&str; 3] = [
     "/etc/slurm/slurm.conf",
