@@ -87,7 +87,7 @@ fn enter(pid: bool) -> i32 {
         user: true,
         mount: true,
         pid,
-        ipc: false,
+        ..Namespaces::NONE
     };
     match process::fork(namespaces).unwrap() {
         Fork::Parent { child } => child,

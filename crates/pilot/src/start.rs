@@ -48,6 +48,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let path = options.fleet.join("manifest.json");
     let manifest = read_fleet_file(&path, "the fleet's manifest", |read: &Manifest| read.format)?;
     let (isolation, affinity) = modes(&path, &manifest)?;
+    let network = slots::network(manifest.settings.network.as_deref());
     let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
     let room = node::room(options, &facts, affinity)?;
@@ -60,7 +61,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let node = facts.node.unwrap_or_else(node::host);
     let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
-    let probed = slots::probe(isolation, settings.scratch.as_ref().map(Into::into));
+    let probed = slots::probe((isolation, network), settings.scratch.as_ref().map(Into::into));
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
     started.note = joined(std::mem::take(&mut started.note), facts.notes);

@@ -14,12 +14,14 @@ use tidemill_wire::log::cause;
 use crate::codec::{get_upward, put_downward, Downward, Upward};
 use crate::framed::Framed;
 use crate::init::{self, Birth};
-use crate::{backs, FromSlot, Isolated, Isolation, SlotError, SlotSpec, ToSlot};
+use crate::{backs, FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
 
 /// A slot that is not up by then is given up.
 const START_US: u64 = 10_000_000;
 /// A slot without namespaces may take so long to kill its payloads.
 const LEAVE_US: u64 = 5_000_000;
+/// What payloads reach where the kernel gives no network namespace.
+const NETWORK_NOTE: &str = "payloads reach the node's network and its abstract sockets";
 /// Names of scratch directories begin so.
 const WHAT: &str = "slot";
 
@@ -50,22 +52,49 @@ pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
     let reason = match spec.isolation {
         _ if spec.directory.is_some() => "payloads span nodes: ranks run outside of the slot".to_owned(),
         Isolation::Off => "namespaces are switched off".to_owned(),
-        _ => {
-            let spilled = spec.spill.is_some().then(|| scratch_directory(spec));
-            match start_one(
-                spec,
-                (Namespaces::ALL, spilled.transpose().map_err(wrong)?),
-                String::new(),
-            ) {
-                Ok(slot) => return Ok(slot),
-                Err(error) if spec.isolation == Isolation::Required => return Err(error),
-                Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
-                Err(error) => format!("no namespaces: {}", cause(&error)),
+        isolation => match start_isolated(spec) {
+            Ok(slot) => return Ok(slot),
+            Err(error) if isolation == Isolation::Required || spec.network == Network::Closed => {
+                return Err(error)
             }
-        }
+            Err(SlotError::Refused { reason, .. }) => format!("no namespaces: {reason}"),
+            Err(error) => format!("no namespaces: {}", cause(&error)),
+        },
     };
     let directory = scratch_directory(spec).map_err(wrong)?;
     start_one(spec, (Namespaces::NONE, Some(directory)), reason)
+}
+
+/// A slot with namespaces: with a network of its own where that is asked for, else or where the kernel has none and the
+/// spec allows it, with the node's.
+fn start_isolated(spec: &SlotSpec) -> Result<Slot, SlotError> {
+    let once = |network: bool, note: String| {
+        let namespaces = Namespaces {
+            network,
+            ..Namespaces::ALL
+        };
+        let spilled = spec.spill.is_some().then(|| scratch_directory(spec));
+        let spilled = spilled.transpose().map_err(|source| SlotError::Start {
+            index: spec.index,
+            source,
+        })?;
+        start_one(spec, (namespaces, spilled), note)
+    };
+    if spec.network == Network::Open {
+        return once(false, String::new());
+    }
+    let refused = match once(true, String::new()) {
+        Ok(slot) => return Ok(slot),
+        Err(SlotError::Refused { reason, .. }) => reason,
+        Err(error) => cause(&error),
+    };
+    if spec.network == Network::Preferred {
+        return once(false, format!("{NETWORK_NOTE}: {refused}; "));
+    }
+    Err(SlotError::Refused {
+        index: spec.index,
+        reason: format!("{refused} (`network = \"closed\"` needs network namespaces)"),
+    })
 }
 
 /// A directory of our own where the slot is told to be, else in memory, or else where temporary files go. What killed
@@ -127,6 +156,7 @@ fn start_in(
                 Isolated::Namespaces
             },
             directory: directory.as_ref().map(|own| own.path().to_owned()),
+            closed: namespaces.network,
             note,
         }),
     };

@@ -27,5 +27,5 @@ pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};
 pub use message::{
-    Done, Failed, FromSlot, Isolated, Isolation, PayloadLog, SlotImage, SlotOutput, SlotSpec, ToSlot,
+    Done, Failed, FromSlot, Isolated, Isolation, Network, PayloadLog, SlotImage, SlotOutput, SlotSpec, ToSlot,
 };

@@ -28,8 +28,55 @@ pub struct SlotSpec {
     pub mask: Vec<PathBuf>,
     /// directories of the node that hold inputs, verified and read-only: files there are shown, not copied
     pub stores: Vec<PathBuf>,
-    /// names of programs that payloads must not start; empty when they may (then munge's socket is reachable too)
+    /// names of programs that payloads must not start; empty when they may (then the sockets of the batch system are
+    /// reachable too)
     pub batch_commands: Vec<String>,
+    pub network: Network,
+    /// processes and threads of the slot at most; 0 = `TASKS_MAX` and `TASKS_OF_A_CORE` more for each core
+    pub tasks_max: u64,
+}
+
+/// Processes and threads of a slot where nobody says otherwise: what a Java machine or an interpreter with a few
+/// libraries starts besides its computing threads, and those of several pools as large as the cores.
+pub const TASKS_MAX: u64 = 256;
+pub const TASKS_OF_A_CORE: u64 = 32;
+
+impl SlotSpec {
+    /// Processes and threads of the slot at most.
+    pub fn tasks_max(&self) -> u64 {
+        if self.tasks_max > 0 {
+            return self.tasks_max;
+        }
+        let cores = match self.cpus.len() {
+            0 => tidemill_sys::process::affinity().map_or(1, |cpus| cpus.len()),
+            pinned => pinned,
+        };
+        TASKS_MAX + TASKS_OF_A_CORE * cores as u64
+    }
+}
+
+/// What payloads see of the network, and with it of abstract Unix sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Network {
+    /// that of the node
+    #[default]
+    Open,
+    /// a loopback of the slot's own; where the kernel refuses that, the node's, and the note says so
+    Preferred,
+    /// a loopback of the slot's own, or no slot
+    Closed,
+}
+
+impl Network {
+    /// From the word of a program: None where it is no such word.
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "open" => Some(Network::Open),
+            "preferred" => Some(Network::Preferred),
+            "closed" => Some(Network::Closed),
+            _ => None,
+        }
+    }
 }
 
 impl Default for SlotSpec {
@@ -48,6 +95,8 @@ impl Default for SlotSpec {
             mask: Vec::new(),
             stores: Vec::new(),
             batch_commands: Vec::new(),
+            network: Network::Open,
+            tasks_max: 0,
         }
     }
 }

@@ -59,6 +59,12 @@ pub fn status(fd: BorrowedFd<'_>) -> Result<Status> {
     Ok(Status::from(&stat))
 }
 
+/// The device that holds an open file.
+pub fn device(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = rustix::fs::fstat(fd).named("stat", "descriptor")?;
+    Ok(stat.st_dev)
+}
+
 /// Of `name` below `dir`; a link is not followed at the end. None where there is no such file.
 pub fn status_at(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
     status_with(dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -482,6 +488,70 @@ fn note(first: &mut Option<SysError>, result: Result<()>) {
     if let (None, Err(error)) = (&first, result) {
         *first = Some(error);
     }
+}
+
+/// What a tree of directories takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// on the disk, as the kernel counts blocks
+    pub bytes: u64,
+    pub files: u64,
+    /// there is more: too many files, too many levels, or a directory that cannot be read
+    pub partly: bool,
+}
+
+/// What everything below an open directory takes, `files_max` files and directories at most; follows no link. By
+/// descriptors, since paths have a largest length and trees have none. Directories that may not be read are for a
+/// moment opened up.
+pub fn tree(dir: BorrowedFd<'_>, files_max: u64) -> Tree {
+    let mut found = Tree::default();
+    match Kernel.list(dir) {
+        Ok(entries) => count((dir, entries), (0, files_max), &mut found),
+        Err(_) => found.partly = true,
+    }
+    found
+}
+
+type Entries = Vec<(CString, Listed)>;
+
+fn count((dir, entries): (BorrowedFd<'_>, Entries), (depth, files_max): (usize, u64), found: &mut Tree) {
+    for (name, _) in entries {
+        if found.files >= files_max {
+            found.partly = true;
+            return;
+        }
+        let Ok(stat) = Kernel.status(dir, &*name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue; // it has just gone
+        };
+        found.files += 1;
+        found.bytes += stat.st_blocks as u64 * 512;
+        if !FileType::from_raw_mode(stat.st_mode).is_dir() {
+            continue;
+        }
+        if depth >= DEPTH_MAX {
+            found.partly = true;
+            continue;
+        }
+        // what a link in its place leads to would be the same user's, and is not listed
+        let readable = (Mode::RUSR | Mode::XUSR).bits();
+        let is_open = stat.st_mode & readable == readable;
+        let set = |mode: u32| rustix::fs::chmodat(dir, &*name, Mode::from_raw_mode(mode), AtFlags::empty());
+        let opened_up = !is_open && set(stat.st_mode | readable).is_ok();
+        match list_below(dir, &name) {
+            Ok((below, entries)) => count((below.as_fd(), entries), (depth + 1, files_max), found),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+            Err(_) => found.partly = true,
+        }
+        if opened_up {
+            let _ = set(stat.st_mode); // it may be gone by now
+        }
+    }
+}
+
+fn list_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<(OwnedFd, Entries)> {
+    let below = Kernel.open(dir, name, DIRECTORY | OFlags::NOFOLLOW, 0)?;
+    let entries = Kernel.list(below.as_fd())?;
+    Ok((below, entries))
 }
 
 /// Current directory of this process and of what it starts.

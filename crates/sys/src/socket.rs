@@ -1,15 +1,15 @@
-//! Unix socket pairs, and descriptors and files sent through sockets.
+//! Unix socket pairs, descriptors and files sent through sockets, and the loopback of a new network.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-use crate::error::{Named, Result};
+use crate::error::{check, Named, Result};
 use crate::fd::high;
 
 /// A pair of connected stream sockets, close-on-exec, numbered from 10.
@@ -81,6 +81,21 @@ pub fn send_file(socket: BorrowedFd<'_>, file: BorrowedFd<'_>, offset: u64, leng
         }
     }
     Ok(())
+}
+
+/// Brings up the loopback of this network namespace. Needs CAP_NET_ADMIN in the user namespace that owns it.
+pub fn bring_up_loopback() -> Result<()> {
+    let made = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let socket = made.named("make", "socket")?;
+    // SAFETY: a zeroed ifreq is valid: an empty name and no flags.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is (netdevice(7)).
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) };
+    check(result, "bring up", "loopback").map(drop)
 }
 
 #[cfg(test)]

@@ -94,6 +94,8 @@ pub struct Settings {
     pub isolation: String,
     /// `spread`, `compact`, `core` (one slot per physical core) or `none`
     pub affinity: String,
+    /// what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
+    pub network: Option<String>,
     /// paths that payloads must not see (the site directory, keys, tokens)
     pub mask: Vec<String>,
     /// names of programs that payloads must not start
@@ -190,6 +192,11 @@ pub struct Program {
     pub memory_mb: u64,
     pub devices: BTreeMap<String, i64>,
     pub scratch_mb: u64,
+    /// `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that
+    /// loopback where the kernel has network namespaces; None = `open`, as agents without this field meant
+    pub network: Option<String>,
+    /// processes and threads of a slot at most; None = by its cores
+    pub processes_max: Option<u64>,
     /// estimate, until measured
     pub event_s: f64,
     /// events per payload (command mode) or range (range mode) at most

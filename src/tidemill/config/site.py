@@ -367,6 +367,22 @@ class SiteConfig(
             "set-user-id bits, which setuid container runtimes need"
         ),
     ] = "auto"
+    network: Annotated[
+        Literal["auto", "open", "closed"],
+        doc(
+            "What payloads reach whose application does not say `network`. `open`: the network of the node, and its "
+            "abstract sockets; `closed`: their own loopback, and pilots refuse where the kernel has no network "
+            "namespaces; `auto`: `open` on a person's own site; on a `shared` one their own loopback, where the kernel "
+            "has that"
+        ),
+    ] = "auto"
+    processes_max: Annotated[
+        Annotated[int, msgspec.Meta(ge=8)] | None,
+        doc(
+            "Processes and threads of a slot at most, where its application does not say; none = 256, and 32 more for "
+            "each core"
+        ),
+    ] = None
     containers: Annotated[
         dict[str, ContainerRuntime],
         doc(
@@ -500,4 +516,9 @@ class SiteConfig(
             raise ValueError(
                 '`isolation = "off"` leaves payloads without namespaces, and `shared` sites need them: set '
                 "`allow_unisolated` too if that is meant"
+            )
+        if self.isolation == "off" and self.network == "closed":
+            raise ValueError(
+                '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
+                '`network = "closed"` out'
             )

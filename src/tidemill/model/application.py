@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -90,6 +91,10 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
     batch_commands: bool = False  #: may the payload reach the batch system?
+    #: does it need the network (a conditions database, a licence server)? none = as the site's `network` says
+    network: bool | None = None
+    #: processes and threads of a slot at most; none = as the site says, else 256 and 32 more for each core
+    processes_max: Annotated[int, msgspec.Meta(ge=8)] | None = None
     nodes_max: int = 1  #: a job may ask for a payload that spans so many nodes
     #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher
     ranks_max: int = 0

@@ -59,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
     isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
+    #: what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
+    network: str | None
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
@@ -143,6 +145,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     devices: dict[str, int]
     scratch_mb: int
+    #: `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that
+    #: loopback where the kernel has network namespaces; None = `open`, as agents without this field meant
+    network: str | None
+    processes_max: int | None  #: processes and threads of a slot at most; None = by its cores
     event_s: float  #: estimate, until measured
     chunk_max: int  #: events per payload (command mode) or range (range mode) at most
     range_s: float  #: aimed length of one range or chunk

@@ -66,7 +66,7 @@ fn in_namespaces(order: &Order) -> Result<Tried, ImageError> {
             user: user_namespace,
             mount: true,
             pid: true,
-            ipc: false,
+            ..Namespaces::NONE
         };
         result = try_once(namespaces, |birth| inside::run(order, &birth, &alias));
         if !matches!(result, Ok(Tried::Refused(_))) {

@@ -7,7 +7,7 @@ mod traces;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-use tidemill_slot::{FromSlot, Isolated, Isolation, Slot, SlotSpec, ToSlot};
+use tidemill_slot::{FromSlot, Isolated, Isolation, Network, Slot, SlotSpec, ToSlot};
 use tidemill_sys::child;
 use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_sys::time::realtime_us;
@@ -230,11 +230,23 @@ impl Slots {
     }
 }
 
+/// What payloads see of the network. A word that is not known here, as an agent of a later version may use, is the
+/// narrowest.
+pub fn network(word: Option<&str>) -> Network {
+    word.map_or(Network::Open, |word| {
+        Network::parse(word).unwrap_or(Network::Closed)
+    })
+}
+
 /// Isolation of this node's slots, from one that is started and ended at once: `required` fails here and not under way.
-pub fn probe(isolation: Isolation, directory: Option<PathBuf>) -> Result<(String, String), PilotError> {
+pub fn probe(
+    (isolation, network): (Isolation, Network),
+    directory: Option<PathBuf>,
+) -> Result<(String, String), PilotError> {
     let spec = SlotSpec {
         scratch_mb: 1,
         isolation,
+        network,
         directory,
         ..SlotSpec::default()
     };

@@ -124,6 +124,8 @@ impl Supply {
             mask: settings.mask.iter().map(Into::into).collect(),
             stores: self.stage.directories().to_vec(),
             batch_commands,
+            network: shape.network,
+            tasks_max: shape.tasks_max,
         };
         if let Some(note) = cx.slots.start(&spec, shape.cores) {
             note_made(cx, &spec, note)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tidemill_slot::Network;
 use tidemill_wire::{ImageUse, Program};
 
 /// The newest measurement counts so much in the estimate of seconds per event.
@@ -16,6 +17,9 @@ pub struct Shape {
     pub devices: BTreeMap<String, i64>,
     pub scratch_mb: u64,
     pub batch_commands: bool,
+    pub network: Network,
+    /// Processes and threads at most; 0 = by its cores.
+    pub tasks_max: u64,
     /// Digest and areas of what its payloads run from: programs with other images get slots of their own.
     pub images: Vec<(String, Vec<String>)>,
 }
@@ -33,6 +37,8 @@ impl Shape {
                 .collect(),
             scratch_mb: program.scratch_mb,
             batch_commands: program.batch_commands,
+            network: crate::slots::network(program.network.as_deref()),
+            tasks_max: program.processes_max.unwrap_or(0),
             images: images
                 .iter()
                 .map(|image| (image.file.sha256.clone(), image.areas.clone()))

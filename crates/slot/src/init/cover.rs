@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use tidemill_sys::{file, mount, spawn, Result, SysError};
 
+use super::doors;
 use crate::SlotSpec;
 
 /// Below the home directory.
@@ -18,7 +19,6 @@ const HOME_MASKS: [&str; 8] = [
     ".netrc",
     ".config/tidemill",
 ];
-const MUNGE: [&str; 2] = ["/run/munge", "/var/run/munge"];
 /// Where batch commands are looked for besides PATH.
 const PROGRAM_DIRS: [&str; 6] = [
     "/usr/local/bin",
@@ -142,9 +142,7 @@ impl Covers {
             masks.extend(Some(runtime).filter(|path| path.is_absolute()));
         }
         masks.push(format!("/run/user/{uid}").into());
-        if !spec.batch_commands.is_empty() {
-            masks.extend(MUNGE.iter().map(PathBuf::from));
-        }
+        masks.extend(doors::masks(spec));
         masks.extend(self.beside(&masks));
         for path in &masks {
             self.mask(path)?;

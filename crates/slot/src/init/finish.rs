@@ -7,7 +7,7 @@ use tidemill_sys::process::{self, Exit, Usage, Waited};
 use tidemill_sys::{signal, time, Result};
 use tidemill_wire::log::cause;
 
-use super::payload::{Kind, Payload, Verdict};
+use super::payload::{tasks_limit, Kind, Limits, Payload, Verdict};
 use super::range::failed;
 use super::streams::Whole;
 use super::talk::Talk;
@@ -25,6 +25,16 @@ const TERMINATE_US: u64 = 1_500_000;
 const SIGBUS: i32 = 7;
 /// What programs print when a file system is full (strerror of ENOSPC).
 const FULL_MESSAGE: &[u8] = b"No space left on device";
+/// The same of EAGAIN, from which fork and clone suffer, and of Python, which does not print it for threads.
+const NO_TASK_MESSAGES: [&[u8]; 2] = [b"Resource temporarily unavailable", b"can't start new thread"];
+/// The same of ENETUNREACH, and of those who look up names (getaddrinfo, curl, Go).
+const NO_NETWORK_MESSAGES: [&[u8]; 5] = [
+    b"Network is unreachable",
+    b"network is unreachable",
+    b"Temporary failure in name resolution",
+    b"Could not resolve host",
+    b"Name or service not known",
+];
 
 impl Init {
     /// Sends SIGKILL to everything in the slot but the init. A launcher gets SIGTERM first: it alone can end its ranks on
@@ -281,8 +291,21 @@ impl Init {
         }
         Verdict {
             failure: "payload",
-            message: how,
+            message: format!("{how}{}", self.hint(&tail)),
         }
+    }
+
+    /// What a limit of the slot has to do with what a payload said at its end, if it seems so.
+    fn hint(&self, tail: &[u8]) -> String {
+        let says = |message: &[u8]| tail.windows(message.len()).any(|window| window == message);
+        if self.closed && NO_NETWORK_MESSAGES.iter().any(|message| says(message)) {
+            return "; payloads have no network here, unless the application says `network = true`"
+                .to_owned();
+        }
+        if NO_TASK_MESSAGES.iter().any(|message| says(message)) {
+            return format!("; as to processes and threads, {}", tasks_limit(self.tasks_max));
+        }
+        String::new()
     }
 
     fn describe(
@@ -429,9 +452,13 @@ impl Init {
             .is_some_and(|since_us| now_us >= since_us + TERMINATE_US);
         if let (true, Some(job)) = (due, self.jobs.get(&payload.job)) {
             let limit = job.program.memory_mb;
-            let memory_mb = if limit > 0 { limit } else { self.spec.memory_mb };
+            let limits = Limits {
+                memory_mb: if limit > 0 { limit } else { self.spec.memory_mb },
+                tasks_max: self.tasks_max,
+                scratch: self.scratch.device(),
+            };
             let printed = self.streams.printed();
-            let verdict = payload.judge(&job.program, memory_mb, (self.reach, printed), now_us);
+            let verdict = payload.judge(&job.program, limits, (self.reach, printed), now_us);
             let verdict = verdict.or_else(|| self.judge_scratch(&mut payload, now_us));
             if let (Some(verdict), None) = (verdict, &payload.verdict) {
                 payload.verdict = Some(verdict);

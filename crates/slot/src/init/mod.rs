@@ -6,6 +6,7 @@
 mod approved;
 mod control;
 mod cover;
+mod doors;
 mod finish;
 mod inputs;
 mod job;
@@ -56,6 +57,8 @@ pub(crate) struct Birth {
     pub isolated: Isolated,
     /// the scratch directory where there are no namespaces, or where the scratch is not in memory
     pub directory: Option<PathBuf>,
+    /// it has a network of its own
+    pub closed: bool,
     /// why there are none
     pub note: String,
 }
@@ -89,6 +92,10 @@ pub(crate) struct Init {
     signals: OwnedFd,
     streams: Streams,
     reach: Reach,
+    /// processes and threads that payloads may have
+    tasks_max: u64,
+    /// there is a network of the slot's own
+    closed: bool,
     buffer: Vec<u8>,
     /// why the slot cannot go on
     fatal: Option<String>,
@@ -139,11 +146,14 @@ impl Init {
             identity: birth.identity,
             isolated: birth.isolated,
             directory: birth.directory,
+            closed: birth.closed,
         })?;
         let isolated = place.isolated;
         let note = [birth.note, place.note.clone()].concat();
         socket::send_descriptor(birth.socket.as_fd(), place.root.as_fd())?;
         let mut init = Init {
+            tasks_max: birth.spec.tasks_max(),
+            closed: birth.closed,
             spec: birth.spec,
             scratch: Scratch::new(place),
             control: Control::new(birth.socket),

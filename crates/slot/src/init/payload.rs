@@ -4,7 +4,7 @@ use tidemill_sys::time;
 use tidemill_wire::Program;
 
 use super::talk::Talk;
-use super::usage::{self, Reach, Traffic};
+use super::usage::{self, Held, Reach, Traffic};
 use crate::queue::Events;
 use crate::Done;
 
@@ -15,6 +15,8 @@ const COSTLY_AFTER_US: u64 = 1_000_000;
 const COSTLY_AGAIN_US: u64 = 10_000_000;
 /// What was used is looked at so seldom that looking takes this part of the time.
 const CHARGE_COST: u64 = 100;
+/// The same of looking at what files processes hold.
+const FILES_COST: u64 = 50;
 /// A persistent payload that was told `end` may take so long to leave.
 const LEAVE_US: u64 = 30_000_000;
 
@@ -23,6 +25,21 @@ const LEAVE_US: u64 = 30_000_000;
 pub(crate) struct Verdict {
     pub failure: &'static str,
     pub message: String,
+}
+
+/// What a slot may take, and where its scratch is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// 0 = no limit
+    pub memory_mb: u64,
+    pub tasks_max: u64,
+    /// device of a scratch that is not in memory
+    pub scratch: Option<u64>,
+}
+
+/// What is to be said of a payload with too many processes.
+pub(crate) fn tasks_limit(tasks_max: u64) -> String {
+    format!("its slot may have {tasks_max}, `processes_max` of the application allows more")
 }
 
 /// How the payload gets its events.
@@ -63,6 +80,9 @@ pub(crate) struct Payload {
     pub was_short: bool,
     /// when the scratch is looked at next where that costs something
     pub next_scratch_us: u64,
+    /// what was found last
+    pub held: Held,
+    next_files_us: u64,
     next_sample_us: u64,
     next_costly_us: u64,
     next_charge_us: u64,
@@ -92,6 +112,8 @@ impl Payload {
             told_traffic: Traffic::default(),
             was_short: false,
             next_scratch_us: 0,
+            held: Held::default(),
+            next_files_us: 0,
             next_sample_us: now_us + SAMPLE_US,
             next_costly_us: now_us + COSTLY_AFTER_US,
             next_charge_us: 0,
@@ -159,17 +181,25 @@ impl Payload {
     pub fn judge(
         &mut self,
         program: &Program,
-        memory_mb: u64,
+        limits: Limits,
         (reach, printed): (Reach, u64),
         now_us: u64,
     ) -> Option<Verdict> {
         self.next_sample_us = now_us + SAMPLE_US;
+        let Limits {
+            memory_mb, tasks_max, ..
+        } = limits;
         let sample = usage::sample(reach);
-        let mut used_kb = sample.rss_kb;
-        let over = memory_mb > 0 && sample.rss_kb > memory_mb * 1024;
+        self.look_at_files(limits, reach, now_us);
+        let held_kb = self.held.memory_kb();
+        let mut used_kb = sample.rss_kb + held_kb;
+        let over = memory_mb > 0 && used_kb > memory_mb * 1024;
         if over || now_us >= self.next_costly_us {
             // shared pages count once per process in RSS: forked payloads would seem larger than they are
-            used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb);
+            used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb) + held_kb;
+            if held_kb > 0 {
+                used_kb -= self.held.mapped_kb(reach).min(held_kb); // they are among both
+            }
             self.traffic = usage::traffic(self.pid).or(self.traffic);
             self.next_costly_us = now_us + COSTLY_AGAIN_US;
             self.rss_max_kb = self.rss_max_kb.max(used_kb);
@@ -186,7 +216,25 @@ impl Payload {
                 message: format!("used {used_mb} MB of memory, its limit is {memory_mb} MB"),
             });
         }
+        if sample.tasks > tasks_max {
+            let tasks = sample.tasks;
+            return Some(Verdict {
+                failure: "payload",
+                message: format!("has {tasks} processes and threads: {}", tasks_limit(tasks_max)),
+            });
+        }
         self.overdue(program, now_us)
+    }
+
+    /// Finds what no directory and no mapping tells, which takes a `FILES_COST`th of the time at most.
+    fn look_at_files(&mut self, limits: Limits, reach: Reach, now_us: u64) {
+        if now_us < self.next_files_us || (limits.memory_mb == 0 && limits.scratch.is_none()) {
+            return;
+        }
+        let costly = now_us >= self.next_costly_us;
+        self.held = Held::find(reach, (costly, limits.scratch));
+        let cost_us = time::monotonic_us().saturating_sub(now_us);
+        self.next_files_us = now_us + FILES_COST * cost_us;
     }
 
     /// Time limits.

@@ -22,9 +22,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_image::{Covering, ImageError};
-use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
+use tidemill_sys::{file, mount, process, security, signal, socket, Result, SysError};
 
 use super::cover::Covers;
+use super::doors;
 use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 
 /// The Python payload library as payloads import it, from the tree of Python: the binary is built inside the repository
@@ -68,6 +69,8 @@ pub(crate) struct Entry<'a> {
     pub isolated: Isolated,
     /// the scratch directory of a slot without namespaces, or of one whose scratch is not in memory
     pub directory: Option<PathBuf>,
+    /// there is a network namespace of the slot's own
+    pub closed: bool,
 }
 
 /// Makes the namespaces that this process has just been born into a slot: identity, mounts, rights.
@@ -89,6 +92,9 @@ fn mount_scratch(entry: &Entry<'_>, tmp: &Path) -> Result<()> {
 fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     let (uid, _) = entry.identity;
     process::map_user(entry.identity, entry.identity)?;
+    if entry.closed {
+        socket::bring_up_loopback()?; // programs talk to themselves by it, MPI for one
+    }
     mount::make_all_private()?;
     let stores = open_stores(entry.spec); // before they are covered
     let tmp = Path::new("/tmp");
@@ -129,9 +135,12 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     place.covers.tmp_replaced(covered_tmp);
     cover_areas(&mut place, entry.spec, &images)?;
     place.covers.mask_all(entry.spec, uid)?;
+    doors::hide_services(&place.root, entry.spec)?;
     finish_set_up(&place)?;
+    doors::bound_tasks(entry.spec)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
+    place.note.push_str(&doors::leave_keys(false));
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
 }
@@ -195,7 +204,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     make_directories(&root)?;
     let dir = |name: &str| file::open_dir_at(root.as_fd(), name).and_then(tidemill_sys::fd::high);
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
-    let place = Place {
+    let mut place = Place {
         isolated: Isolated::Subreaper,
         in_memory: false,
         tmp: dir("tmp")?,
@@ -215,7 +224,9 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
     };
     finish_set_up(&place)?;
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
-    harden(entry.spec.isolation == Isolation::Off)?;
+    let setuid = entry.spec.isolation == Isolation::Off;
+    harden(setuid)?;
+    place.note.push_str(&doors::leave_keys(setuid));
     Ok(place)
 }
 

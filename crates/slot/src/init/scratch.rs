@@ -1,8 +1,6 @@
 //! The scratch between payloads: emptied, inputs laid out, outputs put aside.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use tidemill_sys::file::{self, Space, Status};
 use tidemill_sys::Result;
@@ -16,8 +14,11 @@ const WORK: &str = "tmp/work";
 /// The tmpfs counts as full when less than this is left of it.
 const FULL_BYTES: u64 = 64 << 10;
 
-/// Files and directories of a scratch outside of memory that are counted.
-const FILES_MAX: usize = 200_000;
+/// A scratch may hold a file or directory for each so many bytes of its size, as a tmpfs may (`tidemill_sys::mount`)...
+const BYTES_OF_A_FILE: u64 = 4096;
+/// ... but at least and at most so many.
+const FILES_MIN: u64 = 1024;
+const FILES_MAX: u64 = 1_000_000;
 
 /// The directories that payloads write to, as they were before a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,11 +36,17 @@ pub(crate) struct Scratch {
     /// directories below out/ that the pilot has not removed yet
     pub waiting: u64,
     numbered: u64,
+    device: Option<u64>,
 }
 
 impl Scratch {
     pub fn new(place: Place) -> Self {
+        let device = match place.in_memory {
+            true => None,
+            false => file::device(place.root.as_fd()).ok(),
+        };
         Scratch {
+            device,
             place,
             before: None,
             links: Vec::new(),
@@ -134,13 +141,23 @@ impl Scratch {
             .is_ok_and(|space| space.blocks_free * space.block_bytes < FULL_BYTES || space.inodes_free == 0)
     }
 
+    /// Its device, where it is not in memory.
+    pub fn device(&self) -> Option<u64> {
+        self.device
+    }
+
+    /// Of a scratch that no kernel bounds: MB that its files take, and whether they are more than `files_max`, or nested
+    /// so deep that they cannot be counted.
+    pub fn counted(&self, cap_mb: u64) -> (u64, bool) {
+        let tree = file::tree(self.place.root.as_fd(), files_max(cap_mb));
+        (tree.bytes.div_ceil(1 << 20), tree.partly)
+    }
+
     /// What everything in the scratch takes now: of a tmpfs of our own as the kernel counts, of a directory as its files
-    /// do, `FILES_MAX` of them at most.
+    /// do.
     pub fn used_mb(&self) -> u64 {
         if !self.place.in_memory {
-            let mut left = FILES_MAX;
-            let path = format!("/proc/self/fd/{}", self.place.root.as_raw_fd());
-            return used_bytes(Path::new(&path), &mut left).div_ceil(1 << 20);
+            return self.counted((FILES_MAX * BYTES_OF_A_FILE) >> 20).0;
         }
         let space = file::space(self.place.root.as_fd()).unwrap_or_default();
         let used = space.blocks.saturating_sub(space.blocks_free) * space.block_bytes;
@@ -197,24 +214,9 @@ impl Scratch {
     }
 }
 
-/// Bytes on disk of everything below a directory of one file system.
-fn used_bytes(directory: &Path, left: &mut usize) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return 0;
-    };
-    let mut sum = 0;
-    for entry in entries.flatten() {
-        if *left == 0 {
-            break;
-        }
-        *left -= 1;
-        let Ok(metadata) = entry.metadata() else { continue };
-        sum += metadata.blocks() * 512;
-        if metadata.is_dir() {
-            sum += used_bytes(&entry.path(), left);
-        }
-    }
-    sum
+/// Files and directories that a scratch of this size may hold.
+pub(super) fn files_max(cap_mb: u64) -> u64 {
+    ((cap_mb << 20) / BYTES_OF_A_FILE).clamp(FILES_MIN, FILES_MAX)
 }
 
 /// A regular file below the work directory, no link on the way.

@@ -3,6 +3,7 @@
 use tidemill_sys::time;
 
 use super::payload::{Payload, Verdict};
+use super::scratch::files_max;
 use super::Init;
 
 /// Looking what the scratch takes costs a twentieth of the time at most.
@@ -27,12 +28,25 @@ impl Init {
         if self.spec.directory.is_some() || now_us < payload.next_scratch_us {
             return None;
         }
-        let used_mb = self.scratch.used_mb();
-        let cost_us = time::monotonic_us().saturating_sub(now_us);
+        let began_us = time::monotonic_us();
+        let (used_mb, too_many) = self.scratch.counted(cap_mb);
+        let cost_us = time::monotonic_us().saturating_sub(began_us);
         payload.next_scratch_us = now_us + SCRATCH_COST * cost_us;
-        (used_mb > cap_mb).then(|| Verdict {
+        // removed files that are still open are in no directory
+        let used_mb = used_mb + (payload.held.removed_bytes() >> 20);
+        let what = if used_mb > cap_mb {
+            "too much in the scratch".to_owned()
+        } else if too_many {
+            format!(
+                "more than {} files in the scratch, or nested too deep",
+                files_max(cap_mb)
+            )
+        } else {
+            return None;
+        };
+        Some(Verdict {
             failure: "disk",
-            message: format!("too much in the scratch: {}", self.shortage()),
+            message: format!("{what}: {}", self.shortage()),
         })
     }
 }

@@ -6,6 +6,7 @@
 mod areas;
 mod bench_like;
 mod command;
+mod doors;
 mod isolation;
 mod limits;
 mod range;
@@ -28,6 +29,7 @@ fn main() {
     let groups = [
         areas::TESTS,
         command::TESTS,
+        doors::TESTS,
         isolation::TESTS,
         limits::TESTS,
         range::TESTS,

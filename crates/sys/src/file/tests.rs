@@ -210,3 +210,32 @@ fn holes_of_a_file_are_told_from_its_bytes() {
     assert_eq!(extent(&file, written.until, 2 << 20).unwrap(), hole(1 << 20));
     assert_eq!(extent(&file, 1 << 20, 2 << 20).unwrap(), bytes(2 << 20)); // a read finds the end
 }
+
+#[test]
+fn a_tree_is_counted_whatever_its_modes_and_depth_up_to_a_number_of_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let top = tempfile::tempdir().unwrap();
+    let mut path = top.path().to_owned();
+    for level in 0..50 {
+        path.push(format!("d{level}"));
+    }
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::write(path.join("x"), vec![1; 1 << 20]).unwrap();
+    let closed = top.path().join("d0");
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
+    let dir = open_dir(top.path()).unwrap();
+    let all = super::tree(dir.as_fd(), 1000);
+    assert!(all.files == 51 && all.bytes >= 1 << 20 && !all.partly, "{all:?}");
+    assert_eq!(
+        std::fs::metadata(&closed).unwrap().permissions().mode() & 0o777,
+        0
+    );
+    let some = super::tree(dir.as_fd(), 20);
+    assert!(some.files == 20 && some.partly, "{some:?}");
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o755)).unwrap();
+    for level in 50..DEPTH_MAX + 2 {
+        path.push(format!("d{level}"));
+    }
+    std::fs::create_dir_all(&path).unwrap();
+    assert!(super::tree(dir.as_fd(), 1000).partly, "too deep to be counted");
+}

@@ -231,6 +231,11 @@ class Preparer:
             memory_mb=memory_mb,
             devices=devices,
             scratch_mb=scratch_mb,
+            # commands of the batch system talk to its daemons
+            network=network_of(
+                self._config, app.network if app.network is not None else app.batch_commands or None
+            ),
+            processes_max=app.processes_max or self._config.processes_max,
             event_s=event_s,
             chunk_max=_chunk_max(app, approved.templates),
             range_s=app.range_s,
@@ -294,6 +299,7 @@ class Preparer:
             cores=1,
             memory_mb=0,
             scratch_mb=0,
+            network="open",  # a launcher reaches the other nodes by it
             looping_s=None,
             batch_commands=True,
             pass_env=PASSED,
@@ -367,6 +373,15 @@ class Preparer:
             hint="lower `resources.scratch_mb` or `resources.memory_mb`"
             + ("" if spill_dir else "; or the site names a `spill_dir` for large work directories"),
         )
+
+
+def network_of(config: SiteConfig, needed: bool | None = None) -> str:
+    """What payloads see of the network, in the words of `Program.network`. `needed`: what their application says."""
+    if needed or (needed is None and config.network == "open"):
+        return "open"
+    if config.network == "closed":
+        return "closed"
+    return "preferred" if config.shared or needed is False else "open"
 
 
 class _Arguments:
