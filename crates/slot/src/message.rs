@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidemill_wire::{JobDef, Program};
+use tidemill_wire::{JobDef, Program, View};
 
 /// What a slot is: its share of the node and what its payloads must not see.
 #[derive(Clone, Debug)]
@@ -30,10 +30,15 @@ pub struct SlotSpec {
     pub stores: Vec<PathBuf>,
     /// names of programs that payloads must not start; empty when they may (then munge's socket is reachable too)
     pub batch_commands: Vec<String>,
+    /// what else of the node payloads see and may change: of the site, and of the application whose slot this is
+    pub view: View,
+    /// payloads mount something themselves: then Landlock bounds no files
+    pub may_mount: bool,
 }
 
 impl Default for SlotSpec {
-    /// Slot 0, not pinned, no memory limit, 1000 MB scratch, namespaces preferred, nothing masked beyond the fixed list.
+    /// Slot 0, not pinned, no memory limit, 1000 MB scratch, namespaces preferred, nothing masked, nothing
+    /// of /tmp shown.
     fn default() -> Self {
         SlotSpec {
             index: 0,
@@ -48,6 +53,8 @@ impl Default for SlotSpec {
             mask: Vec::new(),
             stores: Vec::new(),
             batch_commands: Vec::new(),
+            view: View::default(),
+            may_mount: false,
         }
     }
 }
