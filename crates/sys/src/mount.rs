@@ -88,6 +88,12 @@ fn flags_of(target: &Path) -> Result<MountFlags> {
     Ok(kept)
 }
 
+/// Whether nothing can be written through the mount that holds `path`.
+pub fn is_read_only(path: &Path) -> Result<bool> {
+    let found = rustix::fs::statvfs(path).named("statvfs", path.to_string_lossy())?;
+    Ok(found.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Makes the mount at `target` read-only, or writable again.
 pub fn set_read_only(target: &Path, read_only: bool) -> Result<()> {
     let mut flags = MountFlags::BIND | flags_of(target)?;

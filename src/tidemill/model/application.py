@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -89,6 +90,12 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trace_every: int = 1000
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
+    #: paths that its payloads see, read-only, although slots hide them: below /tmp or a home directory
+    show: list[Path] = []
+    write: list[Path] = []  #: paths that its payloads see and may write to, as far as the site's user may
+    #: do its programs mount something themselves, such as a container's runtime that a script starts? Then Landlock
+    #: bounds no files; `container` says so by itself
+    mounts: bool = False
     batch_commands: bool = False  #: may the payload reach the batch system?
     nodes_max: int = 1  #: a job may ask for a payload that spans so many nodes
     #: a job may ask for so many ranks (MPI) of a payload; 0 = it is never started by a launcher

@@ -314,6 +314,7 @@ impl Covers {
             write,
         });
         if is_dir {
+            self.keep_below(path)?;
             self.hide_sockets(path)?;
         }
         self.mask_below(path)

@@ -73,9 +73,14 @@ impl Covers {
                 self.mask(path)?;
             }
         }
+        self.keep_below(Path::new("/"))
+    }
+
+    /// What is shown and not to be written, of what lies in a directory that can be seen now.
+    pub(super) fn keep_below(&mut self, top: &Path) -> Result<()> {
         for path in self.view.keep.clone() {
             let path = Path::new(&path);
-            if path.is_absolute() && path.exists() {
+            if path.is_absolute() && path.starts_with(top) && path.exists() {
                 self.pin(path)?;
                 mount::bind(path, path)?;
                 mount::set_tree_read_only(path)?;
@@ -152,6 +157,7 @@ impl Covers {
         all.extend(named(&self.view.write, true));
         all.extend(named(&self.view.allowed, true));
         all.sort();
+        self.show_own()?;
         for each in all {
             if self.is_credential(&each.path) {
                 continue;
@@ -162,21 +168,15 @@ impl Covers {
                 self.back(&each.path, false)?;
             }
         }
-        self.show_own().map(drop)
+        Ok(())
     }
 
     /// Shows a path as writable as it is, also one that is shown read-only.
     fn open(&mut self, path: &Path) -> Result<()> {
         self.backs.retain(|back| back.write || back.path != path);
         self.back(path, true)?;
-        let inner = self
-            .backs
-            .iter()
-            .filter(|back| path.starts_with(&back.path))
-            .max_by_key(|back| back.path.as_os_str().len());
-        let is_open = inner.map_or(!self.view.shared, |back| back.write);
         let is_hidden = self.masks.iter().any(|mask| path.starts_with(mask));
-        if is_open || is_hidden || !(path.is_dir() || path.is_file()) {
+        if is_hidden || !(path.is_dir() || path.is_file()) || !mount::is_read_only(path)? {
             return Ok(());
         }
         mount::bind(path, path)?;
