@@ -44,7 +44,7 @@ pub struct IoArea {
 
 /// What an application file names, and what follows from it: its slot shows this, too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Named {
+pub struct NamedPaths {
     /// read-only
     pub show: Vec<String>,
     /// as writable as they are
@@ -254,7 +254,7 @@ pub struct Program {
     /// bytes that it is expected to read there at most
     pub start_bytes: BTreeMap<String, i64>,
     /// what the site's own files name for it; None = nothing
-    pub named: Option<Named>,
+    pub named: Option<NamedPaths>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.

@@ -36,7 +36,7 @@ import msgspec
 from tidemill.wire.staged import ApprovedFile as ApprovedFile
 from tidemill.wire.staged import ImageUse as ImageUse
 from tidemill.wire.staged import IoArea as IoArea
-from tidemill.wire.staged import Named as Named
+from tidemill.wire.staged import NamedPaths as NamedPaths
 from tidemill.wire.staged import Piece as Piece
 from tidemill.wire.staged import SetupDef as SetupDef
 from tidemill.wire.staged import StagedFile as StagedFile
@@ -165,7 +165,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     trace_every: int  #: and every so many-th after it; 0 = none
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
     start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
-    named: Named | None = None  #: what the site's own files name for it; None = nothing
+    named: NamedPaths | None = None  #: what the site's own files name for it; None = nothing
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,7 +55,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     allowed: list[str]  #: credentials that the owner of the site shows to their own programs
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class NamedPaths(msgspec.Struct, frozen=True, kw_only=True):
     """What an application file names, and what follows from it: its slot shows this, too."""
 
     show: list[str]  #: read-only

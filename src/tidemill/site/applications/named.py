@@ -17,7 +17,7 @@ from tidemill.config.site import SiteConfig
 from tidemill.model.application import Application
 from tidemill.site.applications.templates import Template
 from tidemill.site.setup.homes import home_veils
-from tidemill.wire.node import Named
+from tidemill.wire.node import NamedPaths
 
 LINKS_MAX = 40
 """As many symbolic links as the kernel follows, path_resolution(7)."""
@@ -40,7 +40,7 @@ def places_of(config: SiteConfig, site_dir: Path) -> Places:
     return Places([TMP, *(home_veils() if config.serves_others else [])], private)
 
 
-def named_paths(app: Application, config: SiteConfig, templates: Sequence[Template], places: Places) -> Named:
+def named_paths(app: Application, config: SiteConfig, templates: Sequence[Template], places: Places) -> NamedPaths:
     """What slots of this application show besides what all show."""
     show: list[Path] = []
     if app.container is None:
@@ -51,7 +51,7 @@ def named_paths(app: Application, config: SiteConfig, templates: Sequence[Templa
     bound = _bound(app, config)
     show += [path for path, is_written in bound if not is_written]
     write = [path for path, is_written in bound if is_written]
-    return Named(
+    return NamedPaths(
         # where nothing is hidden nothing is to be shown: applications share slots then
         show=_texts(each for each in [*show, *app.show] if places.hold(each)),
         write=_texts(each for each in [*write, *app.write] if config.serves_others or places.hold(each)),

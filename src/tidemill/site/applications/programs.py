@@ -36,7 +36,7 @@ from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state import site_state as s
-from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, Named, OutputDef, Program
+from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, NamedPaths, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
@@ -314,10 +314,10 @@ class Preparer:
         except ConfigError as error:
             raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
 
-    def _named(self, approved: Approved, *, adhoc: bool) -> Named:
+    def _named(self, approved: Approved, *, adhoc: bool) -> NamedPaths:
         """What the application's slot shows. A command is its submitter's: nothing follows from it."""
         if adhoc:
-            return Named(show=[], write=[], may_mount=False)
+            return NamedPaths(show=[], write=[], may_mount=False)
         places = places_of(self._config, self._applications.site_dir)
         return named_paths(approved.app, self._config, approved.templates, places)
 
