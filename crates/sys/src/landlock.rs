@@ -1,9 +1,10 @@
 //! Landlock: what a process and all that it will start may still do, by rules that nobody takes back (landlock(7)).
 //!
-//! A rule set is made once and applied to each payload between fork and exec, by one system call. Numbers are those of
-//! linux/landlock.h of Linux 6.12; what the running kernel does not know is left out.
+//! Scopes bind a slot's init once, and so what it starts. Rules for files cannot, since the init mounts: they are made once
+//! and applied to each payload between fork and exec, by one system call. Numbers are those of linux/landlock.h of Linux
+//! 6.12; what the running kernel does not know is left out.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::error::{check, Result};
 use crate::fd::high;
@@ -53,44 +54,58 @@ pub fn abi() -> u32 {
     u32::try_from(answer).unwrap_or(0)
 }
 
-/// Rules for programs to come: abstract Unix sockets and processes of others are out of reach (where the kernel has
-/// scopes), and, where `writable` is given, files change below those directories and at those files only. None: this
-/// kernel has nothing of it. Programs under rules for files can mount nothing.
-pub fn rules(writable: Option<&[BorrowedFd<'_>]>) -> Result<Option<OwnedFd>> {
-    let abi = abi();
-    let files = match writable {
-        Some(_) if abi >= 3 => WRITE_FILE | CHANGE_DIRECTORIES | REFER | TRUNCATE,
-        Some(_) if abi == 2 => WRITE_FILE | CHANGE_DIRECTORIES | REFER,
-        _ => 0, // with ABI 1 no file could be moved from one directory to another
-    };
-    let scoped = if abi >= SCOPES_ABI {
-        SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS
-    } else {
-        0
-    };
-    if files == 0 && scoped == 0 {
-        return Ok(None);
+/// Abstract Unix sockets and processes of others are out of reach from now on, for this process and all that it starts.
+/// It must have given up new privileges, or rule its user namespace. False: this kernel has no scopes.
+pub fn scope() -> Result<bool> {
+    if abi() < SCOPES_ABI {
+        return Ok(false);
     }
-    let handled = Handled {
+    let made = make(&Handled {
+        files: 0,
+        net: 0,
+        scoped: SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS,
+    })?;
+    apply(made.as_fd())?;
+    Ok(true)
+}
+
+/// Rules for programs to come: files change below these directories and at these files only, and nothing can be mounted.
+/// None: this kernel has nothing of it.
+pub fn bound_files(writable: &[BorrowedFd<'_>]) -> Result<Option<OwnedFd>> {
+    let files = match abi() {
+        0 | 1 => return Ok(None), // with ABI 1 no file could be moved from one directory to another
+        2 => WRITE_FILE | CHANGE_DIRECTORIES | REFER,
+        _ => WRITE_FILE | CHANGE_DIRECTORIES | REFER | TRUNCATE,
+    };
+    let made = make(&Handled {
         files,
         net: 0,
-        scoped,
-    };
-    let known = if abi >= SCOPES_ABI {
-        std::mem::size_of::<Handled>()
-    } else {
-        std::mem::size_of::<u64>()
-    };
-    // SAFETY: `handled` is laid out as struct landlock_ruleset_attr and lives during the call, which copies `known` bytes
-    // of it.
-    let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const handled, known, 0) };
-    let made = check(made, "make", "Landlock rules")?;
-    // SAFETY: the kernel has just given us this descriptor (close-on-exec), and nobody else has it.
-    let made = high(unsafe { OwnedFd::from_raw_fd(made as i32) })?;
-    for place in writable.unwrap_or_default().iter().filter(|_| files != 0) {
+        scoped: 0,
+    })?;
+    for place in writable {
         allow(&made, *place, files)?;
     }
     Ok(Some(made))
+}
+
+fn make(handled: &Handled) -> Result<OwnedFd> {
+    let known = if handled.scoped == 0 {
+        std::mem::size_of::<u64>() // all that the first kernels know
+    } else {
+        std::mem::size_of::<Handled>()
+    };
+    // SAFETY: `handled` is laid out as struct landlock_ruleset_attr and lives during the call, which copies `known` bytes
+    // of it.
+    let made = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const *handled, known, 0) };
+    let made = check(made, "make", "Landlock rules")?;
+    // SAFETY: the kernel has just given us this descriptor (close-on-exec), and nobody else has it.
+    high(unsafe { OwnedFd::from_raw_fd(made as i32) })
+}
+
+fn apply(rules: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: one system call on a descriptor that lives.
+    let applied = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
+    check(applied, "apply", "Landlock rules").map(drop)
 }
 
 fn allow(rules: &OwnedFd, place: BorrowedFd<'_>, files: u64) -> Result<()> {
@@ -133,23 +148,19 @@ pub fn without_scopes() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
     use super::*;
 
-    fn apply(rules: BorrowedFd<'_>) {
-        // SAFETY: one system call on a descriptor that lives.
-        let applied = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
-        check(applied, "apply", "Landlock rules").unwrap();
-    }
-
     /// What a thread does that keeps to the rules: they bind the thread that applies them.
-    fn under<T: Send + 'static>(rules: OwnedFd, what: impl FnOnce() -> T + Send + 'static) -> T {
+    fn under<T: Send + 'static>(rules: Option<OwnedFd>, what: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = std::thread::spawn(move || {
             crate::security::forbid_new_privileges().unwrap();
-            apply(rules.as_fd());
+            match rules {
+                Some(rules) => apply(rules.as_fd()).unwrap(),
+                None => assert!(scope().unwrap()),
+            }
             what()
         });
         thread.join().unwrap()
@@ -168,7 +179,7 @@ mod tests {
         }
         std::fs::write(path("shut/old"), "old").unwrap();
         let open = crate::file::open_dir(&path("open")).unwrap();
-        let rules = rules(Some(&[open.as_fd()])).unwrap().unwrap();
+        let rules = bound_files(&[open.as_fd()]).unwrap();
         let found = under(rules, move || {
             let refused = |result: std::io::Result<()>| {
                 result.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
@@ -189,14 +200,14 @@ mod tests {
 
     #[test]
     fn abstract_sockets_of_others_are_out_of_reach() {
-        let Some(rules) = rules(None).unwrap() else {
-            assert!(without_scopes().is_some());
+        if without_scopes().is_some() {
+            assert!(!scope().unwrap());
             return;
-        };
+        }
         let name = format!("tidemill-landlock-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
         assert!(UnixStream::connect_addr(&address).is_ok());
-        assert!(under(rules, move || UnixStream::connect_addr(&address).is_err()));
+        assert!(under(None, move || UnixStream::connect_addr(&address).is_err()));
     }
 }

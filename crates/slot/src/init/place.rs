@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_image::{Covering, ImageError};
-use tidemill_sys::{file, mount, process, security, signal, Result, SysError};
+use tidemill_sys::{file, landlock, mount, process, security, signal, Result, SysError};
 
 use super::cover::Covers;
 use super::view;
@@ -143,10 +143,10 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     cover_areas(&mut place, entry.spec, &images)?;
     place.covers.mask_all(entry.spec, uid)?;
     place.covers.show_named()?;
-    place.bound(entry.spec);
     finish_set_up(&place)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
+    place.bound(entry.spec)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
 }
@@ -167,7 +167,7 @@ impl Place {
             covering.renew().map_err(failed)?;
             self.covers.cover_again(covered)?;
         }
-        if any && self.rules.is_some() && self.writable.is_some() {
+        if any {
             self.make_rules(); // the areas are other directories now
         }
         Ok(any)
@@ -175,10 +175,11 @@ impl Place {
 
     /// Landlock beside the mounts. Not where a launcher's ranks are outside of the slot, and not where set-user-id
     /// programs must work, which they do not under rules.
-    fn bound(&mut self, spec: &SlotSpec) {
+    fn bound(&mut self, spec: &SlotSpec) -> Result<()> {
         if spec.directory.is_some() || spec.isolation == Isolation::Off {
-            return;
+            return Ok(());
         }
+        landlock::scope()?;
         if spec.view.shared && !spec.may_mount {
             let mut writable: Vec<PathBuf> = ["/dev", "/proc", "/tmp", "/dev/shm"].map(PathBuf::from).into();
             if self.isolated == Isolated::Subreaper {
@@ -194,10 +195,12 @@ impl Place {
             self.writable = Some(writable);
         }
         self.make_rules();
+        Ok(())
     }
 
     fn make_rules(&mut self) {
-        let (rules, wrong) = view::rules(self.writable.as_deref());
+        let Some(writable) = &self.writable else { return };
+        let (rules, wrong) = view::rules(writable);
         self.rules = rules;
         self.note.push_str(&wrong);
     }
@@ -262,10 +265,10 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         rules: None,
         writable: None,
     };
-    place.bound(entry.spec);
     finish_set_up(&place)?;
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     harden(entry.spec.isolation == Isolation::Off)?;
+    place.bound(entry.spec)?;
     Ok(place)
 }
 

@@ -263,9 +263,9 @@ impl Covers {
     }
 }
 
-/// Landlock rules for payloads: `writable`, None where files are not bounded. None where the kernel has none, and why in
-/// the second place if that is an error.
-pub(super) fn rules(writable: Option<&[PathBuf]>) -> (Option<OwnedFd>, String) {
+/// Landlock rules for payloads: files change below `writable` only. None where the kernel has none; the text says why if
+/// that is an error.
+pub(super) fn rules(writable: &[PathBuf]) -> (Option<OwnedFd>, String) {
     let open = |path: &PathBuf| {
         File::options()
             .read(true)
@@ -273,11 +273,9 @@ pub(super) fn rules(writable: Option<&[PathBuf]>) -> (Option<OwnedFd>, String) {
             .open(path)
             .ok()
     };
-    let files: Option<Vec<File>> = writable.map(|paths| paths.iter().filter_map(open).collect());
-    let fds = files
-        .as_ref()
-        .map(|files| files.iter().map(AsFd::as_fd).collect::<Vec<_>>());
-    match landlock::rules(fds.as_deref()) {
+    let files: Vec<File> = writable.iter().filter_map(open).collect();
+    let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    match landlock::bound_files(&fds) {
         Ok(rules) => (rules, String::new()),
         Err(error) => (None, tidemill_wire::log::cause(&error)),
     }

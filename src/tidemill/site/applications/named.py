@@ -40,7 +40,9 @@ def places_of(config: SiteConfig, site_dir: Path) -> Places:
     return Places([TMP, *(home_veils() if config.serves_others else [])], private)
 
 
-def named_paths(app: Application, config: SiteConfig, templates: Sequence[Template], places: Places) -> NamedPaths:
+def named_paths(
+    app: Application, config: SiteConfig, templates: Sequence[Template], places: Places
+) -> NamedPaths:
     """What slots of this application show besides what all show."""
     show: list[Path] = []
     if app.container is None:
