@@ -14,7 +14,9 @@ STACK_BYTES_MIN = 8 << 20  # what programs are linked for by default, ld(1) and 
 SHM_BYTES_MIN = 1_000_000_000
 
 
-WITHOUT_NAMESPACES = "payloads see each other, /tmp and what the site's user may read, keys too, and may change what that user may"
+WITHOUT_NAMESPACES = (
+    "payloads see each other, /tmp and all files of the site's user, keys too, and may change them"
+)
 """What is open where the kernel gives no namespaces, in one line."""
 
 
