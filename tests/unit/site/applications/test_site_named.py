@@ -15,8 +15,8 @@ from tidemill.site.applications.catalogue import load_application
 from tidemill.site.applications.named import Places, around, named_paths
 from tidemill.site.applications.templates import check_templates
 
-HOME, SITE = Path("/home/me"), Path("/home/me/site")
-PLACES = Places([Path("/tmp"), Path("/home"), HOME], [SITE])
+HOME, SITE = Path("/homes/me"), Path("/homes/me/site")
+PLACES = Places([Path("/tmp"), Path("/homes"), HOME], [SITE])
 
 
 def config(*, shared: bool = True, **more: object) -> SiteConfig:
@@ -31,11 +31,11 @@ def config(*, shared: bool = True, **more: object) -> SiteConfig:
         ("/tmp/bin/prog", "/tmp/bin"),
         ("/tmp/a/prog", "/tmp/a"),
         ("/tmp/a/venv/bin/python", "/tmp/a/venv"),
-        ("/home/me/prog", "/home/me/prog"),
-        ("/home/me/bin/prog", "/home/me/bin"),
-        ("/home/me/conda/bin/python", "/home/me/conda"),
-        ("/home/you/x/prog", "/home/you/x"),
-        ("/home/me/site/apps/bin/prog", "/home/me/site/apps/bin/prog"),
+        ("/homes/me/prog", "/homes/me/prog"),
+        ("/homes/me/bin/prog", "/homes/me/bin"),
+        ("/homes/me/conda/bin/python", "/homes/me/conda"),
+        ("/homes/you/x/prog", "/homes/you/x"),
+        ("/homes/me/site/apps/bin/prog", "/homes/me/site/apps/bin/prog"),
     ],
 )
 def test_a_program_comes_with_its_installation_but_never_with_a_home_and_a_private_one_alone(
@@ -46,13 +46,13 @@ def test_a_program_comes_with_its_installation_but_never_with_a_home_and_a_priva
 
 def test_what_the_file_names_is_shown_and_what_a_parameter_names_is_not() -> None:
     app = Application(
-        name="a", executable="/usr/bin/env", arguments=["/tmp/cards", "{path}", "/tmp/{path}", "/home"],
-        environment={"LIBS": "/home/me/lib:/usr/lib:/tmp/krb5cc_7", "KEY": "/home/me/site/key"},
-        show=[Path("/home/me/data"), Path("/data")], write=[Path("/scratch/out")],
+        name="a", executable="/usr/bin/env", arguments=["/tmp/cards", "{path}", "/tmp/{path}", "/homes"],
+        environment={"LIBS": "/homes/me/lib:/usr/lib:/tmp/krb5cc_7", "KEY": "/homes/me/site/key"},
+        show=[Path("/homes/me/data"), Path("/data")], write=[Path("/scratch/out")],
     )  # fmt: skip
     templates = check_templates(app.arguments, ["path"], source=Path("a.toml"), merge=False)
     named = named_paths(app, config(), templates, PLACES)
-    assert (named.show, named.write) == (["/home/me/data", "/home/me/lib", "/tmp/cards"], ["/scratch/out"])
+    assert (named.show, named.write) == (["/homes/me/data", "/homes/me/lib", "/tmp/cards"], ["/scratch/out"])
     assert not named.may_mount
     own = named_paths(app, config(shared=False), templates, Places([Path("/tmp")], [SITE]))
     assert (own.show, own.write) == (["/tmp/cards"], [])
@@ -61,18 +61,18 @@ def test_what_the_file_names_is_shown_and_what_a_parameter_names_is_not() -> Non
 def test_a_container_gets_what_it_binds_and_may_mount() -> None:
     runtime = ContainerRuntime(path=Path("/usr/bin/podman"), global_options=["--root=/tmp/store"])
     container = Container(
-        image="/home/me/image@sha256:0", runtime=Runtime.PODMAN,
-        bind=["/home/me/in:/in:ro", "/scratch", "/home/me/.ssh:/root/.ssh"],
+        image="/homes/me/image@sha256:0", runtime=Runtime.PODMAN,
+        bind=["/homes/me/in:/in:ro", "/scratch", "/homes/me/.ssh:/keys"],
     )  # fmt: skip
     app = Application(name="a", executable="/bin/x", container=container)
     named = named_paths(app, config(containers={"podman": runtime}), [], PLACES)
-    assert named.show == ["/home/me/image", "/home/me/in"]
+    assert named.show == ["/homes/me/image", "/homes/me/in"]
     assert named.write == ["/scratch", "/tmp/store"]
     assert named.may_mount
 
 
 @pytest.mark.parametrize(
-    "path", ["/tmp/krb5cc_0", "/tmp/ssh-x/agent.1", "/home/a/.ssh", "/p/.aws/x", "/tmp", "/", "/a/../b", "x"]
+    "path", ["/tmp/krb5cc_0", "/tmp/ssh-x/agent.1", "/homes/a/.ssh", "/p/.aws/x", "/tmp", "/", "/a/../b", "x"]
 )
 def test_credentials_and_whole_trees_cannot_be_named(path: str, tmp_path: Path) -> None:
     assert why_hidden(Path(path)) is not None
@@ -86,11 +86,11 @@ def test_credentials_and_whole_trees_cannot_be_named(path: str, tmp_path: Path) 
 
 
 def test_what_is_not_a_credential_can_be_named() -> None:
-    assert [why_hidden(Path(path)) for path in ("/tmp/work", "/home/me/conda", "/cvmfs/x/.config/y")] == [
+    assert [why_hidden(Path(path)) for path in ("/tmp/work", "/homes/me/conda", "/cvmfs/x/.config/y")] == [
         None
     ] * 3
     patterns = credential_patterns([HOME])
-    assert {"~/.pgpass", "/home/me/.pgpass", "/tmp/krb5cc*"} <= set(patterns)
+    assert {"~/.pgpass", "/homes/me/.pgpass", "/tmp/krb5cc*"} <= set(patterns)
     assert len(set(BELOW_HOME)) == len(BELOW_HOME)
 
 
