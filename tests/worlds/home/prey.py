@@ -30,7 +30,9 @@ def replace(path):
     os.rename(path + ".away", path)
     return "moved"
 def make(path):
-    open(os.path.join(path, "made"), "w").close()
+    made = os.path.join(path, f"tidemill-attack-{os.getpid()}")
+    open(made, "x").close()
+    os.unlink(made)
     return "made"
 do = {
     "read": lambda path: open(path).readline().strip(),
