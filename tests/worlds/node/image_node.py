@@ -108,9 +108,7 @@ class World:
 
     def run_mounts(self) -> list[str]:
         """What looks like a run's mount; another test's that was killed can be among them."""
-        return self.in_world(
-            "grep -E 'tidemill|squashfuse|overlay /mnt' /proc/self/mounts || true"
-        ).splitlines()
+        return self.in_world("grep -E 'tidemill|squashfuse|overlay /mnt' /proc/self/mounts || true").splitlines()
 
 
 def image_words(script: str, *options: str, recipe: str = "good") -> list[str]:
