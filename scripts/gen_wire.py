@@ -105,8 +105,8 @@ def rust_struct(cls: type[msgspec.Struct]) -> str:
         f"pub struct {cls.__name__} {{",
     ]
     for field in info.fields:
-        if not field.required:
-            raise TypeError(f"`{cls.__name__}.{field.name}` has a default: the node wire has none")
+        if not field.required and field.default is not None:
+            raise TypeError(f"`{cls.__name__}.{field.name}` has a default: the node wire knows none but null")
         lines += doc_lines(comments.get(field.name, ""), indent="    ")
         lines.append(f"    pub {field.encode_name}: {rust_type(field.type, field=field.name)},")
     return "\n".join([*lines, "}\n"])

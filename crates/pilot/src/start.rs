@@ -64,7 +64,9 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let probed = slots::probe((isolation, network), settings.scratch.as_ref().map(Into::into));
     let mut started = first_record(options, (&pilot, rank, &node), &probed);
     (started.cores, started.memory_mb) = (cores, memory_mb);
-    started.note = joined(std::mem::take(&mut started.note), facts.notes);
+    let mut notes = facts.notes;
+    notes.extend(tidemill_sys::landlock::without_scopes());
+    started.note = joined(std::mem::take(&mut started.note), notes);
     let isolated = started.isolation == Isolated::Namespaces.name();
     introduce(&mut records, started)?;
     if let Err(error) = probed {

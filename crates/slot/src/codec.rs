@@ -10,17 +10,9 @@ pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
 
 /// What travels to the slot: the pilot's messages, and what the handle adds by itself.
 #[derive(Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // nearly all are the pilot's
 pub(crate) enum Downward {
     Pilot(ToSlot),
-    /// `ToSlot::Program` and `ToSlot::Job` with the paths that must be seen again where they are covered
-    Program {
-        program: Program,
-        backs: Vec<String>,
-    },
-    Job {
-        job: JobDef,
-        backs: Vec<String>,
-    },
     /// the files of so many Done messages have been removed
     Collected(u64),
 }
@@ -58,20 +50,6 @@ pub(crate) fn next_frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbled
 
 pub(crate) fn put_downward(into: &mut Vec<u8>, message: &Downward) -> Result<(), serde_json::Error> {
     let message = match message {
-        Downward::Program { program, backs } => {
-            let text = serde_json::to_vec(&(program, backs))?;
-            frame(into, 21, |w| {
-                w.bytes(&text);
-            });
-            return Ok(());
-        }
-        Downward::Job { job, backs } => {
-            let text = serde_json::to_vec(&(job, backs))?;
-            frame(into, 22, |w| {
-                w.bytes(&text);
-            });
-            return Ok(());
-        }
         Downward::Collected(count) => {
             frame(into, 20, |w| {
                 w.number(*count);
@@ -151,14 +129,6 @@ pub(crate) fn get_downward(content: &[u8]) -> Result<Downward, Garbled> {
             note: r.text()?,
         },
         20 => return Ok(Downward::Collected(r.number()?)),
-        21 => {
-            let (program, backs) = serde_json::from_slice(&r.bytes()?).map_err(garbled)?;
-            return Ok(Downward::Program { program, backs });
-        }
-        22 => {
-            let (job, backs) = serde_json::from_slice(&r.bytes()?).map_err(garbled)?;
-            return Ok(Downward::Job { job, backs });
-        }
         tag => return Err(Garbled(format!("message {tag}"))),
     }))
 }

@@ -14,7 +14,7 @@ use tidemill_wire::log::cause;
 use crate::codec::{get_upward, put_downward, Downward, Upward};
 use crate::framed::Framed;
 use crate::init::{self, Birth};
-use crate::{backs, FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
+use crate::{FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
 
 /// A slot that is not up by then is given up.
 const START_US: u64 = 10_000_000;
@@ -34,9 +34,6 @@ pub struct Slot {
     scratch: OwnedFd,
     /// scratch directory of a slot without namespaces, or outside of memory
     directory: Option<OwnDirectory>,
-    /// areas of images: programs below them are there without being shown again
-    areas: Vec<PathBuf>,
-    masks: Vec<PathBuf>,
     isolated: Isolated,
     note: String,
     up: Option<FromSlot>,
@@ -178,13 +175,6 @@ fn start_in(
         socket: Some(ours),
         scratch,
         directory,
-        areas: spec
-            .images
-            .iter()
-            .flat_map(|image| &image.areas)
-            .map(PathBuf::from)
-            .collect(),
-        masks: spec.mask.clone(),
         isolated,
         note,
         up: Some(up),
@@ -278,19 +268,7 @@ impl Slot {
     /// Queues a message and writes what the socket takes; never blocks. A slot that has ended takes everything; `receive`
     /// tells of its end.
     pub fn send(&mut self, message: &ToSlot) -> Result<(), SlotError> {
-        let isolated = self.isolated == Isolated::Namespaces;
-        let message = match message {
-            ToSlot::Program(program) if isolated => Downward::Program {
-                program: program.clone(),
-                backs: backs::of_program(program, &self.masks, &self.areas),
-            },
-            ToSlot::Job(job) if isolated => Downward::Job {
-                job: job.clone(),
-                backs: backs::of_job(job, &self.masks),
-            },
-            message => Downward::Pilot(message.clone()),
-        };
-        self.put(&message)?;
+        self.put(&Downward::Pilot(message.clone()))?;
         self.flush()
     }
 

@@ -7,7 +7,6 @@
 //! environment made of the program's, the job's and TIDEMILL_*; an empty work directory as current directory, with the
 //! shared inputs by name; a /tmp and /dev/shm of its own (`init/place.rs` tells how); no capabilities.
 
-mod backs;
 mod bench;
 mod capture;
 mod codec;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidemill_wire::{JobDef, Program};
+use tidemill_wire::{JobDef, Program, View};
 
 /// What a slot is: its share of the node and what its payloads must not see.
 #[derive(Clone, Debug)]
@@ -34,6 +34,10 @@ pub struct SlotSpec {
     pub network: Network,
     /// processes and threads of the slot at most; 0 = `TASKS_MAX` and `TASKS_OF_A_CORE` more for each core
     pub tasks_max: u64,
+    /// what else of the node payloads see and may change: of the site, and of the application whose slot this is
+    pub view: View,
+    /// payloads mount something themselves: then Landlock bounds no files
+    pub may_mount: bool,
 }
 
 /// Processes and threads of a slot where nobody says otherwise: what a Java machine or an interpreter with a few
@@ -80,7 +84,8 @@ impl Network {
 }
 
 impl Default for SlotSpec {
-    /// Slot 0, not pinned, no memory limit, 1000 MB scratch, namespaces preferred, nothing masked beyond the fixed list.
+    /// Slot 0, not pinned, no memory limit, 1000 MB scratch, namespaces preferred, nothing masked, nothing
+    /// of /tmp shown.
     fn default() -> Self {
         SlotSpec {
             index: 0,
@@ -97,6 +102,8 @@ impl Default for SlotSpec {
             batch_commands: Vec::new(),
             network: Network::Open,
             tasks_max: 0,
+            view: View::default(),
+            may_mount: false,
         }
     }
 }

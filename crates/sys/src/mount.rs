@@ -7,7 +7,8 @@ use std::path::Path;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use crate::error::{Named, Result};
+use crate::error::{check, Named, Result};
+use crate::mountinfo;
 
 const NO_PRIVILEGES: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
@@ -87,11 +88,81 @@ fn flags_of(target: &Path) -> Result<MountFlags> {
     Ok(kept)
 }
 
+/// Whether nothing can be written through the mount that holds `path`.
+pub fn is_read_only(path: &Path) -> Result<bool> {
+    let found = rustix::fs::statvfs(path).named("statvfs", path.to_string_lossy())?;
+    Ok(found.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Makes the mount at `target` read-only, or writable again.
 pub fn set_read_only(target: &Path, read_only: bool) -> Result<()> {
     let mut flags = MountFlags::BIND | flags_of(target)?;
     flags.set(MountFlags::RDONLY, read_only);
     rustix::mount::mount_remount(target, flags, c"").named("mount on", target.to_string_lossy())
+}
+
+/// `struct mount_attr` of mount_setattr(2), Linux 5.12.
+#[repr(C)]
+struct Attributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+const ATTRIBUTE_READ_ONLY: u64 = 1;
+const RECURSIVE: libc::c_uint = 0x8000;
+
+/// Makes the mount at `target` and all mounts below it read-only.
+pub fn set_tree_read_only(target: &Path) -> Result<()> {
+    let path =
+        CString::new(target.as_os_str().as_encoded_bytes()).named("use as path", target.to_string_lossy())?;
+    let wanted = Attributes {
+        set: ATTRIBUTE_READ_ONLY,
+        clear: 0,
+        propagation: 0,
+        user_namespace: 0,
+    };
+    // SAFETY: `path` is NUL-terminated, `wanted` is laid out as struct mount_attr, and both live during the call.
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            RECURSIVE,
+            &raw const wanted,
+            std::mem::size_of::<Attributes>(),
+        )
+    };
+    match check(set, "make read-only", target.to_string_lossy()) {
+        // older kernels, and filters of containers that do not know the call
+        Err(error) if matches!(error.os_error(), libc::ENOSYS | libc::EPERM) => set_each_read_only(target),
+        set => set.map(drop),
+    }
+}
+
+/// One mount after the other. What payloads cannot reach either is left as it is.
+fn set_each_read_only(target: &Path) -> Result<()> {
+    let path = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(path).named("read", path)?;
+    for each in mountinfo::mounts(&text) {
+        let point = Path::new(&each.point);
+        if !point.starts_with(target) {
+            continue;
+        }
+        match set_read_only(point, true) {
+            Err(error)
+                if !matches!(
+                    error.os_error(),
+                    libc::ENOENT | libc::EACCES | libc::ENOTDIR | libc::EINVAL
+                ) =>
+            {
+                return Err(error)
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Takes the mount at `target` away, at once for new look-ups, and wholly when nobody uses it any more.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
@@ -85,6 +85,8 @@ pub struct Command<'a> {
     pub descriptors: &'a [(RawFd, RawFd)],
     /// signal to the child when this process ends; 0 = none
     pub parent_death_signal: i32,
+    /// Landlock rules that the child keeps to; this process has given up new privileges
+    pub rules: Option<BorrowedFd<'a>>,
 }
 
 /// Starts programs. Owns the stack on which a child lives between vfork and exec.
@@ -180,6 +182,12 @@ extern "C" fn child(start: *mut libc::c_void) -> libc::c_int {
                 command.parent_death_signal as libc::c_ulong,
             );
         }
+        if let Some(rules) = command.rules {
+            if libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) < 0 {
+                start.failed = Some(("apply Landlock rules to", *libc::__errno_location()));
+                libc::_exit(127);
+            }
+        }
         libc::sigprocmask(libc::SIG_SETMASK, &start.mask, std::ptr::null_mut());
         libc::execve(
             command.path.as_ptr(),
@@ -238,6 +246,7 @@ mod tests {
             env: &env,
             descriptors: &[],
             parent_death_signal: 0,
+            rules: None,
         };
         Spawner::new()?.spawn(&command)
     }

@@ -42,6 +42,17 @@ pub struct IoArea {
     pub bytes_per_s: Option<f64>,
 }
 
+/// What an application file names, and what follows from it: its slot shows this, too.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NamedPaths {
+    /// read-only
+    pub show: Vec<String>,
+    /// as writable as they are
+    pub write: Vec<String>,
+    /// it mounts something itself, as runtimes of containers do: Landlock bounds no files
+    pub may_mount: bool,
+}
+
 /// `length` bytes at `offset` of a file on the shared file system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
@@ -67,6 +78,27 @@ pub struct StagedFile {
     pub sha256: String,
     pub bytes: u64,
     pub pieces: Vec<Piece>,
+}
+
+/// What payloads of a site see of a node's file system besides their slot, and what they may change there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// the site runs jobs of others than its owner: everything outside of the slot is read-only
+    pub shared: bool,
+    /// of a person's own site: what is theirs below /tmp is shown, and writable
+    pub own_tmp: bool,
+    /// hidden, but for what is named: home directories, Tidemill's installation
+    pub veils: Vec<String>,
+    /// shown, and not to be written: Tidemill's installation
+    pub keep: Vec<String>,
+    /// named by the site: shown read-only where they would be hidden
+    pub show: Vec<String>,
+    /// named by the site: shown, and as writable as they are
+    pub write: Vec<String>,
+    /// hidden by their usual names: `~/.ssh`, `/tmp/krb5cc_*`
+    pub credentials: Vec<String>,
+    /// credentials that the owner of the site shows to their own programs
+    pub allowed: Vec<String>,
 }
 
 /// How pilots and lead behave.
@@ -121,6 +153,8 @@ pub struct Settings {
     pub io: Vec<IoArea>,
     /// payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
     pub scratch: Option<String>,
+    /// what payloads see; None = as a fleet of an older version: their slot alone
+    pub view: Option<View>,
 }
 
 /// FLEET/manifest.json.
@@ -228,6 +262,8 @@ pub struct Program {
     pub start_ops: BTreeMap<String, i64>,
     /// bytes that it is expected to read there at most
     pub start_bytes: BTreeMap<String, i64>,
+    /// what the site's own files name for it; None = nothing
+    pub named: Option<NamedPaths>,
 }
 
 /// One job of a fleet. `argv` holds templates that the slot fills per payload; parameters are already in it.

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.config.amqp import AtBroker
 from tidemill.config.contact import ContactMail
+from tidemill.config.hidden import why_hidden
 from tidemill.config.io import Io
 from tidemill.config.keys import Duration, Size, doc
 from tidemill.config.limits import OrderLimits
@@ -355,8 +356,12 @@ class SiteConfig(
         False
     )
     shared: Annotated[
-        bool, doc("Does the site serve others than its operator? Then payloads must be isolated")
-    ] = False
+        bool | None,
+        doc(
+            "Does the site run jobs of others than its owner? Then payloads must be isolated, see no home directory "
+            "and change no file outside of their slot; none = yes, unless the server is your own (`unix:`)"
+        ),
+    ] = None
     allow_unisolated: Annotated[
         bool, doc("A shared site runs payloads even where the kernel gives no namespaces")
     ] = False
@@ -395,6 +400,22 @@ class SiteConfig(
     ] = "spread"
     mask: Annotated[
         list[Path], doc("Paths that payloads must not see, besides the site directory and its secrets")
+    ] = []
+    show: Annotated[
+        list[Path],
+        doc(
+            "Paths that payloads see, read-only, although slots hide what lies there: below /tmp or a home directory"
+        ),
+    ] = []
+    write: Annotated[
+        list[Path], doc("Paths that payloads see and may write to, as far as the site's user may")
+    ] = []
+    with_credentials: Annotated[
+        list[Path],
+        doc(
+            "Credentials of yours that programs on your own site see, such as `~/.aws`; others stay hidden by their "
+            "usual names"
+        ),
     ] = []
     images: Annotated[
         Literal["auto", "fuse", "unpack", "relocate"],
@@ -522,3 +543,18 @@ class SiteConfig(
                 '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
                 '`network = "closed"` out'
             )
+        for key, paths in (("show", self.show), ("write", self.write)):
+            for path in paths:
+                why = why_hidden(path)
+                if why is not None:
+                    raise ValueError(f"`{key}`: `{path}` {why}")
+        if self.with_credentials and self.serves_others:
+            raise ValueError(
+                "`with_credentials` shows your keys to the programs of everybody whose jobs this site runs: it is for "
+                "your own site (`shared = false`)"
+            )
+
+    @property
+    def serves_others(self) -> bool:
+        """Whether it runs jobs of others than its owner."""
+        return not self.server.startswith("unix:") if self.shared is None else self.shared

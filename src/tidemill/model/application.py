@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -90,6 +91,12 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trace_every: int = 1000
     looping_s: int | None = None  #: kill a payload that used no CPU and wrote nothing for so long
     log_bytes_max: int = 65536  #: stdout and stderr kept per payload, each
+    #: paths that its payloads see, read-only, although slots hide them: below /tmp or a home directory
+    show: list[Path] = []
+    write: list[Path] = []  #: paths that its payloads see and may write to, as far as the site's user may
+    #: do its programs mount something themselves, such as a container's runtime that a script starts? Then Landlock
+    #: bounds no files; `container` says so by itself
+    mounts: bool = False
     batch_commands: bool = False  #: may the payload reach the batch system?
     #: does it need the network (a conditions database, a licence server)? none = as the site's `network` says
     network: bool | None = None

@@ -1,8 +1,8 @@
 """Agent <-> lead <-> pilot: the files of a fleet directory and the lines between lead and pilots.
 
 The JSON Schema (`schema/node.json`) and the Rust types (`crates/wire/src/generated.rs`) are generated from this file by
-`make gen`. On this wire every field is required or null; there are no other defaults, and unknown fields are ignored
-by readers so that old and new versions can meet during an upgrade.
+`make gen`. On this wire every field is required or null; one that came later may be missing, which is null. Unknown
+fields are ignored by readers, so that old and new versions can meet during an upgrade.
 
     FLEET/manifest.json            Manifest, written once by the agent before anything starts
     FLEET/secret                   64 hex digits, mode 0600: whoever knows it may join the lead
@@ -36,9 +36,11 @@ import msgspec
 from tidemill.wire.staged import ApprovedFile as ApprovedFile
 from tidemill.wire.staged import ImageUse as ImageUse
 from tidemill.wire.staged import IoArea as IoArea
+from tidemill.wire.staged import NamedPaths as NamedPaths
 from tidemill.wire.staged import Piece as Piece
 from tidemill.wire.staged import SetupDef as SetupDef
 from tidemill.wire.staged import StagedFile as StagedFile
+from tidemill.wire.staged import View as View
 
 FORMAT = 1
 
@@ -79,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     io: list[IoArea]  #: what this fleet may do to shared file systems, until a work file says otherwise
     #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
     scratch: str | None
+    view: View | None = None  #: what payloads see; None = as a fleet of an older version: their slot alone
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +173,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     trace_every: int  #: and every so many-th after it; 0 = none
     start_ops: dict[str, int]  #: metadata operations that one start is expected to cost, per IoArea name
     start_bytes: dict[str, int]  #: bytes that it is expected to read there at most
+    named: NamedPaths | None = None  #: what the site's own files name for it; None = nothing
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,29 @@ class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int
 
 
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What payloads of a site see of a node's file system besides their slot, and what they may change there."""
+
+    #: the site runs jobs of others than its owner: everything outside of the slot is read-only
+    shared: bool
+    #: of a person's own site: what is theirs below /tmp is shown, and writable
+    own_tmp: bool
+    veils: list[str]  #: hidden, but for what is named: home directories, Tidemill's installation
+    keep: list[str]  #: shown, and not to be written: Tidemill's installation
+    show: list[str]  #: named by the site: shown read-only where they would be hidden
+    write: list[str]  #: named by the site: shown, and as writable as they are
+    credentials: list[str]  #: hidden by their usual names: `~/.ssh`, `/tmp/krb5cc_*`
+    allowed: list[str]  #: credentials that the owner of the site shows to their own programs
+
+
+class NamedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    """What an application file names, and what follows from it: its slot shows this, too."""
+
+    show: list[str]  #: read-only
+    write: list[str]  #: as writable as they are
+    may_mount: bool  #: it mounts something itself, as runtimes of containers do: Landlock bounds no files
+
+
 class SetupDef(msgspec.Struct, frozen=True, kw_only=True):
     """Shell lines that the site approved, such as `module load`. Run once per `key` and type of node, by the first
     pilot that finds no `STORE/KEY.NODETYPE.json`; what they change in the environment is data for all later starts."""

@@ -52,12 +52,16 @@ def test_check_shows_a_diff_and_changes_nothing(
     assert path.read_text(encoding="utf-8") == "old\n"
 
 
-def test_schema_holds_every_message_and_every_field_is_required(generator: ModuleType) -> None:
+def test_schema_holds_every_message_and_every_field_is_required_or_may_be_null(
+    generator: ModuleType,
+) -> None:
     schema = msgspec.json.decode(generator.schema_text())
     for cls in generator.structs():
         definition = schema["$defs"][cls.__name__]
-        fields = {field.encode_name for field in msgspec.structs.fields(cls)}
-        assert fields <= set(definition["required"]), cls.__name__
+        fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+        later = {name for name, field in fields.items() if field.default is None}
+        assert fields.keys() - later <= set(definition["required"]), cls.__name__
+        assert all({"type": "null"} in definition["properties"][name]["anyOf"] for name in later)
     for union in ("Record", "LeadMessage", "PilotMessage"):
         assert schema["$defs"][union]["anyOf"]
 

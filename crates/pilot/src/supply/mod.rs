@@ -9,7 +9,7 @@ mod images;
 use tidemill_slot::{SlotSpec, ToSlot};
 use tidemill_stage::Order;
 use tidemill_sys::fd::Poll;
-use tidemill_wire::{Settings, StagedFile};
+use tidemill_wire::{Settings, StagedFile, View};
 
 use crate::context::Context;
 use crate::error::PilotError;
@@ -20,6 +20,18 @@ use crate::report::Note;
 use crate::stage::Stage;
 use crate::work::piece::{Piece, Shape};
 use crate::work::Action;
+
+/// What a fleet of an older version hides without saying so.
+const CREDENTIALS: [&str; 8] = [
+    "~/.ssh",
+    "~/.gnupg",
+    "~/.globus",
+    "~/.aws",
+    "~/.kube",
+    "~/.docker",
+    "~/.netrc",
+    "~/.config/tidemill",
+];
 
 /// The images and files of this node.
 pub struct Supply {
@@ -126,6 +138,8 @@ impl Supply {
             batch_commands,
             network: shape.network,
             tasks_max: shape.tasks_max,
+            view: view_of(settings, shape),
+            may_mount: shape.may_mount,
         };
         if let Some(note) = cx.slots.start(&spec, shape.cores) {
             note_made(cx, &spec, note)?;
@@ -156,6 +170,18 @@ impl Supply {
     pub fn leave(&mut self) -> impl Iterator<Item = i32> {
         [self.stage.leave(), self.images.leave()].into_iter().flatten()
     }
+}
+
+/// What payloads of this shape see: what the site says, and what their application names.
+fn view_of(settings: &Settings, shape: &Shape) -> View {
+    let mut view = settings.view.clone().unwrap_or_else(|| View {
+        credentials: CREDENTIALS.map(str::to_owned).into(),
+        ..View::default()
+    });
+    let (show, write) = &shape.named;
+    view.show.extend(show.iter().cloned());
+    view.write.extend(write.iter().cloned());
+    view
 }
 
 fn run(ticket: u64, piece: Piece) -> ToSlot {

@@ -22,6 +22,9 @@ pub struct Shape {
     pub tasks_max: u64,
     /// Digest and areas of what its payloads run from: programs with other images get slots of their own.
     pub images: Vec<(String, Vec<String>)>,
+    /// What its application names and others do not see: read-only, and writable.
+    pub named: (Vec<String>, Vec<String>),
+    pub may_mount: bool,
 }
 
 impl Shape {
@@ -43,12 +46,25 @@ impl Shape {
                 .iter()
                 .map(|image| (image.file.sha256.clone(), image.areas.clone()))
                 .collect(),
+            named: named(program),
+            may_mount: program.named.as_ref().is_some_and(|named| named.may_mount),
         }
     }
 
     /// Digests of its images.
     pub fn digests(&self) -> impl Iterator<Item = &str> {
         self.images.iter().map(|(sha256, _)| sha256.as_str())
+    }
+}
+
+/// An agent of an older version names nothing: then it is the program's approved files.
+fn named(program: &Program) -> (Vec<String>, Vec<String>) {
+    match &program.named {
+        Some(named) => (named.show.clone(), named.write.clone()),
+        None => (
+            program.files.iter().map(|file| file.path.clone()).collect(),
+            Vec::new(),
+        ),
     }
 }
 

@@ -4,21 +4,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use tidemill_sys::{file, mount, spawn, Result, SysError};
+use tidemill_wire::View;
 
 use super::doors;
 use crate::SlotSpec;
 
-/// Below the home directory.
-const HOME_MASKS: [&str; 8] = [
-    ".ssh",
-    ".gnupg",
-    ".globus",
-    ".aws",
-    ".kube",
-    ".docker",
-    ".netrc",
-    ".config/tidemill",
-];
 /// Where batch commands are looked for besides PATH.
 const PROGRAM_DIRS: [&str; 6] = [
     "/usr/local/bin",
@@ -34,52 +24,75 @@ const EMPTY: (&str, u32) = ("cover/empty", 0o444);
 const NOT_FOR_USE: (&str, u32) = ("cover/nothing", 0o000);
 
 /// A directory that is covered, by S/tmp or a read-only S/cover/N.
-struct Cover {
-    path: PathBuf,
+pub(super) struct Cover {
+    pub path: PathBuf,
     /// what lies beneath
-    original: OwnedFd,
+    pub original: OwnedFd,
     /// below S
     skeleton: String,
+}
+
+/// What is shown again where it is covered.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Back {
+    pub path: PathBuf,
+    /// as writable as it is, not read-only
+    pub write: bool,
 }
 
 /// What was covered, or had come back, below some directories.
 pub(crate) struct Covered {
     masks: Vec<PathBuf>,
     forbidden: Vec<PathBuf>,
-    backs: Vec<PathBuf>,
+    backs: Vec<Back>,
     /// below S, used no more
     skeletons: Vec<String>,
 }
 
 /// Everything that is covered in this slot's mount namespace.
 pub(crate) struct Covers {
-    active: bool,
+    pub(super) active: bool,
+    pub(super) view: View,
     /// S
     root: OwnedFd,
-    covers: Vec<Cover>,
-    masks: Vec<PathBuf>,
+    pub(super) covers: Vec<Cover>,
+    /// what is in them is shown to nobody; a program there comes back alone
+    pub(super) masks: Vec<PathBuf>,
+    /// what is in them is shown where it is named
+    pub(super) veils: Vec<PathBuf>,
     /// programs that nobody can start
     forbidden: Vec<PathBuf>,
-    backs: Vec<PathBuf>,
+    pub(super) backs: Vec<Back>,
     /// where images lie
     areas: Vec<PathBuf>,
     /// entries of /tmp that cleaning must leave alone
     kept: Vec<String>,
     numbered: u64,
+    /// directories that nobody can rename, since what is protected lies below them
+    pub(super) pinned: Vec<PathBuf>,
+    /// of the old /tmp when it was looked through last, nanoseconds
+    pub(super) own_seen_ns: Option<i128>,
+    /// entries that are still looked at for sockets
+    pub(super) looks_left: usize,
 }
 
 impl Covers {
-    pub fn new(root: OwnedFd) -> Self {
+    pub fn new(root: OwnedFd, view: &View) -> Self {
         Covers {
             active: true,
+            view: view.clone(),
             root,
             covers: Vec::new(),
             masks: Vec::new(),
+            veils: Vec::new(),
             forbidden: Vec::new(),
             backs: Vec::new(),
             areas: Vec::new(),
             kept: vec![".tidemill".into()],
             numbered: 0,
+            pinned: Vec::new(),
+            own_seen_ns: None,
+            looks_left: super::view::LOOKS_MAX,
         }
     }
 
@@ -87,7 +100,7 @@ impl Covers {
     pub fn none(root: OwnedFd) -> Self {
         Covers {
             active: false,
-            ..Covers::new(root)
+            ..Covers::new(root, &View::default())
         }
     }
 
@@ -104,12 +117,10 @@ impl Covers {
         });
     }
 
-    /// Before an image lies over an area: the place for the real tree beside it, and, below /tmp, which is not the old
-    /// one, the area itself again. `own` is S/own. The current directory is another one afterwards.
+    /// Before an image lies over an area: the place for the real tree beside it, and, where it is covered, such as below
+    /// /tmp, the area itself again. `own` is S/own. The current directory is another one afterwards.
     pub fn prepare_area(&mut self, area: &Path, own: BorrowedFd<'_>) -> Result<()> {
-        if area.starts_with("/tmp") {
-            self.back(area)?;
-        }
+        self.back(area, true)?;
         let names = plain_names(area, area.strip_prefix("/").unwrap_or(area))?;
         let mut at = String::from("real");
         file::make_dir_at(own, &at, 0o755)?;
@@ -132,29 +143,26 @@ impl Covers {
     /// Masks the site's paths, the user's keys, and the batch system.
     pub fn mask_all(&mut self, spec: &SlotSpec, uid: u32) -> Result<()> {
         let mut masks = spec.mask.clone();
-        if let Some(home) = std::env::var_os("HOME")
-            .map(PathBuf::from)
-            .filter(|home| home.is_absolute())
-        {
-            masks.extend(HOME_MASKS.iter().map(|name| home.join(name)));
-        }
+        masks.extend(self.credentials());
+        masks.extend(spec.stores.iter().cloned());
         if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
             masks.extend(Some(runtime).filter(|path| path.is_absolute()));
         }
         masks.push(format!("/run/user/{uid}").into());
         masks.extend(doors::masks(spec));
         masks.extend(self.beside(&masks));
+        self.masks = masks.clone();
         for path in &masks {
             self.mask(path)?;
         }
-        self.masks = masks;
         self.forbid_programs(&spec.batch_commands)
     }
 
-    fn mask(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn mask(&mut self, path: &Path) -> Result<()> {
         let Ok(metadata) = std::fs::metadata(path) else {
             return Ok(());
         };
+        self.pin(path)?;
         if metadata.is_dir() {
             let original = tidemill_sys::fd::high(file::open_dir(path)?)?;
             let skeleton = self.number();
@@ -166,9 +174,14 @@ impl Covers {
                 skeleton,
             });
         } else {
-            self.show_empty_file(EMPTY, path)?;
+            self.hide_file(path)?;
         }
         Ok(())
+    }
+
+    /// An empty file in place of a file, a socket or a FIFO.
+    pub(super) fn hide_file(&self, path: &Path) -> Result<()> {
+        self.show_empty_file(EMPTY, path)
     }
 
     /// An empty file with these permissions at a path; all such paths share one.
@@ -191,10 +204,15 @@ impl Covers {
         let covered = Covered {
             masks: chosen(&self.masks),
             forbidden: chosen(&self.forbidden),
-            backs: chosen(&self.backs),
+            backs: self
+                .backs
+                .iter()
+                .filter(|back| below(&back.path))
+                .cloned()
+                .collect(),
             skeletons: gone.into_iter().map(|cover| cover.skeleton).collect(),
         };
-        self.backs.retain(|path| !below(path));
+        self.backs.retain(|back| !below(&back.path));
         covered
     }
 
@@ -210,8 +228,8 @@ impl Covers {
         for program in &covered.forbidden {
             self.show_empty_file(NOT_FOR_USE, program)?;
         }
-        for path in &covered.backs {
-            self.back(path)?;
+        for back in &covered.backs {
+            self.back(&back.path, back.write)?;
         }
         Ok(())
     }
@@ -254,9 +272,10 @@ impl Covers {
         Ok(())
     }
 
-    /// Shows `path` again where it is covered. The current directory is another one afterwards.
-    pub fn back(&mut self, path: &Path) -> Result<()> {
-        if !self.active || self.backs.iter().any(|shown| shown == path) {
+    /// Shows `path` again where it is covered: a directory or a regular file, read-only or as writable as it is. The
+    /// current directory is another one afterwards.
+    pub fn back(&mut self, path: &Path, write: bool) -> Result<()> {
+        if !self.active || self.backs.iter().any(|back| back.path == path) {
             return Ok(());
         }
         let Some(at) = self.cover_of(path) else {
@@ -266,8 +285,11 @@ impl Covers {
         let below = path.strip_prefix(&self.covers[at].path).unwrap_or(Path::new(""));
         let names = plain_names(path, below)?;
         let original = tidemill_sys::fd::duplicate(original.as_fd())?;
-        let Some(is_dir) = kind_of(&original, &names.join("/"))? else {
-            return Ok(()); // does not exist: starting it will say so
+        let secret = self.masks.iter().any(|mask| path.starts_with(mask));
+        let is_dir = match kind_of(&original, &names.join("/"))? {
+            Some(status) if status.is_file() => false,
+            Some(status) if status.is_dir() && !secret => true,
+            _ => return Ok(()), // does not exist: starting it will say so; or nothing to be shown
         };
         let skeleton = if skeleton == "tmp" {
             self.tmp_skeleton(&names, is_dir)?
@@ -280,32 +302,52 @@ impl Covers {
             self.make_target(&skeleton, &names, is_dir)?;
         }
         self.show(original.as_fd(), &names.join("/"), path, false)?;
-        self.backs.push(path.to_owned());
+        if !write {
+            mount::set_tree_read_only(path)?;
+        } else if self.view.shared {
+            mount::set_read_only(path, false)?;
+        }
+        self.backs.push(Back {
+            path: path.to_owned(),
+            write,
+        });
+        if is_dir {
+            self.keep_below(path)?;
+            self.hide_sockets(path)?;
+        }
         self.mask_below(path)
     }
 
-    /// A directory that came back may hold masked ones; what came back before below those must come back again.
+    /// A directory that came back may hold covered ones; what came back before below those must come back again.
     fn mask_below(&mut self, path: &Path) -> Result<()> {
-        let hidden: Vec<PathBuf> = self
-            .masks
+        let masks = self.masks.iter().filter(|mask| mask.starts_with(path));
+        let veils = self
+            .veils
             .iter()
-            .filter(|mask| mask.starts_with(path))
-            .cloned()
-            .collect();
+            .filter(|veil| veil.starts_with(path) && *veil != path);
+        let hidden: Vec<PathBuf> = masks.chain(veils).cloned().collect();
         for mask in hidden {
             self.mask(&mask)?;
-            let again: Vec<PathBuf> = self
-                .backs
-                .iter()
-                .filter(|back| back.starts_with(&mask))
-                .cloned()
-                .collect();
-            self.backs.retain(|back| !back.starts_with(&mask));
+            let (again, others) = std::mem::take(&mut self.backs)
+                .into_iter()
+                .partition(|back: &Back| back.path.starts_with(&mask));
+            self.backs = others;
+            let again: Vec<Back> = again;
             for back in again {
-                self.back(&back)?;
+                self.back(&back.path, back.write)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a file is there and payloads do not see it.
+    pub fn hides(&self, path: &Path) -> bool {
+        let Some(cover) = self.cover_of(path).map(|at| &self.covers[at]) else {
+            return false;
+        };
+        let below = path.strip_prefix(&cover.path).unwrap_or(Path::new(""));
+        let names = plain_names(path, below).unwrap_or_default();
+        !path.exists() && kind_of(&cover.original, &names.join("/")).is_ok_and(|kind| kind.is_some())
     }
 
     /// The innermost cover above a path, unless something between them has come back.
@@ -319,7 +361,7 @@ impl Covers {
         let shown = self
             .backs
             .iter()
-            .any(|back| path.starts_with(back) && back.starts_with(&cover.path));
+            .any(|back| path.starts_with(&back.path) && back.path.starts_with(&cover.path));
         (!shown).then_some(at)
     }
 
@@ -371,10 +413,10 @@ fn make_point(root: &OwnedFd, name: &str, is_dir: bool) -> Result<()> {
     file::create_at(root.as_fd(), name, 0o444).map(drop)
 }
 
-/// Is it a directory? None where it does not exist.
-fn kind_of(base: &OwnedFd, relative: &str) -> Result<Option<bool>> {
+/// What it is; None where it does not exist.
+fn kind_of(base: &OwnedFd, relative: &str) -> Result<Option<file::Status>> {
     let name = if relative.is_empty() { "." } else { relative };
-    Ok(file::status_followed(base.as_fd(), name)?.map(|status| status.is_dir()))
+    file::status_followed(base.as_fd(), name)
 }
 
 /// The names of a relative path; `..` is an error.

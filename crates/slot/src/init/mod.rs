@@ -21,6 +21,7 @@ mod start;
 mod streams;
 mod talk;
 mod usage;
+mod view;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -296,11 +297,6 @@ impl Init {
                 Downward::Collected(count) => {
                     self.scratch.waiting = self.scratch.waiting.saturating_sub(count);
                 }
-                Downward::Program { program, backs } => self.learn_program(program, &backs),
-                Downward::Job { job, backs } => {
-                    self.show_again(&backs);
-                    self.learn_job(job);
-                }
                 Downward::Pilot(message) => self.obey(message),
             }
         }
@@ -308,7 +304,7 @@ impl Init {
 
     fn obey(&mut self, message: ToSlot) {
         match message {
-            ToSlot::Program(program) => self.learn_program(program, &[]),
+            ToSlot::Program(program) => drop(self.programs.insert(program.program, Rc::new(program))),
             ToSlot::Job(job) => self.learn_job(job),
             ToSlot::Run {
                 ticket,
@@ -351,27 +347,22 @@ impl Init {
         }
     }
 
-    fn show_again(&mut self, backs: &[String]) {
-        for path in backs {
-            if let Err(error) = self.scratch.place.covers.back(std::path::Path::new(path)) {
-                // the payload will say what it misses; here is why
-                self.streams.note(&format!("tidemill: {}\n", cause(&error)));
-            }
+    /// What is the owner's below /tmp may have come since the last job.
+    fn show_own(&mut self) {
+        match self.scratch.place.covers.show_own() {
+            Ok(false) => return,
+            Ok(true) => {}
+            // the payload will say what it misses; here is why
+            Err(error) => self.streams.note(&format!("tidemill: {}\n", cause(&error))),
         }
-        if !backs.is_empty() {
-            self.scratch.changed();
-            if let Err(error) = tidemill_sys::file::change_dir(self.scratch.place.work.as_fd()) {
-                self.fatal = Some(cause(&error));
-            }
+        self.scratch.changed();
+        if let Err(error) = tidemill_sys::file::change_dir(self.scratch.place.work.as_fd()) {
+            self.fatal = Some(cause(&error));
         }
-    }
-
-    fn learn_program(&mut self, program: Program, backs: &[String]) {
-        self.show_again(backs);
-        self.programs.insert(program.program, Rc::new(program));
     }
 
     fn learn_job(&mut self, def: tidemill_wire::JobDef) {
+        self.show_own();
         let Some(program) = self.programs.get(&def.program) else {
             self.wrong_jobs
                 .insert(def.job, format!("its program {} is not known here", def.program));

@@ -12,9 +12,9 @@
 //! S/cover/N/    what payloads see, read-only, in place of a masked directory: nothing but the programs they need
 //! ```
 //!
-//! /tmp being replaced, a program that lies there would be gone. What the pilot names (`Back`: executable, first
-//! argument, directories in the environment) is shown again at its old path; inputs are read through a descriptor of the
-//! root directory that was opened before anything was covered.
+//! /tmp being replaced, a program that lies there would be gone. What the site's own files name, and on a person's own
+//! site what is theirs there, is shown again at its old path (`view`); inputs are read through a descriptor of the root
+//! directory that was opened before anything was covered.
 //!
 //! Images lie over their areas, and the real trees beside them at /tmp/.tidemill/real, masked like the originals.
 
@@ -22,10 +22,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use tidemill_image::{Covering, ImageError};
-use tidemill_sys::{file, mount, process, security, signal, socket, Result, SysError};
+use tidemill_sys::{file, landlock, mount, process, security, signal, socket, Result, SysError};
 
 use super::cover::Covers;
-use super::doors;
+use super::{doors, view};
 use crate::{Isolated, Isolation, SlotImage, SlotSpec};
 
 /// The Python payload library as payloads import it, from the tree of Python: the binary is built inside the repository
@@ -58,6 +58,10 @@ pub(crate) struct Place {
     pub note: String,
     /// of `SlotSpec::stores`, those that are there
     pub stores: Vec<(PathBuf, OwnedFd)>,
+    /// Landlock rules that payloads keep to, where the kernel has any
+    pub rules: Option<OwnedFd>,
+    /// where files may change by these rules; None = they do not bound files
+    writable: Option<Vec<PathBuf>>,
 }
 
 /// What the init is told by `start`.
@@ -85,7 +89,10 @@ pub(crate) fn enter(entry: Entry<'_>) -> Result<Place> {
 fn mount_scratch(entry: &Entry<'_>, tmp: &Path) -> Result<()> {
     match &entry.directory {
         None => mount::tmpfs(tmp, entry.spec.scratch_mb.max(1) << 20, 0o755),
-        Some(directory) => mount::bind_descriptor(file::open_dir(directory)?.as_fd(), tmp),
+        Some(directory) => {
+            mount::bind_descriptor(file::open_dir(directory)?.as_fd(), tmp)?;
+            mount::set_read_only(tmp, false)
+        }
     }
 }
 
@@ -97,6 +104,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     }
     mount::make_all_private()?;
     let stores = open_stores(entry.spec); // before they are covered
+    view::close(&entry.spec.view)?;
     let tmp = Path::new("/tmp");
     let covered_tmp = file::open_dir(tmp)?;
     let images = open_images(entry.spec)?;
@@ -124,23 +132,29 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         tmp_path: "/tmp".into(),
         home_path: "/tmp/home".into(),
         own_path: "/tmp/.tidemill".into(),
-        covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?),
+        covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?, &entry.spec.view),
         coverings: Vec::new(),
         note: String::new(),
         root,
         stores,
+        rules: None,
+        writable: None,
     };
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
     place.covers.tmp_replaced(covered_tmp);
+    view::close_kernel(&entry.spec.view, uid)?;
+    place.covers.veil_all()?;
     cover_areas(&mut place, entry.spec, &images)?;
     place.covers.mask_all(entry.spec, uid)?;
     doors::hide_services(&place.root, entry.spec)?;
+    place.covers.show_named()?;
     finish_set_up(&place)?;
     doors::bound_tasks(entry.spec)?;
     security::start_programs_without_capabilities()?;
     harden(false)?;
     place.note.push_str(&doors::leave_keys(false));
+    place.bound(entry.spec)?;
     security::set_parent_death_signal(signal::KILL)?;
     Ok(place)
 }
@@ -161,7 +175,42 @@ impl Place {
             covering.renew().map_err(failed)?;
             self.covers.cover_again(covered)?;
         }
+        if any {
+            self.make_rules(); // the areas are other directories now
+        }
         Ok(any)
+    }
+
+    /// Landlock beside the mounts. Not where a launcher's ranks are outside of the slot, and not where set-user-id
+    /// programs must work, which they do not under rules.
+    fn bound(&mut self, spec: &SlotSpec) -> Result<()> {
+        if spec.directory.is_some() || spec.isolation == Isolation::Off {
+            return Ok(());
+        }
+        landlock::scope()?;
+        if spec.view.shared && !spec.may_mount {
+            let mut writable: Vec<PathBuf> = ["/dev", "/proc", "/tmp", "/dev/shm"].map(PathBuf::from).into();
+            if self.isolated == Isolated::Subreaper {
+                writable.extend(["/var/tmp".into(), self.tmp_path.clone().into()]);
+            }
+            writable.extend(spec.view.write.iter().map(PathBuf::from));
+            writable.extend(
+                spec.images
+                    .iter()
+                    .flat_map(|image| &image.areas)
+                    .map(PathBuf::from),
+            );
+            self.writable = Some(writable);
+        }
+        self.make_rules();
+        Ok(())
+    }
+
+    fn make_rules(&mut self) {
+        let Some(writable) = &self.writable else { return };
+        let (rules, wrong) = view::rules(writable);
+        self.rules = rules;
+        self.note.push_str(&wrong);
     }
 }
 
@@ -221,12 +270,15 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         note: String::new(),
         root,
         stores: open_stores(entry.spec),
+        rules: None,
+        writable: None,
     };
     finish_set_up(&place)?;
     // no parent-death signal: only the living init can end its payloads, when the pilot's socket closes
     let setuid = entry.spec.isolation == Isolation::Off;
     harden(setuid)?;
     place.note.push_str(&doors::leave_keys(setuid));
+    place.bound(entry.spec)?;
     Ok(place)
 }
 

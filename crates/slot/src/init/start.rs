@@ -1,12 +1,15 @@
 //! What is started next.
 
+use std::ffi::CStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
 
 use tidemill_sys::spawn::{Command, Strings};
 use tidemill_sys::{fd, signal, time, SysError};
 use tidemill_wire::log::cause;
 
+use super::cover::Covers;
 use super::inputs::InputError;
 use super::job::Job;
 use super::payload::{Kind, Payload};
@@ -228,7 +231,8 @@ impl Init {
         argv: Strings,
         descriptors: &[(RawFd, RawFd)],
     ) -> Result<(i32, Option<File>), NotStarted> {
-        let isolated = self.scratch.place.isolated;
+        let place = &self.scratch.place;
+        let (isolated, rules) = (place.isolated, place.rules.as_ref().map(AsFd::as_fd));
         let unlike = |(failure, what)| NotStarted::all(failure, what);
         self.approved.check(&job.files).map_err(unlike)?;
         // a launcher starts ranks on other nodes: they are nobody's children here
@@ -242,14 +246,21 @@ impl Init {
                 &job.path,
                 (&argv, job.env()),
                 descriptors,
-                isolated,
-            )?;
+                (isolated, rules),
+            )
+            .map_err(|error| not_executed(&error, &self.scratch.place.covers, &job.path))?;
             return Ok((pid, None));
         };
         let mut placed = descriptors.to_vec();
         placed.push(instead.descriptor());
         let words = (&instead.argv, job.env());
-        let pid = spawn(&mut self.spawner, &instead.path, words, &placed, isolated)?;
+        let pid = spawn(
+            &mut self.spawner,
+            &instead.path,
+            words,
+            &placed,
+            (isolated, rules),
+        )?;
         Ok((pid, Some(instead.profile)))
     }
 
@@ -273,32 +284,36 @@ impl Init {
 
 fn spawn(
     spawner: &mut tidemill_sys::spawn::Spawner,
-    path: &std::ffi::CStr,
+    path: &CStr,
     (argv, env): (&Strings, &Strings),
     descriptors: &[(RawFd, RawFd)],
-    isolated: Isolated,
-) -> Result<i32, NotStarted> {
+    (isolated, rules): (Isolated, Option<BorrowedFd<'_>>),
+) -> tidemill_sys::Result<i32> {
     // in a PID namespace the kernel kills payloads with their init anyway
     let parent_death_signal = if isolated == Isolated::Subreaper {
         signal::KILL
     } else {
         0
     };
-    spawner
-        .spawn(&Command {
-            path,
-            argv,
-            env,
-            descriptors,
-            parent_death_signal,
-        })
-        .map_err(|error| {
-            let hint = match error.os_error() {
-                2 => " (no such file, or its interpreter or loader is missing)",
-                8 => " (neither a program for this machine nor a script that begins with `#!`)",
-                13 => " (is it executable, and may you reach its directory?)",
-                _ => "",
-            };
-            NotStarted::all("payload_setup", format!("{}{hint}", cause(&error)))
-        })
+    spawner.spawn(&Command {
+        path,
+        argv,
+        env,
+        descriptors,
+        parent_death_signal,
+        rules,
+    })
+}
+
+fn not_executed(error: &SysError, covers: &Covers, path: &CStr) -> NotStarted {
+    let hint = match error.os_error() {
+        2 if covers.hides(Path::new(&*path.to_string_lossy())) => {
+            " (a slot hides it: an application file or site.toml names what payloads see, by `show`)"
+        }
+        2 => " (no such file, or its interpreter or loader is missing)",
+        8 => " (neither a program for this machine nor a script that begins with `#!`)",
+        13 => " (is it executable, and may you reach its directory?)",
+        _ => "",
+    };
+    NotStarted::all("payload_setup", format!("{}{hint}", cause(error)))
 }

@@ -132,6 +132,10 @@ fn still_masked() {
     let spec = SlotSpec {
         mask: vec![software.area.join("site"), software.area.join("lib/module")],
         batch_commands: vec!["submit".into()],
+        view: tidemill_wire::View {
+            show: vec![software.area.join("site/bin/sh").to_string_lossy().into_owned()],
+            ..tidemill_wire::View::default()
+        },
         ..software.spec()
     };
     let script = braces(

@@ -71,13 +71,19 @@ fn missing() {
     let text = dir.path().join("text");
     std::fs::write(&text, "hello").unwrap();
     let unexecutable = text.to_str().unwrap().to_owned();
+    let hidden = fails(&isolated(), &(program(&unexecutable, "command"), job(&[])));
+    assert!(hidden.message.contains("a slot hides it"), "{hidden:?}");
+    let spec = tidemill_slot::SlotSpec {
+        view: shown(&[&text]),
+        ..isolated()
+    };
     let cases = [
         ("/no/such/program", "No such file"),
         (&unexecutable, "Permission denied"),
         ("bin/true", "absolute"),
     ];
     for (path, says) in cases {
-        let mut rig = Rig::new(&isolated());
+        let mut rig = Rig::new(&spec);
         rig.learn(&(program(path, "command"), job(&[])))
             .give(0, 1000)
             .all();
@@ -93,7 +99,7 @@ fn missing() {
     }
     std::fs::set_permissions(&text, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::write(&text, "\0\0hello").unwrap();
-    let failed = fails(&isolated(), &(program(&unexecutable, "command"), job(&[])));
+    let failed = fails(&spec, &(program(&unexecutable, "command"), job(&[])));
     assert!(
         failed.failure == "payload_setup" && failed.message.contains("#!"),
         "{failed:?}"

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidemill_slot::ToSlot;
+use tidemill_slot::{SlotSpec, ToSlot};
 
 use crate::support::*;
 use crate::Test;
@@ -68,7 +68,7 @@ fn finish() {
         let fifo = make_fifo(&dir.path().join("fifo"));
         let mut what = shell("echo started > $1; sleep 0.2");
         what.1.argv.extend(["x".to_owned(), fifo.clone()]);
-        let mut rig = Rig::new(&spec);
+        let mut rig = Rig::new(&writing(spec, dir.path()));
         rig.learn(&what).give(0, 10);
         wait_for_line(&fifo);
         rig.tell(&ToSlot::Finish).all();
@@ -82,7 +82,7 @@ fn cancel() {
     let fifo = make_fifo(&dir.path().join("fifo"));
     let mut what = shell("echo started > $1; sleep 1000");
     what.1.argv.extend(["x".to_owned(), fifo.clone()]);
-    let mut rig = Rig::new(&isolated());
+    let mut rig = Rig::new(&writing(isolated(), dir.path()));
     rig.learn(&what).give(0, 10);
     wait_for_line(&fifo);
     rig.tell(&ToSlot::CancelJob { job: 5 }).all();
@@ -93,6 +93,13 @@ fn cancel() {
         3,
         "the slot goes on"
     );
+}
+
+/// What payloads of a slot may write there besides.
+fn writing(spec: SlotSpec, place: &Path) -> SlotSpec {
+    let mut spec = spec;
+    spec.view.write = vec![place.to_str().unwrap().to_owned()];
+    spec
 }
 
 fn make_fifo(path: &Path) -> String {
@@ -145,7 +152,8 @@ pub fn play(mode: &str, args: &[String]) {
     };
     let mut what = shell("exec 5>$1; echo started >&5; setsid sleep 1000 & sleep 1000 & sleep 1000");
     what.1.argv.extend(["x".to_owned(), args[0].clone()]);
-    let mut rig = Rig::new(&spec);
+    let place = Path::new(&args[0]).parent().unwrap();
+    let mut rig = Rig::new(&writing(spec, place));
     rig.learn(&what).give(0, 1).all();
 }
 

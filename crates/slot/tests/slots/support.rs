@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidemill_slot::{start, Done, Failed, FromSlot, Isolation, PayloadLog, Slot, SlotSpec, ToSlot};
 use tidemill_sys::fd::{self, Poll, READABLE};
-use tidemill_wire::{JobDef, OutputDef, Program};
+use tidemill_wire::{JobDef, OutputDef, Program, View};
 
 pub fn user() -> u32 {
     tidemill_sys::process::user_and_group().0
@@ -71,6 +71,17 @@ pub fn output(name: &str, path: &str) -> OutputDef {
     OutputDef {
         name: name.into(),
         path: path.into(),
+    }
+}
+
+/// What an application file names.
+pub fn shown(paths: &[&std::path::Path]) -> View {
+    View {
+        show: paths
+            .iter()
+            .map(|path| path.to_str().unwrap().to_owned())
+            .collect(),
+        ..View::default()
     }
 }
 

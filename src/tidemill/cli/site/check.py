@@ -190,6 +190,7 @@ def examine_site(directory: Path, read: SiteConfig, *, offline: bool) -> Iterato
     number = len(locate((directory / "site.toml").read_text(encoding="utf-8")))
     yield Finding("site.toml", "ok", f"{directory / 'site.toml'}: {number} keys set, all are known and legal")
     yield _mode(read)
+    yield _payloads(read)
     yield from _paths(read)
     yield from _certificate(read)
     yield from examine_broker(read)
@@ -221,9 +222,32 @@ def _mode(read: SiteConfig) -> Finding:
     return Finding("mode", "ok", f"run, at most {read.nodes_max} nodes{bound}")
 
 
+def _payloads(read: SiteConfig) -> Finding:
+    """What payloads see and may change; whether nodes give them namespaces their pilots find out."""
+    from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
+
+    if read.isolation == "off" or (read.serves_others and read.allow_unisolated):
+        when = "" if read.isolation == "off" else " where the kernel gives no namespaces"
+        return Finding(
+            "payloads", "warn", f"{WITHOUT_NAMESPACES}{when}", "docs/security.md says what that means"
+        )
+    if read.serves_others:
+        return Finding(
+            "payloads", "ok", "jobs of others: no home directory, files outside of the slot are read-only",
+            "application files and site.toml name what programs need: `show`, `write`",
+        )  # fmt: skip
+    return Finding(
+        "payloads", "ok", "jobs of yours: they write where you may, but not to Tidemill, and see no credentials",
+        "`shared = true` closes the site for the jobs of others",
+    )  # fmt: skip
+
+
 def _paths(read: SiteConfig) -> Iterator[Finding]:
     for key, path in [
         *(("data_roots", each) for each in read.data_roots),
+        *(("show", each) for each in read.show),
+        *(("write", each) for each in read.write),
+        *(("with_credentials", each) for each in read.with_credentials),
         ("output_dir", read.output_dir),
         ("secret_file", read.secret_file),
         ("certificate", read.certificate),

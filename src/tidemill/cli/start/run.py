@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
 from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
+from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
 from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
@@ -103,6 +104,7 @@ def _define_files(parser: Parser) -> None:
     parser.add_argument(
         "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for CMD; repeatable"
     )
+    define_credentials(parser)
     parser.add_argument(
         "--dir", type=Path, default=Path("tidemill-out"), metavar="DIR",
         help="outputs go to DIR/CAMPAIGN (default: ./tidemill-out)",
@@ -246,12 +248,33 @@ def _client(args: Namespace) -> Client:
     found = find_server(args.server, secret_file=args.secret_file, home=args.home)
     if found is None or found.source == str(home / "up.json"):
         _refuse_observing(home)
+    if found is not None and args.with_credentials:
+        _refuse_hidden(home, args.with_credentials, is_own=found.source == str(home / "up.json"))
     if found is None:
-        up = start_detached(home)
+        up = start_detached(home, with_credentials=args.with_credentials)
         say(
             f"started a server and a site for you in `{home}` (process {up.pid}); `tidemill up --stop` ends them"
         )
     return Client(args.server, secret_file=args.secret_file, home=args.home)
+
+
+def _refuse_hidden(home: Path, credentials: list[Path], *, is_own: bool) -> None:
+    """ConfigError if the site that runs already hides one of these."""
+    from tidemill import config
+    from tidemill.config.site import SiteConfig
+
+    if not is_own:
+        raise ConfigError(
+            "--with-credentials shows files to programs on your own site; this server is another one",
+            hint="an `--input` brings a file to the program, wherever it runs",
+        )
+    shown = config.load(home / "site" / "site.toml", SiteConfig).with_credentials
+    hidden = [each for each in credentials if each not in shown]
+    if hidden:
+        raise ConfigError(
+            f"your site runs already, and hides `{hidden[0]}`",
+            hint="`tidemill up --stop` ends it; the next `tidemill run --with-credentials` starts one that shows it",
+        )
 
 
 def _refuse_observing(home: Path) -> None:

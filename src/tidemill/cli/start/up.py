@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--cores", type=count, metavar="C", help="cores of each node (default: this machine's cores / nodes)"
     )
+    define_credentials(parser)
     parser.add_argument("--detach", action="store_true", help="go on in the background")
     parser.add_argument(
         "--stop", action="store_true", help="stop the one that runs, and all of its jobs' processes"
@@ -44,6 +47,25 @@ def define(parser: Parser) -> None:
     parser.add_argument(
         "--with-parent", type=int, metavar="PID", help="end when this parent process ends (default: none)"
     )
+
+
+def define_credentials(parser: Parser) -> None:
+    """`--with-credentials`, of `up` and `run`."""
+    parser.add_argument(
+        "--with-credentials",
+        action="append",
+        default=[],
+        type=_credential,
+        metavar="PATH",
+        help="show programs this key, token or directory of yours, such as ~/.aws; repeatable (default: none)",
+    )
+
+
+def _credential(text: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    if not (path.is_dir() or path.is_file()):
+        raise argparse.ArgumentTypeError(f"`{text}` is neither a directory nor a regular file")
+    return path
 
 
 def run(args: Namespace) -> int:
@@ -61,14 +83,19 @@ def run(args: Namespace) -> int:
         )
     make_home(home)
     if args.detach:
-        up = start_detached(home, nodes=args.nodes, cores=args.cores)
+        up = start_detached(home, nodes=args.nodes, cores=args.cores, with_credentials=args.with_credentials)
         tell_up(home, up, as_json=args.json)
         return 0
     return _serve(args, home)
 
 
 def start_detached(
-    home: Path, *, nodes: int | None = None, cores: int | None = None, tied: bool = False
+    home: Path,
+    *,
+    nodes: int | None = None,
+    cores: int | None = None,
+    tied: bool = False,
+    with_credentials: Sequence[Path] = (),
 ) -> UpFile:
     """Start `tidemill up` in the background and wait until it answers. `tied`: it ends when this process ends."""
     from tidemill.client.home import make_home, read_up, up_runs
@@ -78,6 +105,8 @@ def start_detached(
     argv += [] if nodes is None else ["--nodes", str(nodes)]
     argv += [] if cores is None else ["--cores", str(cores)]
     argv += ["--with-parent", str(os.getpid())] if tied else []
+    for path in with_credentials:
+        argv += ["--with-credentials", str(path)]
     log = home / "up.log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -165,7 +194,9 @@ def _serve(args: Namespace, home: Path) -> int:
     if args.with_parent is not None:
         end_with_parent(args.with_parent)
     with _locked(home):
-        nodes, cores = prepare(home, nodes=args.nodes, cores=args.cores)
+        nodes, cores = prepare(
+            home, nodes=args.nodes, cores=args.cores, with_credentials=args.with_credentials
+        )
         asked: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, frame: asked.append(number))
@@ -232,7 +263,9 @@ def _children(home: Path) -> list[Child]:
     return [Child("server", server, home / "server.log"), Child("site", site, home / "site.log")]
 
 
-def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, int]:
+def prepare(
+    home: Path, *, nodes: int | None, cores: int | None, with_credentials: Sequence[Path] = ()
+) -> tuple[int, int]:
     """Write the site's configuration where it is missing or ours; the number of nodes and cores of each (0 = as the
     batch system's nodes have)."""
     from tidemill import config
@@ -246,25 +279,34 @@ def prepare(home: Path, *, nodes: int | None, cores: int | None) -> tuple[int, i
     if not path.exists() or path.read_text().startswith(MARK):
         many = nodes or 1
         each = cores or max(1, len(os.sched_getaffinity(0)) // many)
-        write_whole(path, site_toml(home, nodes=many, cores=each).encode(), mode=0o666)
+        text = site_toml(home, nodes=many, cores=each, with_credentials=with_credentials)
+        write_whole(path, text.encode(), mode=0o666)
     elif nodes is not None or cores is not None:
         raise ConfigError(
             f"`{path}` is yours: --nodes and --cores do not change it",
             hint="edit its [local] table, or `nodes_max` (`tidemill site enable --nodes N`)",
         )
     read = config.load(path, SiteConfig)
+    missing = [each for each in with_credentials if each not in read.with_credentials]
+    if missing:
+        raise ConfigError(
+            f"`{path}` is yours: --with-credentials does not change it",
+            hint=f'add `with_credentials = ["{missing[0]}"]` to it',
+        )
     if read.batch != "local":
         return read.nodes_max, read.cluster.cores_per_node or 0
     return read.local.nodes, read.local.cores_per_node or len(os.sched_getaffinity(0))
 
 
-def site_toml(home: Path, *, nodes: int, cores: int) -> str:
+def site_toml(home: Path, *, nodes: int, cores: int, with_credentials: Sequence[Path] = ()) -> str:
     """The site of one person's own machine: anything of theirs may run, all their files are data."""
+    shown = json.dumps([str(path) for path in with_credentials])
     return f"""{MARK}
 name = "{SITE_NAME}"
 server = "unix:{home}/server/api.sock"
 data_roots = ["/"]
 allow_adhoc = true   # commands and functions of yours need no approval: only you can reach this server
+with_credentials = {shown}   # all others that are known by name are hidden from programs
 batch = "local"
 nodes_max = {nodes}
 walltime_s = "7d"

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.config import load
+from tidemill.config.hidden import why_hidden
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean, is_transient
 from tidemill.log import Log
@@ -84,6 +85,7 @@ def load_application(
     for name, parameter in app.parameters.items():
         _check_parameter(path, name, parameter)
     _check_place(path, app)
+    _check_named(path, app)
     digests = digests or Digests()
     store = store or path.absolute().parent.parent / FOLDER
     images = _images(path, app, digests, store)
@@ -141,6 +143,29 @@ def _check_place(path: Path, app: Application) -> None:
                 f"{path}: `script` `{app.script}` is below the site directory, which payloads do not see",
                 hint=f"put it outside of `{directory}`, where staff keep the programs of this site",
             )
+
+
+def _check_named(path: Path, app: Application) -> None:
+    """Refuse to show credentials, and what is the site's own. Raises ConfigError."""
+    site = path.absolute().parent.parent
+    is_site = (site / "site.toml").is_file()
+    for key, paths in (("show", app.show), ("write", app.write)):
+        for each in paths:
+            real = each.resolve()
+            why = why_hidden(each) or why_hidden(real)
+            if why is None and is_site and any(_overlap(one, site.resolve()) for one in (each, real)):
+                why = "holds the site directory, or is in it"
+            if why is None and real.exists() and not (real.is_dir() or real.is_file()):
+                why = "is neither a directory nor a regular file"
+            if why is not None:
+                raise ConfigError(
+                    f"{path}: `{key}`: `{each}` {why}",
+                    hint="payloads see no credentials, sockets or state of the site: name what the program reads",
+                )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _images(path: Path, app: Application, digests: Digests, store: Path) -> list[ApprovedImage]:

@@ -30,12 +30,13 @@ from tidemill.site.applications.compatibility import may_trace
 from tidemill.site.applications.containers import environment_of, wrap_words
 from tidemill.site.applications.launching import ENV, PASSED, Launching, launcher_words, rank_environment
 from tidemill.site.applications.memory import has_room, images_mb, slot_memory
+from tidemill.site.applications.named import named_paths, places_of
 from tidemill.site.applications.profiles import Profiles, with_costs
 from tidemill.site.applications.setup_lines import setup_of
 from tidemill.site.applications.templates import INPUTS, MANY_EVENTS, Template, doubled
 from tidemill.site.staff.denials import Denials
 from tidemill.site.state import site_state as s
-from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, OutputDef, Program
+from tidemill.wire.node import ApprovedFile, ImageUse, InputDef, JobDef, NamedPaths, OutputDef, Program
 
 CHUNK_MAX = 1_000_000
 """Events per range where nothing else limits them."""
@@ -255,6 +256,7 @@ class Preparer:
             trace_every=0,
             start_ops={},
             start_bytes={},
+            named=self._named(approved, adhoc=spec.app is None),
         )
         if self._profiles is not None and spec.app is not None:
             program = self._profiles.outfit(program, self._trace_every(app))
@@ -288,7 +290,7 @@ class Preparer:
                 f"application `{app.name}` uses images, and the launcher's ranks on other nodes do not see them",
                 hint="ask for one payload per node, or approve the application without `images` for such jobs",
             )
-        if spec.app is None and self._config.shared and not self._config.allow_unisolated:
+        if spec.app is None and self._config.serves_others and not self._config.allow_unisolated:
             raise JobError(
                 "ranks cannot be isolated from the site: this site starts them for approved applications only"
             )
@@ -317,6 +319,13 @@ class Preparer:
             return wrap_words(app, runtime, namespaces=self._config.isolation != "off")
         except ConfigError as error:
             raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
+
+    def _named(self, approved: Approved, *, adhoc: bool) -> NamedPaths:
+        """What the application's slot shows. A command is its submitter's: nothing follows from it."""
+        if adhoc:
+            return NamedPaths(show=[], write=[], may_mount=False)
+        places = places_of(self._config, self._applications.site_dir)
+        return named_paths(approved.app, self._config, approved.templates, places)
 
     def _trace_every(self, app: Application) -> int:
         """0 where the kernel would not let anybody trace it."""
@@ -381,7 +390,7 @@ def network_of(config: SiteConfig, needed: bool | None = None) -> str:
         return "open"
     if config.network == "closed":
         return "closed"
-    return "preferred" if config.shared or needed is False else "open"
+    return "preferred" if config.serves_others or needed is False else "open"
 
 
 class _Arguments:

@@ -1,15 +1,29 @@
-"""Which paths of the agent's user payloads must not see: they run as that user, so permissions do not keep them out."""
+"""What payloads see of the node, and which paths of the agent's user they must not see: they run as that user, so
+permissions do not keep them out."""
 
 from __future__ import annotations
 
 import os
+import site
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+import tidemill
+from tidemill.config.hidden import credential_patterns
 from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError
+from tidemill.node.binary import find_binary
+from tidemill.site.setup.homes import home_veils, user_homes
 from tidemill.transfer.credentials import secret_files
+from tidemill.wire.node import View
 
 _SERVER_MARK = "server.lock"
+_UP_MARK = "up.lock"
+_UP_PARTS = ("server", "site")  #: of a person's own Tidemill: they are masked
+_SYSTEM = (Path("/"), Path("/usr"), Path("/usr/local"))
+_OTHERS = ("/run/user", "/var/tmp", "/var/mail", "/var/spool/mail", "/var/spool/cron")
 
 
 def private_paths(site_dir: Path, config: SiteConfig) -> list[Path]:
@@ -34,10 +48,83 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
             paths.append(directory)
         else:
             paths.append(Path(socket))
-    if config.shared and config.output_dir is not None and not _holds_data(config):
+    if config.serves_others and config.output_dir is not None and not _holds_data(config):
         paths.append(config.output_dir)  # others' outputs: those in the site directory are covered with it
-    return [*paths, *config.mask]
+    paths = [*paths, *config.mask]
+    real = [Path(os.path.realpath(path)) for path in paths]  # where links lead to has its own way there
+    shown = set(allowed_credentials(config))
+    return [path for path in dict.fromkeys([*paths, *real]) if path not in shown]
 
 
 def _holds_data(config: SiteConfig) -> bool:
     return any(root.is_relative_to(config.output_dir or root) for root in config.data_roots)
+
+
+def allowed_credentials(config: SiteConfig) -> list[Path]:
+    """What the owner of a site shows to their own programs, as named and where links lead to."""
+    named = [Path(os.path.normpath(path)) for path in config.with_credentials]
+    return [*named, *(Path(os.path.realpath(path)) for path in named)]
+
+
+def view_of(site_dir: Path, config: SiteConfig) -> View:
+    """What payloads of the site see besides their slots, and may change."""
+    if config.serves_others:
+        veils = [*home_veils(), *installation(config, whole=False), *(Path(each) for each in _OTHERS)]
+        return View(
+            shared=True,
+            own_tmp=False,
+            veils=_texts(veils),
+            keep=[],
+            show=_texts(config.show),
+            write=_texts(config.write),
+            credentials=credential_patterns(user_homes()),
+            allowed=[],
+        )
+    keep, beside = _home_of_up(site_dir)
+    return View(
+        shared=False,
+        own_tmp=True,
+        veils=[],
+        keep=_texts([*installation(config, whole=True), *keep]),
+        show=_texts(config.show),
+        write=_texts([*config.write, *beside]),
+        credentials=credential_patterns(user_homes()),
+        allowed=_texts(allowed_credentials(config)),
+    )
+
+
+def installation(config: SiteConfig, *, whole: bool) -> list[Path]:
+    """Where Tidemill's programs are. `whole`: with all that Python reads for them, which payloads must not change;
+    else what payloads have no use for, and need not see."""
+    package = Path(tidemill.__file__).parent
+    found = [package]
+    with suppress(ConfigError):
+        found.append(config.node_binary or find_binary())
+    is_environment = sys.prefix != sys.base_prefix
+    if is_environment or whole:
+        found.append(Path(sys.prefix))
+    if whole:
+        found.append(Path(sys.base_prefix))
+        if site.ENABLE_USER_SITE:
+            found.append(Path(site.getusersitepackages()))
+    real = [Path(os.path.realpath(path)) for path in found]
+    return [path for path in dict.fromkeys([*found, *real]) if path not in _SYSTEM and not _holds_home(path)]
+
+
+def _holds_home(path: Path) -> bool:
+    return any(home.is_relative_to(path) for home in user_homes())
+
+
+def _home_of_up(site_dir: Path) -> tuple[list[Path], list[Path]]:
+    """Of a site that `tidemill up` made: its home, in which nothing is to be replaced, and what else is in there."""
+    home = site_dir.parent
+    if not (home / _UP_MARK).exists() or home in user_homes():
+        return [], []
+    with suppress(OSError):
+        others = [each for each in home.iterdir() if each.name not in _UP_PARTS and each.is_dir()]
+        return [home], [each for each in others if not each.is_symlink()]
+    return [home], []
+
+
+def _texts(paths: list[Path]) -> list[str]:
+    return [str(path) for path in dict.fromkeys(paths)]

@@ -81,7 +81,7 @@ class OwnedPlaces:
 
 def person_of(config: SiteConfig) -> frozenset[str]:
     """Owners whose outputs get no directory of their own: the site's own person, unless the site serves others."""
-    if config.shared:
+    if config.serves_others:
         return frozenset()
     try:
         return frozenset(("", getpass.getuser()))

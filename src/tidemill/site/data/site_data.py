@@ -32,7 +32,7 @@ class SiteData:
         base = config.output_dir or directory / "out"  # where outputs go that name no place
         roots = Roots(config.data_roots, private=private_paths(directory, config), closed=base)
         places = OwnedPlaces(roots, base, person=person_of(config))
-        if config.shared:  # it is covered in slots, so it has to be there before them
+        if config.serves_others:  # it is covered in slots, so it has to be there before them
             with suppress(OSError):
                 base.mkdir(parents=True, exist_ok=True)
         self._site = site

@@ -21,7 +21,7 @@ from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
 from tidemill.site.applications.programs import network_of
-from tidemill.site.data.masks import masked_paths
+from tidemill.site.data.masks import masked_paths, view_of
 from tidemill.site.fleet.handout import Seat
 from tidemill.site.fleet.io_budget import IoShares
 from tidemill.site.fleet.lead import Lead, NoLead, Serving
@@ -182,6 +182,7 @@ class Fleets:
                 spill=None if config.spill_dir is None else str(config.spill_dir),
                 io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
+                view=view_of(self._directory.parent, config),
             ),
         )
         fleet = create_fleet(self._directory / record.name, manifest)
@@ -402,4 +403,4 @@ def orders_of(state: s.SiteState, fleet: str, *, now_us: int) -> tuple[list[str]
 def _isolation(config: SiteConfig) -> str:
     if config.isolation == "off":
         return "off"
-    return "required" if config.shared and not config.allow_unisolated else "preferred"
+    return "required" if config.serves_others and not config.allow_unisolated else "preferred"

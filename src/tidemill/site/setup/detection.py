@@ -14,6 +14,7 @@ from tidemill.batch.contract import Facts, PartitionFacts
 from tidemill.model.quantities import bytes_text
 from tidemill.site.setup.advice import advise
 from tidemill.site.setup.finding import Finding
+from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 from tidemill.site.setup.probe import NodeFacts
 
 NODES_FIRST = 4  #: nodes of a site that was just enabled, until raised
@@ -476,7 +477,8 @@ def _namespace_finding(node: NodeFacts) -> Finding:
     if node.namespaces.startswith("no"):
         return Finding(
             "isolation", "warn", f"the kernel of {node.host} gives no user namespaces: {node.namespaces[4:]}",
-            "payloads run, but see each other; ask for user namespaces (sysctl user.max_user_namespaces)",
+            f"{WITHOUT_NAMESPACES}; a site that serves others refuses to run. Ask for user namespaces (sysctl "
+            "user.max_user_namespaces)",
         )  # fmt: skip
     return Finding(
         "isolation", "warn", f"could not be tried on {node.host}: {node.namespaces or 'no answer'}"

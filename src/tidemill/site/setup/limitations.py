@@ -14,6 +14,12 @@ STACK_BYTES_MIN = 8 << 20  # what programs are linked for by default, ld(1) and 
 SHM_BYTES_MIN = 1_000_000_000
 
 
+WITHOUT_NAMESPACES = (
+    "payloads see each other, /tmp and all files of the site's user, keys too, and may change them"
+)
+"""What is open where the kernel gives no namespaces, in one line."""
+
+
 class ImageSize(NamedTuple):
     """An image of the site: what it takes packed and unpacked, in bytes."""
 
@@ -44,9 +50,12 @@ def _ways(node: Abilities, images: list[ImageSize]) -> list[Finding]:
     }
     about = said.get(ways.images.way, ways.images.way)
     isolated = "payloads get their own processes, /tmp and home directory"
-    alone = "payloads see each other and share /tmp"
     return [
-        _way("isolation", (isolated if ways.isolation.way == "namespaces" else alone, ""), ways.isolation),
+        _way(
+            "isolation",
+            (isolated if ways.isolation.way == "namespaces" else WITHOUT_NAMESPACES, ""),
+            ways.isolation,
+        ),
         _way("images", (about, _image_cost(ways.images.way, images)), ways.images),
         _way("tracing", ("exact, by ptrace" if ways.tracing.way == "ptrace" else "none", ""), ways.tracing),
         _way(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.model.metrics import AGENT, OTHER, Sample
+from tidemill.site.setup.limitations import WITHOUT_NAMESPACES
 from tidemill.wire.node import Done, Ended, Failed, Noted, Record, Started
 
 _REASONS = frozenset(AGENT["tidemill_pilots_ended_total"].labels["reason"].values)
@@ -105,5 +106,6 @@ def _log_isolation(record: Started) -> None:
             "node": record.node,
             "isolation": record.isolation,
             "reason": record.note,
+            "open": WITHOUT_NAMESPACES,
         }
         _log.warning("pilot.not_isolated", **fields)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import tidemill
 from tidemill.config.outlets import Metrics
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint
-from tidemill.site.data.masks import masked_paths, private_paths
+from tidemill.site.data.masks import masked_paths, private_paths, view_of
 
 KEYS = Path("/srv/keys")
 
@@ -53,6 +56,39 @@ def test_nor_those_that_the_agents_environment_names(tmp_path: Path) -> None:
     assert masked_paths(tmp_path / "site", config(tmp_path), {"KRB5CCNAME": "KEYRING:persistent:7"}) == (
         masked_paths(tmp_path / "site", config(tmp_path), {})
     )
+
+
+def test_a_site_for_others_hides_homes_and_the_installation_and_a_persons_keeps_the_latter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home" / "me"
+    monkeypatch.setenv("HOME", str(home))
+    package = str(Path(tidemill.__file__).parent)
+    others = view_of(tmp_path / "site", config(tmp_path))
+    assert {str(home), str(home.parent), "/home", "/root", package} <= set(others.veils)
+    assert (others.shared, others.own_tmp, others.keep, others.allowed) == (True, False, [], [])
+    personal = SiteConfig(name="s", server="unix:/x", with_credentials=[home / ".aws"], write=[home / "out"])
+    own = view_of(tmp_path / "site", personal)
+    assert (own.shared, own.own_tmp, own.veils) == (False, True, [])
+    assert package in own.keep
+    assert not any(home.is_relative_to(path) for path in own.keep)
+    assert (set(own.allowed), own.write) == ({str(home / ".aws")}, [str(home / "out")])
+    assert "~/.ssh" in own.credentials
+
+
+def test_the_home_of_up_is_kept_and_what_else_lies_in_it_is_not(tmp_path: Path) -> None:
+    for name in ("site", "server", "mine"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "up.lock").touch()
+    own = view_of(tmp_path / "site", SiteConfig(name="s", server="unix:/x"))
+    assert str(tmp_path) in own.keep
+    assert own.write == [str(tmp_path / "mine")]
+
+
+def test_a_credential_that_is_shown_is_not_masked(tmp_path: Path) -> None:
+    ticket = tmp_path / "ticket"
+    personal = SiteConfig(name="s", server="unix:/x", with_credentials=[ticket])
+    assert ticket not in masked_paths(tmp_path / "site", personal, {"KRB5CCNAME": f"FILE:{ticket}"})
 
 
 def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def _settings(shares: IoShares, name: str) -> Settings:
     text = {field: 0 for field in Settings.__struct_fields__} | {
         "stop_files": [], "isolation": "preferred", "affinity": "none", "network": "open", "mask": [],
         "batch_commands": [],
-        "images": "auto", "peers": True, "spill": None, "scratch": None, "fast_dir": None,
+        "images": "auto", "peers": True, "spill": None, "scratch": None, "fast_dir": None, "view": None,
         "io": msgspec.to_builtins(shares.first(name)),
     }  # fmt: skip
     return msgspec.convert(text, Settings)
