@@ -12,7 +12,6 @@ from tidemill.server.errors import RequestError
 from tidemill.wire.api import SUBMIT_JOBS_MAX
 
 VALUES_MAX = 2_000_000  #: of one body; about 100 bytes each once decoded
-DEPTH_MAX = 64
 RECORDS_MAX = SUBMIT_JOBS_MAX + 1_000  #: jobs, and subscriptions beside them
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -26,32 +25,45 @@ class BodyCount:
 
     def __init__(self) -> None:
         self.values = 0
-        self.records = 0  #: objects in lists of the outermost object: the jobs of a submission
+        self._objects = 0
+        self._records = 0
         self._depth = 0
+        self._brackets: list[bytes] = []  #: those that were not followed yet
         self._in_string = self._escaped = False
+
+    @property
+    def records(self) -> int:
+        """Objects in lists of the outermost object: the jobs of a submission."""
+        for brackets in self._brackets:
+            self._follow(brackets)
+        self._brackets.clear()
+        return self._records
 
     def feed(self, piece: bytes) -> None:
         """The next piece."""
         bare = self._bare(piece)
-        self.values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+        objects = bare.count(b"{")
+        self._objects += objects
+        self.values += bare.count(b",") + bare.count(b"[") + objects
         if self.values > VALUES_MAX:
             raise RequestError(
                 f"the request holds more than {VALUES_MAX} values", hint="send it in smaller parts"
             )
-        depth, records = self._depth, self.records
-        for mark in bare.translate(None, _NO_BRACKETS):
-            if mark in _OPENING:
-                records += depth == 2 and mark == _RECORD
-                depth += 1
-                if depth > DEPTH_MAX:
-                    raise RequestError(f"the request cannot be read: nested deeper than {DEPTH_MAX}")
-            else:
-                depth -= 1
-        self._depth, self.records = depth, records
-        if records > RECORDS_MAX:
+        self._brackets.append(bare.translate(None, _NO_BRACKETS))
+        if self._objects > RECORDS_MAX and self.records > RECORDS_MAX:
             raise RequestError(
                 f"more than {SUBMIT_JOBS_MAX} jobs in one request", hint="send several requests"
             )
+
+    def _follow(self, brackets: bytes) -> None:
+        depth = self._depth
+        for mark in brackets:
+            if mark in _OPENING:
+                self._records += depth == 2 and mark == _RECORD
+                depth += 1
+            else:
+                depth -= 1
+        self._depth = depth
 
     def _bare(self, piece: bytes) -> bytes:
         """The piece without strings, where the first may have begun earlier and the last may end later."""
