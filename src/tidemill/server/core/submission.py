@@ -71,6 +71,11 @@ def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
     at = ""
     try:
         envelope = _DECODER.decode(body)
+        if len(envelope.jobs) > SUBMIT_JOBS_MAX:
+            raise RequestError(
+                f"{len(envelope.jobs)} jobs in one request, at most {SUBMIT_JOBS_MAX}",
+                hint="send several requests",
+            )
         for index, raw in enumerate(envelope.jobs):
             text = bytes(raw)
             spec = known.get(text)
