@@ -96,12 +96,13 @@ ONE = b'{"key":"k","campaign":"c","jobs":['
 @pytest.mark.parametrize(
     ("path", "body", "why"),
     [
-        ("/v1/jobs", (ONE, b'{"app":"a"}', 2_000_000, b"]}"), "10000 jobs"),
+        ("/v1/jobs", (ONE, b'{"app":"a"}', 2_000_000, b"]}"), "values"),
+        ("/v1/jobs", (ONE, b'{"app":"a"}', 900_000, b"]}"), "900000 jobs in one request"),
         ("/v1/jobs", (ONE + b'{"app":"a","after":[', b"1", 9_000_000, b"]}]}"), "values"),
         ("/v1/cancel", (b'{"jobs":[', b"1000000", 3_000_000, b"]}"), "values"),
         ("/v1/jobs", (ONE + b'{"app":"a"}],"repeat":[', b"1", 9_000_000, b"]}"), "values"),
     ],
-    ids=["jobs", "after", "numbers", "repeat"],
+    ids=["jobs", "fewer", "after", "numbers", "repeat"],
 )
 def test_a_body_is_refused_before_it_takes_memory(
     world: World, path: str, body: tuple[bytes, bytes, int, bytes], why: str

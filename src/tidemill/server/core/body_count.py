@@ -1,7 +1,7 @@
-"""What a JSON body holds, counted while its pieces come, before anything of it is decoded.
+"""How many values a JSON body holds, counted while its pieces come, before anything of it is decoded.
 
-A body of 22 MB may stand for 4.7 GB of records (measured: 2,000,000 jobs of 11 bytes). Strings are skipped, brackets
-and commas counted; whether the text is JSON at all is for the decoder to say. Linear, whatever is sent. Pure.
+A body of 22 MB may stand for 4.7 GB of records (measured: 2,000,000 jobs of 11 bytes). Whether the text is JSON at all
+is for the decoder to say. Linear, whatever is sent. Pure.
 """
 
 from __future__ import annotations
@@ -9,48 +9,40 @@ from __future__ import annotations
 import re
 
 from tidemill.server.errors import RequestError
-from tidemill.wire.api import SUBMIT_JOBS_MAX
 
 VALUES_MAX = 2_000_000  #: of one body; about 100 bytes each once decoded
-DEPTH_MAX = 64
-RECORDS_MAX = SUBMIT_JOBS_MAX + 1_000  #: jobs, and subscriptions beside them
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
-_OPENING = frozenset(b"[{")
-_RECORD = ord("{")
 
 
 class BodyCount:
-    """Counts one body. Raises RequestError as soon as there is too much of it."""
+    """Counts one body. Raises RequestError as soon as there is too much of it.
+
+    Strings are taken out only where the marks that they hold could make the difference: that takes ten times as long.
+    """
 
     def __init__(self) -> None:
-        self.values = 0
-        self.records = 0  #: objects in lists of the outermost object: the jobs of a submission
-        self._depth = 0
+        self._at_most = 0  #: values, if every mark in a string were one
+        self._values = 0  #: of the pieces that were looked at without their strings
+        self._pieces: list[bytes] = []  #: the others
         self._in_string = self._escaped = False
+
+    @property
+    def values(self) -> int:
+        """How many there are so far: one for each list and object, and for each comma outside strings."""
+        for piece in self._pieces:
+            self._values += _marks(self._bare(piece))
+        self._pieces.clear()
+        self._at_most = self._values
+        return self._values
 
     def feed(self, piece: bytes) -> None:
         """The next piece."""
-        bare = self._bare(piece)
-        self.values += bare.count(b",") + bare.count(b"[") + bare.count(b"{")
-        if self.values > VALUES_MAX:
+        self._pieces.append(piece)
+        self._at_most += _marks(piece)
+        if self._at_most > VALUES_MAX and self.values > VALUES_MAX:
             raise RequestError(
                 f"the request holds more than {VALUES_MAX} values", hint="send it in smaller parts"
-            )
-        depth, records = self._depth, self.records
-        for mark in bare.translate(None, _NO_BRACKETS):
-            if mark in _OPENING:
-                records += depth == 2 and mark == _RECORD
-                depth += 1
-                if depth > DEPTH_MAX:
-                    raise RequestError(f"the request cannot be read: nested deeper than {DEPTH_MAX}")
-            else:
-                depth -= 1
-        self._depth, self.records = depth, records
-        if records > RECORDS_MAX:
-            raise RequestError(
-                f"more than {SUBMIT_JOBS_MAX} jobs in one request", hint="send several requests"
             )
 
     def _bare(self, piece: bytes) -> bytes:
@@ -69,3 +61,7 @@ class BodyCount:
         bare = _STRINGS.sub(b"", (text[:-1] if self._escaped else text) + b'"')
         self._in_string = not bare.endswith(b'"')  # the quote that was added closed a string
         return bare.partition(b'"')[0]
+
+
+def _marks(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")

@@ -72,12 +72,22 @@ def decode(body: bytes, *, counted: bool = False) -> SubmitRequest:
     if not counted:
         BodyCount().feed(body)
     jobs: list[JobSpec] = []
+    known: dict[bytes, JobSpec] = {}  # most submissions repeat few texts
     at = ""
     try:
         envelope = _DECODER.decode(body)
-        for at_index, text in enumerate(envelope.jobs):
-            at = f".jobs[{at_index}]"
-            jobs.append(_JOB_DECODER.decode(text))
+        if len(envelope.jobs) > SUBMIT_JOBS_MAX:
+            raise RequestError(
+                f"{len(envelope.jobs)} jobs in one request, at most {SUBMIT_JOBS_MAX}",
+                hint="send several requests",
+            )
+        for index, raw in enumerate(envelope.jobs):
+            text = bytes(raw)
+            spec = known.get(text)
+            if spec is None:
+                at = f".jobs[{index}]"
+                spec = known[text] = _JOB_DECODER.decode(text)
+            jobs.append(spec)
     except UNDECODABLE as error:
         message = (
             str(error).replace("`$", f"`${at}") if "`$" in str(error) else f"{error}{at and f' - at `${at}`'}"
@@ -131,28 +141,38 @@ def prepare(request: SubmitRequest) -> PreparedSubmit:
         raise RequestError(f"key `{request.key[:50]}` is empty or longer than {KEY_MAX}")
     repeat = _check(request)
     head, _, rest = _content(msgspec.structs.replace(request, jobs=[])).partition(b'"jobs":[]')
-    digest = hashlib.sha256(head + b'"jobs":[')
+    texts: list[bytes] = []
     known: dict[bytes, int] = {}
+    same: dict[int, tuple[bytes, int]] = {}  # by identity: `decode` makes one record of equal texts
     shared: list[SharedSpec] = []
     which: list[int] = []
     for index, spec in enumerate(request.jobs):
-        body = text = _ENCODER.encode(spec)
-        digest.update(text if not index else b"," + text)
-        if spec.name is not None or spec.priority != 0 or spec.events != 1:
-            check_row(spec, index)
-            body = _ENCODER.encode(msgspec.structs.replace(spec, name=None, priority=0, events=1))
-        number = known.get(body)
-        if number is None:
-            check_spec(spec, index)
-            if len(body) > SPEC_BYTES_MAX:
-                raise RequestError(
-                    f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}"
-                )
-            number = known[body] = len(shared)
-            shared.append(SharedSpec(spec, index, body, hashlib.sha256(body).digest()[:16]))
-        which.append(number)
+        found = same.get(id(spec))
+        if found is None:
+            text = _ENCODER.encode(spec)
+            found = same[id(spec)] = (text, _shared(shared, known, spec, (index, text)))
+        texts.append(found[0])
+        which.append(found[1])
+    digest = hashlib.sha256(head + b'"jobs":[')
+    digest.update(b",".join(texts))
     digest.update(b"]" + rest)
     return PreparedSubmit(request, digest.digest(), repeat, shared, which)
+
+
+def _shared(shared: list[SharedSpec], known: dict[bytes, int], spec: JobSpec, job: tuple[int, bytes]) -> int:
+    """The place in `shared` of what a job shares with others. `job`: its index and its text. Raises RequestError."""
+    index, body = job
+    if spec.name is not None or spec.priority != 0 or spec.events != 1:
+        check_row(spec, index)
+        body = _ENCODER.encode(msgspec.structs.replace(spec, name=None, priority=0, events=1))
+    number = known.get(body)
+    if number is None:
+        check_spec(spec, index)
+        if len(body) > SPEC_BYTES_MAX:
+            raise RequestError(f"job {index} of the request has {len(body)} bytes, at most {SPEC_BYTES_MAX}")
+        number = known[body] = len(shared)
+        shared.append(SharedSpec(spec, index, body, hashlib.sha256(body).digest()[:16]))
+    return number
 
 
 def submit(
