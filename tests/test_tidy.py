@@ -36,7 +36,7 @@ DURATIONS_ALLOWED = {
 }
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base"}
 GENERATED = {ROOT / "crates" / "wire" / "src" / "generated.rs"}  # its length follows from wire/node.py
-SKIPPED_FOLDERS = {".git", ".venv", ".uv", "target", "dist", "var", "tidemill-out", "__pycache__"}
+SKIPPED_FOLDERS = {".git", ".venv", ".uv", ".tools", "target", "dist", "var", "tidemill-out", "__pycache__"}
 TEXT_SUFFIXES = {
     ".py",
     ".rs",
