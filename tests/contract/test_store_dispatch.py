@@ -7,7 +7,7 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases, 
 
 from tidemill.errors import ConfigError
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.job import JobSpec
+from tidemill.model.job import JobSpec, Resources
 from tidemill.model.seed import campaign_offset
 from tidemill.server.database.queries import migrations
 from tidemill.server.database.store import Store, transaction
@@ -333,3 +333,33 @@ def test_a_site_falls_silent_although_the_last_request_was_refused(world: World)
     world.now_s = 601
     assert world.dispatcher.check_sites() == ["s"]
     assert world.dispatcher.check_sites() == []
+
+
+# ---- many kinds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_jobs_of_many_kinds_are_leased_by_priority_and_age(world: World, blocks: bool) -> None:
+    """However the kinds lie among the jobs; and those that are pinned come in their turn."""
+    specs = [
+        JobSpec(
+            app="sim", resources=Resources(memory_mb=1 + (number // 5 if blocks else number % 40)),
+            priority=number % 3, site="s" if number % 7 == 0 else None,
+        )
+        for number in range(200)
+    ]  # fmt: skip
+    jobs = world.submit(*specs)
+    site = Site(world)
+    got = [each.job for _ in range(20) for each in leases(site.sync(want=15.0))]
+    by_rank = sorted(jobs, key=lambda job: (-specs[job - jobs[0]].priority, job))
+    assert got == by_rank
+    assert leases(site.sync()) == []
+
+
+def test_campaigns_beyond_what_a_sync_can_lease_get_their_turn(world: World) -> None:
+    for number in range(30):
+        world.submit(SIM, SIM, campaign=f"c{number}")
+    site = Site(world)
+    got = [each.campaign for _ in range(6) for each in leases(site.sync(ranges=10))]
+    assert sorted(got[:30]) == sorted({f"c{number}" for number in range(30)})
+    assert len(got) == 60

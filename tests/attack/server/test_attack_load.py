@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -65,22 +64,11 @@ def until_end(connection: ssl.SSLSocket) -> bytes:
 
 
 def send(world: World, who: str, body: bytes, path: str = "/v1/jobs") -> tuple[int, Any]:
+    """As most clients do: they read the answer once all of the body is sent, though it was refused at its beginning."""
     with opened(world, who) as connection:
-        connection.sendall(head(path, len(body), "Connection: close"))
-        threading.Thread(target=_send, args=(connection, body), daemon=True).start()
-        answer = b""
-        while b"\r\n\r\n" not in answer or not answer.rstrip().endswith((b"}", b"]")):
-            piece = connection.recv(65536)
-            if not piece:
-                break
-            answer += piece
-    top, _, text = answer.partition(b"\r\n\r\n")
+        connection.sendall(head(path, len(body), "Connection: close") + body)
+        top, _, text = until_end(connection).partition(b"\r\n\r\n")
     return int(top.split()[1]), json.loads(text)
-
-
-def _send(connection: ssl.SSLSocket, body: bytes) -> None:
-    with suppress(OSError):  # it is refused before the end
-        connection.sendall(body)
 
 
 # ---- bodies -------------------------------------------------------------------------------------------------------
