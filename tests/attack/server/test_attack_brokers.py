@@ -19,7 +19,7 @@ from tidemill.server.database.store import Store
 from tidemill.wire.api import ActionRequest
 
 __all__ = ["postgresql_url"]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def documented() -> list[str]:

@@ -97,7 +97,7 @@ def test_a_request_gets_the_name_that_the_ca_gives_whatever_it_asks_for(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     pair = (made.certificate, private(tmp_path / "mallory.key", text))
-    assert attacked.call(pair, "GET", "/v1/campaigns/ada-1")[0] == 403
+    assert attacked.call(pair, "GET", "/v1/campaigns/ada-1")[0] == 404
     assert attacked.call(pair, "GET", "/v1/jobs")[1]["jobs"] == []
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,17 +104,26 @@ def test_no_epoch_takes_a_site_away_for_good(world: World) -> None:
     assert world.events("site.reset")[-1]["by"] == "olga"
 
 
+def noted(world: World, word: str) -> list[Any]:
+    """Lines of the log of changes with this word, once they are written: the server moves them every second."""
+    end_s = time.monotonic() + 20
+    while time.monotonic() < end_s:
+        texts = [path.read_text() for path in (world.folder / "server").rglob("*.jsonl")]
+        lines = [
+            json.loads(line) for text in texts for line in text.splitlines(keepends=True) if line[-1] == "\n"
+        ]
+        if found := [each for each in lines if f'"{word}"' in json.dumps(each)]:
+            return found
+        time.sleep(0.1)
+    return []
+
+
 def test_a_reset_is_in_the_log_of_changes(world: World) -> None:
     assert spoken(world, epoch=7, host="login1", capacity=idle())[0] == 200
     assert run(world, "olga", "site", "reset-epoch", "lrz", "--reason", "audited").returncode == 0
     assert run(world, "olga", "site", "reset-epoch", "nil", "--reason", "x").returncode == 2
+    told = noted(world, "audited")
     verify(world.folder / "server")
-    lines = [
-        json.loads(line)
-        for path in (world.folder / "server").rglob("*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    told = [each for each in lines if '"audited"' in json.dumps(each)]
     assert len(told) == 1
     assert '"reset"' in json.dumps(told[0])
 

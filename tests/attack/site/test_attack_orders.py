@@ -22,7 +22,7 @@ from tidemill.wire import api
 LIMITS = OrderLimits()
 HONEST: dict[str, dict[str, Any]] = {
     "lease": {"lease": 9, "job": 2, "first": 0, "count": 5, "campaign": "c", "seed_base": 0, "owner": "ada",
-              "spec": {"app": "sim", "events": 5}},
+              "spec": {"app": "sim", "events": 5}, "from_jobs": {}},
     "cancel": {"job": 1, "reason": "x"},
     "discard": {"job": 1, "first": 0, "count": 1},
     "deliver": {"job": 1, "done": "0-4"},
@@ -116,6 +116,14 @@ def test_a_lease_does_not_make_another_job_of_one_that_is_here(spec: dict[str, A
     assert found is not None
     assert list(found.refused) == [2]
     assert msgspec.json.encode(made.state.jobs[1].spec) == before
+
+
+@pytest.mark.parametrize("told", [{"x": 1}, {"in": -1}, {"in": 2**63}, {"../in": 1}, {"in": 1, "x": 2}])
+def test_an_input_comes_from_no_job_that_it_does_not_name(told: dict[str, int]) -> None:
+    spec = {"app": "sim", "events": 5, "inputs": [{"name": "in", "url": "file:///data/in"}]}
+    found = screened(pool(), {"t": "lease", "n": 2, **HONEST["lease"], "spec": spec, "from_jobs": told})
+    assert found is not None
+    assert (list(found.refused) == [2]) or found.passed, told
 
 
 @pytest.mark.parametrize("merge", ["../x", "/bin/sh", "a b", "", "x\n", "x" * 200])

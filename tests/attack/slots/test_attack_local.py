@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.home.world import Options, World
 
-ODD = (Path(__file__).parent.parent / "payloads" / "odd_outputs.py").resolve()
+ODD = (Path(__file__).parents[2] / "payloads" / "odd_outputs.py").resolve()
 NOBODY = 65534 if os.geteuid() == 0 else None
 SECRET = "a private key\n"
 TOKEN = "a-token-of-the-agent-0123456789"
