@@ -196,26 +196,13 @@ def open_fleet(directory: Path) -> Fleet:
     content = read_bounded(path, SMALL_FILE_BYTES_MAX)
     if content is None:
         raise ConfigError(f"`{directory}` is no fleet directory: it has no manifest.json")
-    manifest = _decode(path, _completed(content), Manifest)
+    manifest = _decode(path, content, Manifest)
     if manifest.format > FORMAT:
         raise ConfigError(
             f"`{path}` has format {manifest.format}, this version reads up to {FORMAT}",
             hint="update tidemill here",
         )
     return Fleet(directory, manifest, _last_number(directory / "work") + 1)
-
-
-def _completed(content: bytes) -> bytes:
-    """A manifest with the settings that an older version did not write: its fleet may still run."""
-    try:
-        read = msgspec.json.decode(content)
-        settings = read["settings"]
-        if "output_bytes_max" not in settings:
-            settings["output_bytes_max"] = None
-            return msgspec.json.encode(read)
-    except (*UNDECODABLE, KeyError, TypeError):
-        pass  # the error is found, and named, where it is decoded as a manifest
-    return content
 
 
 def _last_number(work: Path) -> int:

@@ -62,12 +62,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
     #: what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
-    network: str | None
+    network: str | None = None
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)
     batch_commands: list[str]  #: names of programs that payloads must not start
     bundle_bytes_max: int  #: a bundle that is larger is closed and a new one started
     #: outputs of one payload or range, holes included; None = 20 GB (a manifest of an older version)
-    output_bytes_max: int | None
+    output_bytes_max: int | None = None
     store_mb: int  #: images and shared inputs that a node holds in memory take so much at most; 0 = half of its memory
     images: str  #: how images are shown: `auto`, `fuse`, `unpack` or `relocate`
     #: pilots get files from each other; false = TCP between nodes is closed, each reads for itself
@@ -150,8 +150,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     scratch_mb: int
     #: `open`: the node's network; `closed`: a loopback of the slot's own, or the pilot refuses; `preferred`: that
     #: loopback where the kernel has network namespaces; None = `open`, as agents without this field meant
-    network: str | None
-    processes_max: int | None  #: processes and threads of a slot at most; None = by its cores
+    network: str | None = None
+    processes_max: int | None = None  #: processes and threads of a slot at most; None = by its cores
     event_s: float  #: estimate, until measured
     chunk_max: int  #: events per payload (command mode) or range (range mode) at most
     range_s: float  #: aimed length of one range or chunk

@@ -137,6 +137,7 @@ def test_a_fleet_of_an_older_version_is_opened(tmp_path: Path) -> None:
     fleet = create_fleet(tmp_path / "e1-1", manifest())
     path = fleet.directory / "manifest.json"
     read = json.loads(path.read_bytes())
-    del read["settings"]["output_bytes_max"]
+    for field in ("output_bytes_max", "network", "view"):
+        del read["settings"][field]
     path.write_text(json.dumps(read))
     assert open_fleet(fleet.directory).manifest.settings.output_bytes_max is None
