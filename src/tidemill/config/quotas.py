@@ -60,7 +60,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         msgspec.Meta(ge=1),
         doc("Feeds of changes and logs that one submitter waits for at once, at most"),
-    ] = 20
+    ] = 60
     connections_max: Annotated[
         int, msgspec.Meta(ge=1), doc("Connections with one client certificate at once, at most")
     ] = 100

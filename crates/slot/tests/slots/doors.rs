@@ -114,7 +114,12 @@ fn closed_network() {
 }
 
 fn open_network() {
-    assert_eq!(reaches(Network::Open)[..3], ["reached", "reached", "reached"]);
+    // on the node's network only Landlock keeps abstract sockets away, where the kernel's has scopes
+    let sockets = match tidemill_sys::landlock::without_scopes() {
+        Some(_) => "reached",
+        None => "Operation not permitted",
+    };
+    assert_eq!(reaches(Network::Open)[..3], [sockets, "reached", "reached"]);
 }
 
 fn network_hint() {
