@@ -49,9 +49,12 @@ def test_a_stolen_credential_takes_no_more_connections_than_its_share(rabbitmq: 
 
     vhost = rabbitmq.vhost()
     with ExitStack() as held:
-        with pytest.raises(pika.exceptions.AMQPError, match="connection limit"):
-            for _ in range(
-                CONNECTIONS_MAX + 1
-            ):  # fewer where the broker still counts those of an earlier test
+        refused = ""
+        for _ in range(CONNECTIONS_MAX + 1):  # fewer where the broker still counts those of an earlier test
+            try:
                 held.callback(rabbitmq.connect("lrz", vhost).close)
+            except pika.exceptions.AMQPError as error:
+                refused = str(error)
+                break
+        assert "connection limit" in refused
         rabbitmq.connect("nersc", vhost).close()
