@@ -278,6 +278,9 @@ impl Covers {
         if !self.active || self.backs.iter().any(|back| back.path == path) {
             return Ok(());
         }
+        if self.masks.iter().any(|mask| mask == path) {
+            return Ok(()); // a key of the site stays hidden, whoever names it
+        }
         let Some(at) = self.cover_of(path) else {
             return Ok(());
         };

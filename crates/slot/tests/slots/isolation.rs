@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("a payload that kills everything hurts no one else", kill_all),
     ("a payload has a tmp of its own", own_tmp),
     ("masked paths are empty and cannot be uncovered", masks),
+    ("a masked file that is named stays hidden", named_mask),
     ("batch commands cannot be started", batch_commands),
     ("a masked program alone comes back", masked_program),
     (
@@ -123,6 +124,23 @@ fn own_tmp() {
     assert!(outside.path().exists());
     let library = prints(&isolated(), "ls /tmp/.tidemill/lib; echo $PYTHONPATH; touch /tmp/.tidemill/lib/x 2>/dev/null && echo writable; true");
     assert_eq!(library, "tidemill_payload.py\n/tmp/.tidemill/lib\n");
+}
+
+/// A site's key lies outside of its directory, and an application's file names it.
+fn named_mask() {
+    let home = tempfile::tempdir().unwrap();
+    let key = home.path().join("site.key");
+    std::fs::write(&key, "secret").unwrap();
+    let spec = SlotSpec {
+        mask: vec![key.clone()],
+        view: View {
+            show: vec![key.to_str().unwrap().to_owned()],
+            ..View::default()
+        },
+        ..isolated()
+    };
+    let text = prints(&spec, &format!("cat {} 2>/dev/null; echo up", key.display()));
+    assert_eq!(text, "up\n");
 }
 
 fn masks() {
