@@ -141,6 +141,13 @@ pub fn open_dir(path: &Path) -> Result<OwnedFd> {
     high(opened.named("open", path.to_string_lossy())?)
 }
 
+/// Opens a directory as a place only (O_PATH of open(2)): names below it can be looked up as far as this user may, and it
+/// need not be readable.
+pub fn open_place(path: &Path) -> Result<OwnedFd> {
+    let opened = Kernel.open(CWD, path, DIRECTORY | OFlags::PATH, 0);
+    high(opened.named("open", path.to_string_lossy())?)
+}
+
 /// Opens a directory below `dir`; the name itself must be no link.
 pub fn open_dir_at(dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
     open_dir_by(Kernel, dir, name)

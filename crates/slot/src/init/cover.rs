@@ -164,7 +164,8 @@ impl Covers {
         };
         self.pin(path)?;
         if metadata.is_dir() {
-            let original = tidemill_sys::fd::high(file::open_dir(path)?)?;
+            // another's home is hidden too, and need not be readable for that
+            let original = tidemill_sys::fd::high(file::open_dir(path).or_else(|_| file::open_place(path))?)?;
             let skeleton = self.number();
             file::make_dir_at(self.root.as_fd(), &skeleton, 0o755)?;
             self.show(self.root.as_fd(), &skeleton, path, true)?;
@@ -289,10 +290,10 @@ impl Covers {
         let names = plain_names(path, below)?;
         let original = tidemill_sys::fd::duplicate(original.as_fd())?;
         let secret = self.masks.iter().any(|mask| path.starts_with(mask));
-        let is_dir = match kind_of(&original, &names.join("/"))? {
+        let is_dir = match kind_of(&original, &names.join("/")).unwrap_or(None) {
             Some(status) if status.is_file() => false,
             Some(status) if status.is_dir() && !secret => true,
-            _ => return Ok(()), // does not exist: starting it will say so; or nothing to be shown
+            _ => return Ok(()), // not there, or not for this user: starting it will say so; or nothing to be shown
         };
         let skeleton = if skeleton == "tmp" {
             self.tmp_skeleton(&names, is_dir)?

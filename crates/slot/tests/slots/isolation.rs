@@ -1,6 +1,7 @@
 //! What payloads cannot see and do.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use tidemill_slot::{start, Isolated, Isolation, SlotSpec};
 use tidemill_wire::View;
@@ -16,6 +17,7 @@ pub const TESTS: &[Test] = &[
     ("a payload has a tmp of its own", own_tmp),
     ("masked paths are empty and cannot be uncovered", masks),
     ("a masked file that is named stays hidden", named_mask),
+    ("a home that nobody may read is hidden", closed_home),
     ("batch commands cannot be started", batch_commands),
     ("a masked program alone comes back", masked_program),
     (
@@ -141,6 +143,27 @@ fn named_mask() {
     };
     let text = prints(&spec, &format!("cat {} 2>/dev/null; echo up", key.display()));
     assert_eq!(text, "up\n");
+}
+
+/// `/root` is among the homes that a shared site hides, and no ordinary user may read it.
+fn closed_home() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = tempfile::tempdir().unwrap();
+    let closed = home.path().join("other");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
+    let named = |path: &Path| path.to_str().unwrap().to_owned();
+    let spec = SlotSpec {
+        view: View {
+            shared: true,
+            veils: vec![named(&closed), "/root".to_owned()],
+            show: vec![named(&closed.join("program"))],
+            ..View::default()
+        },
+        ..isolated()
+    };
+    assert_eq!(prints(&spec, "ls -A /root; echo up"), "up\n");
+    std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o700)).unwrap();
 }
 
 fn masks() {
