@@ -21,7 +21,7 @@ from tidemill.files import names_in
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
 from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
-from tidemill.wire.node import Done, Ended, Noted, OutputRef, Record
+from tidemill.wire.node import Done, Ended, Failed, Noted, OutputRef, Record
 
 NUMBER_MAX = 1 << 62
 """Of jobs and grants; a step of the site's own has a number above 2^60."""
@@ -64,6 +64,14 @@ _PLACE = _fields(OutputRef)
 def _decode_record(content: bytes) -> Record:
     """The record, its numbers and texts within what a pilot writes. Raises ValueError."""
     record: Record = _decode(content)
+    if (
+        type(record) is Failed
+    ):  # a payload that speaks the range protocol itself says up to 64 KiB: no fault of a pilot
+        record = msgspec.structs.replace(
+            record,
+            message=record.message[:TEXT_CHARACTERS_MAX],
+            stderr_tail=record.stderr_tail[:TEXT_CHARACTERS_MAX],
+        )
     amounts, texts = _FIELDS[type(record)]
     _check(amounts(record), texts(record))
     for name in _IDENTITIES:

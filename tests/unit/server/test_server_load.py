@@ -305,3 +305,18 @@ def test_who_asks_too_much_is_refused_with_a_time_to_wait() -> None:
         return asked.statuses
 
     assert asyncio.run(scenario()) == [200, 429, 200, 200]
+
+
+def test_a_campaign_that_a_retry_opens_again_belongs_to_its_owner(tmp_path: Path) -> None:
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    made = Dispatcher(store, DispatchRules(quotas=QUOTAS))
+    first = made.handle_submit(request("k1"), EVE).first_job
+    made.handle_cancel(ActionRequest(jobs=[first], key="c1"), EVE)
+    made.close()
+    again = Dispatcher(store, DispatchRules(quotas=QUOTAS))  # the server was restarted while nothing was open
+    again.handle_retry(ActionRequest(jobs=[first], key="r1"), EVE)
+    assert again.handle_submit(request("k2"), EVE).count == 1
+    with pytest.raises(QuotaError):
+        again.handle_submit(request("k3", JobSpec(app="sim"), repeat=[49]), EVE)
+    again.close()

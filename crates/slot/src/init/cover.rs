@@ -309,7 +309,7 @@ impl Covers {
         if !write {
             mount::set_tree_read_only(path)?;
         } else if self.view.shared {
-            mount::set_read_only(path, false)?;
+            make_writable(path)?;
         }
         self.backs.push(Back {
             path: path.to_owned(),
@@ -418,6 +418,22 @@ fn make_point(root: &OwnedFd, name: &str, is_dir: bool) -> Result<()> {
 }
 
 /// What it is; None where it does not exist.
+/// As writable as the node has it: a mount that is read-only there stays so, which the kernel says by EPERM in a user
+/// namespace (mount_namespaces(7), locked flags).
+pub(super) fn make_writable(path: &Path) -> Result<()> {
+    match mount::set_read_only(path, false) {
+        Err(error)
+            if matches!(
+                error.source.kind(),
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 fn kind_of(base: &OwnedFd, relative: &str) -> Result<Option<file::Status>> {
     let name = if relative.is_empty() { "." } else { relative };
     file::status_followed(base.as_fd(), name)

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::{file, landlock, mount, time, Result};
 use tidemill_wire::View;
 
-use super::cover::{Back, Covers};
+use super::cover::{make_writable, Back, Covers};
 
 /// Entries of directories that come back and are looked at for sockets: 10 ms of a slot's start.
 pub(super) const LOOKS_MAX: usize = 10_000;
@@ -180,7 +180,7 @@ impl Covers {
             return Ok(());
         }
         mount::bind(path, path)?;
-        mount::set_read_only(path, false)?;
+        make_writable(path)?;
         self.backs.push(Back {
             path: path.to_owned(),
             write: true,
@@ -253,7 +253,11 @@ impl Covers {
                 }
                 self.looks_left -= 1;
                 match entry.file_type() {
-                    Ok(kind) if kind.is_socket() => self.hide_file(&entry.path())?,
+                    // one that is gone meanwhile needs no cover
+                    Ok(kind) if kind.is_socket() => match self.hide_file(&entry.path()) {
+                        Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => {}
+                        other => other?,
+                    },
                     Ok(kind) if kind.is_dir() => directories.push_back(entry.path()),
                     _ => {}
                 }

@@ -27,6 +27,9 @@ REFUSAL_PAUSE_S = (
 )
 BURST_S = 10.0  #: requests of so many seconds may come at once
 CREDIT_S = 1.0  #: of the server's time that may be taken at once
+DEBT_S_MAX = (
+    10.0  #: so that one large request, such as to cancel a million jobs, locks nobody out for minutes
+)
 AT_ONCE = 3  #: requests of one submitter that are worked on at once
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 8  #: large bodies of all submitters together
@@ -56,7 +59,7 @@ class PaceAccount:
     def spend(self, cost_s: float, now_s: float) -> None:
         """A request has cost that."""
         self._pass(now_s)
-        self._debt_s += cost_s
+        self._debt_s = min(self._debt_s + cost_s, DEBT_S_MAX)
 
     def wait_s(self, now_s: float) -> tuple[float, str]:
         """How long the next request has to wait, and the quota that says so."""

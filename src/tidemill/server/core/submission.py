@@ -322,7 +322,7 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     opened = set(work.memory.open.campaigns)
     number, owner = (int(rows[0][0]), str(rows[0][3])) if rows else (0, request.owner)
-    if rows and number not in opened:
+    if rows:
         work.memory.add_owner(number, owner)
     shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
     accounts = work.session.rows("campaign_shares", ids=sorted(opened)) if opened else []

@@ -189,6 +189,11 @@ class WriterMemory:
             for row in session.rows("kinds_by_id", ids=missing):
                 self._keep_kind(kind_of(row))
             self._idle.update(missing)
+            campaigns = {self.kinds[each].campaign for each in missing if each in self.kinds}
+            if unknown := sorted(
+                campaigns - self.owners.keys()
+            ):  # of a retry: nobody has submitted to them since
+                self.owners.update((row[0], row[2]) for row in session.rows("campaign_owners", ids=unknown))
 
     def add_spec(self, digest: bytes, number: int) -> None:
         """A new specification."""
