@@ -57,7 +57,8 @@ def define_credentials(parser: Parser) -> None:
         default=[],
         type=_credential,
         metavar="PATH",
-        help="show programs this key, token or directory of yours, such as ~/.aws; repeatable (default: none)",
+        help="let programs read and change this key, token or directory, such as ~/.aws, in every run until "
+        "`tidemill up --stop`; repeatable (default: none)",
     )
 
 

@@ -40,30 +40,43 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
     private = [config.secret_file, config.key, config.token_file, config.metrics.secret_file]
     for endpoint in config.endpoints:  # without `key` the certificate is a proxy, which holds its own
         private += [endpoint.key or endpoint.certificate, endpoint.token_file, endpoint.credentials_file]
-    paths = [site_dir, *(each for each in private if each is not None), *secret_files(environ)]
-    scheme, _, socket = config.server.partition(":")
-    if scheme == "unix":
-        directory = Path(socket).parent
-        if (directory / _SERVER_MARK).exists() and not Path.home().is_relative_to(directory):
-            paths.append(directory)
-        else:
-            paths.append(Path(socket))
+    paths = [
+        *_state(site_dir, config),
+        *(each for each in private if each is not None),
+        *secret_files(environ),
+    ]
     if config.serves_others and config.output_dir is not None and not _holds_data(config):
         paths.append(config.output_dir)  # others' outputs: those in the site directory are covered with it
     paths = [*paths, *config.mask]
     real = [Path(os.path.realpath(path)) for path in paths]  # where links lead to has its own way there
-    shown = set(allowed_credentials(config))
+    shown = set(allowed_credentials(site_dir, config))
     return [path for path in dict.fromkeys([*paths, *real]) if path not in shown]
+
+
+def _state(site_dir: Path, config: SiteConfig) -> list[Path]:
+    """The site directory, and of a server of the same machine its directory, or its socket alone."""
+    scheme, _, socket = config.server.partition(":")
+    if scheme != "unix":
+        return [site_dir]
+    directory = Path(socket).parent
+    is_its_own = (directory / _SERVER_MARK).exists() and not Path.home().is_relative_to(directory)
+    return [site_dir, directory if is_its_own else Path(socket)]
 
 
 def _holds_data(config: SiteConfig) -> bool:
     return any(root.is_relative_to(config.output_dir or root) for root in config.data_roots)
 
 
-def allowed_credentials(config: SiteConfig) -> list[Path]:
-    """What the owner of a site shows to their own programs, as named and where links lead to."""
+def allowed_credentials(site_dir: Path, config: SiteConfig) -> list[Path]:
+    """What the owner of a site shows to their programs, as named and where links lead to; never Tidemill's state."""
     named = [Path(os.path.normpath(path)) for path in config.with_credentials]
-    return [*named, *(Path(os.path.realpath(path)) for path in named)]
+    state = [Path(os.path.realpath(path)) for path in _state(site_dir, config)]
+
+    def is_state(path: Path) -> bool:
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(each) or each.is_relative_to(real) for each in state)
+
+    return [each for path in named if not is_state(path) for each in (path, Path(os.path.realpath(path)))]
 
 
 def view_of(site_dir: Path, config: SiteConfig) -> View:
@@ -89,7 +102,7 @@ def view_of(site_dir: Path, config: SiteConfig) -> View:
         show=_texts(config.show),
         write=_texts([*config.write, *beside]),
         credentials=credential_patterns(user_homes()),
-        allowed=_texts(allowed_credentials(config)),
+        allowed=_texts(allowed_credentials(site_dir, config)),
     )
 
 

@@ -91,6 +91,15 @@ def test_a_credential_that_is_shown_is_not_masked(tmp_path: Path) -> None:
     assert ticket not in masked_paths(tmp_path / "site", personal, {"KRB5CCNAME": f"FILE:{ticket}"})
 
 
+def test_no_option_shows_tidemills_own_state(tmp_path: Path) -> None:
+    site, server = tmp_path / "site", tmp_path / "server"
+    server.mkdir()
+    named = [site, site / "epoch", server / "api.sock", tmp_path, tmp_path / "mine"]
+    read = SiteConfig(name="s", server=f"unix:{server}/api.sock", with_credentials=named)
+    assert view_of(site, read).allowed == [str(tmp_path / "mine")]
+    assert server / "api.sock" in masked_paths(site, read)
+
+
 def test_files_of_jobs_touch_nothing_that_is_the_sites(tmp_path: Path) -> None:
     private = set(private_paths(tmp_path / "site", config(tmp_path)))
     assert private > set(masked_paths(tmp_path / "site", config(tmp_path)))
