@@ -43,7 +43,8 @@ key = "{certificates}/here-agent.key"
 ca = "{certificates}/ca.pem"
 broker = {{ user = "here-agent", heartbeat_s = 2 }}
 sync_interval_s = 0.2
-sync_timeout_s = 5"""
+sync_timeout_s = 5
+shared = false"""
 
 
 def make(home: Path, rabbitmq: BrokerWorld) -> World:
