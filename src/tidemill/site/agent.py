@@ -109,7 +109,7 @@ class Agent:
         return not (
             self.exchange.sync.under_way
             or self.site.state.reports
-            or self.fleets.granting.is_staging
+            or self.fleets.granting.inputs.is_staging
             or self.harvesting.calls.is_busy
             or self.data.is_busy
             or self.offers.is_busy

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from itertools import islice
 
 import msgspec
 
-from tidemill.errors import JobError, SiteError, TidemillError, is_transient
+from tidemill.errors import JobError, SiteError, TidemillError
 from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
-from tidemill.model.intervals import IntervalSet
-from tidemill.model.job import InputKind, rate_key
+from tidemill.model.job import rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.launching import Launching
 from tidemill.site.applications.programs import Preparer
-from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.owners import Reader
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.staged_inputs import StagedInputs
 from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.contract import TransferError
-from tidemill.wire.node import End, Grant, InputDef, JobDef, Program
+from tidemill.wire.node import End, Grant, JobDef, Program
 
 JOBS_PER_TICK = 4000
 GRANTS_PER_FILE = 4000
 DEFINED_MAX = 20_000
-STAGED_EVENTS_PER_STEP = 500
-STAGE_TRIES_MAX = 3
 _log = Log("granting")
 
 
@@ -43,17 +39,6 @@ class UnwrittenWork(msgspec.Struct):
     jobs: dict[int, JobDef]
 
 
-class _Staging(msgspec.Struct):
-    """Inputs of a job: what is there, what is under way."""
-
-    staged: IntervalSet
-    inputs: list[InputDef]
-    under_way: Future[list[InputDef]] | None = None
-    events: list[tuple[int, int]] = []
-    tries: int = 0
-    awaits: tuple[str, ...] = ()  #: remote files on their way
-
-
 class Granting:
     """What was prepared for the jobs in the backlog. Everything here can be prepared again after a restart."""
 
@@ -64,8 +49,7 @@ class Granting:
         self._preparer = preparer
         self._stage = stage
         self._fleets = fleets
-        self._executor = executor
-        self._staging: dict[int, _Staging] = {}
+        self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
         self._defined: dict[int, tuple[Program, JobDef]] = {}
         self._hiccup = ""  #: that was logged last
         self.unwritten: list[UnwrittenWork] = []
@@ -93,7 +77,7 @@ class Granting:
                     backlog[job_id] = backlog.pop(job_id)
                 continue
             for piece in job.ready:
-                count = self._covered(job, piece)
+                count = self.inputs.covered(job, piece)
                 if count:
                     grants.append(
                         Grant(
@@ -164,20 +148,7 @@ class Granting:
     def forget(self, job: int) -> None:
         """Drop what was prepared of a job."""
         self._defined.pop(job, None)
-        self._staging.pop(job, None)
-
-    @property
-    def is_staging(self) -> bool:
-        """Whether inputs are being copied, or come."""
-        return any(each.under_way is not None or each.awaits for each in self._staging.values())
-
-    def staging_now(self) -> list[tuple[int, int]]:
-        """Jobs whose inputs are being copied, and how often that has failed before."""
-        return [
-            (job, each.tries)
-            for job, each in self._staging.items()
-            if each.under_way is not None or each.awaits
-        ]
+        self.inputs.forget(job)
 
     def _note(
         self, fleet: OpenFleet, entry: s.Granted, programs: dict[int, Program], jobs: dict[int, JobDef]
@@ -209,7 +180,7 @@ class Granting:
         if known is not None and known[0] is program:
             return known
         self._stage.check_places(job.spec, job.owner)
-        inputs = self._staging[job.id].inputs if has_inputs else []
+        inputs = self.inputs.of(job.id) if has_inputs else []
         defined = (program, self._preparer.job(job, program, inputs))
         if has_inputs or len(job.ready) > 1 or job.spec.events > 1:
             if len(self._defined) >= DEFINED_MAX:
@@ -220,74 +191,12 @@ class Granting:
         return defined
 
     def _have_inputs(self, job: s.SiteJob) -> bool:
-        """Whether the first events that are ready are staged; has a thread stage them if not."""
-        staging = self._staging.get(job.id)
-        if staging is None:
-            staging = self._staging[job.id] = _Staging(IntervalSet(), [])
-        if staging.under_way is not None:
-            if not staging.under_way.done():
-                return False
-            self._take(job, staging)
-        if not job.ready:
-            return False
-        if staging.staged.touches(job.ready[0].first, job.ready[0].first + 1):
-            return True
-        if staging.awaits and not self._stage.is_done(staging.awaits):
-            return False
-        staging.awaits = ()
-        staging.events = self._next_events(job)
-        staging.under_way = self._start(job, staging.events)
-        return False
-
-    def _take(self, job: s.SiteJob, staging: _Staging) -> None:
-        done, staging.under_way = staging.under_way, None
-        assert done is not None
         try:
-            staging.inputs = done.result()
-        except MovesPendingError as error:
-            staging.awaits = error.awaits
-            return
+            return self.inputs.is_ready(job)
         except TidemillError as error:
-            staging.tries += 1
-            if not is_transient(error) or staging.tries >= STAGE_TRIES_MAX:
-                known = error.failure if isinstance(error, TransferError) else None
-                self._refuse(job, known or FailureClass.STAGE_IN, error)
-            return
-        for first, end in staging.events:
-            staging.staged.add(first, end)
-
-    def _next_events(self, job: s.SiteJob) -> list[tuple[int, int]]:
-        if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
-            return [(0, max(1, job.spec.events))]
-        events: list[tuple[int, int]] = []
-        left = STAGED_EVENTS_PER_STEP
-        for piece in job.ready:
-            count = min(piece.count, left)
-            events.append((piece.first, piece.first + count))
-            left -= count
-            if left <= 0:
-                break
-        return events
-
-    def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
-        if job.id < s.STEP_BASE:
-            reader = Reader(job.owner, job.from_jobs)
-            return self._executor.submit(self._stage.stage, job.id, job.spec, events, reader)
-        source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
-        owner = self._log.pool.state.jobs[source]
-        output = self._preparer.outputs(owner.spec)[index]
-        parts = sorted(owner.parts, key=lambda part: part.first)
-        return self._executor.submit(
-            self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory
-        )
-
-    def _covered(self, job: s.SiteJob, piece: s.UndonePiece) -> int:
-        """How many events of the piece, from its first, have their inputs."""
-        staging = self._staging.get(job.id)
-        if staging is None:
-            return piece.count
-        inside = staging.staged.within(piece.first, piece.first + piece.count)
-        return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
+            known = error.failure if isinstance(error, TransferError) else None
+            self._refuse(job, known or FailureClass.STAGE_IN, error)
+            return False
 
     def _refuse(self, job: s.SiteJob, failure: FailureClass, error: TidemillError) -> None:
         message = error.message + (f" ({error.hint})" if error.hint else "")

@@ -157,7 +157,7 @@ class Views:
         self._sent = None
 
     def _transfers(self, state: SiteState) -> Iterator[TransferView]:
-        for job, tries in self._granting.staging_now():
+        for job, tries in self._granting.inputs.staging_now():
             if job in state.jobs:
                 yield _inputs(job, state.jobs[job].spec, tries)
         for job, tries, under_way in self._deliveries.standing():
