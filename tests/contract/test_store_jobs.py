@@ -238,6 +238,26 @@ def test_a_log_is_fetched_from_the_site_that_ran_the_event(world: World) -> None
     assert (found[0], found[1], bytes(found[2])) == (1, 1, b"out\0")
 
 
+def test_who_asks_for_a_log_again_waits_for_the_same_answer(world: World) -> None:
+    (job,) = world.submit(SIM)
+    site = Site(world)
+    site.sync()
+
+    def notes() -> int:
+        return len(world.reader.rows("audit_pending", limit=100))
+
+    first, noted = world.dispatcher.ask_log(job, None), notes()
+    assert first is not None
+    assert [world.dispatcher.ask_log(job, None) for _ in range(5)] == [first] * 5
+    assert notes() == noted
+    other = world.dispatcher.ask_log(job, 0)
+    assert other not in (None, first)
+    orders = [each for each in site.sync() if isinstance(each, FetchLogOrder)]
+    assert [each.request for each in orders] == [first, other]
+    site.sync(LogReport(n=0, request=first, found=True, stdout="out", stderr=""))
+    assert world.dispatcher.ask_log(job, None) not in (None, first, other)
+
+
 def test_allocations_show_their_latest_state(world: World) -> None:
     site = Site(world)
     report: dict[str, Any] = {

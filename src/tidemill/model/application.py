@@ -35,8 +35,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     type: ParameterType = ParameterType.STRING  #: what a value must be
     default: str | int | float | bool | None = None  #: where a job gives no value; none = it has to give one
-    min: float | None = None  #: of a number: the smallest that is legal
-    max: float | None = None  #: of a number: the largest that is legal
+    min: int | float | None = None  #: of a number: the smallest that is legal
+    max: int | float | None = None  #: of a number: the largest that is legal
     choices: list[str] | None = None  #: of a `choice`: the words that are legal
     pattern: str | None = None  #: of a `string`: a regular expression, in the syntax of RE2
     help: str = ""  #: what it is for, shown to submitters

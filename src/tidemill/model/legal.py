@@ -116,7 +116,7 @@ def _texts_fault(spec: JobSpec) -> Fault | None:
     for name, value in values:
         if isinstance(value, str) and (len(value) > TEXT_CHARACTERS_MAX or "\0" in value):
             return Fault(f"`{shown(name)}` holds NUL or more than {TEXT_CHARACTERS_MAX} characters")
-        if type(value) is int and not -(2**63) <= value < 2**63:
+        if type(value) is int and not -(2**63) <= value < 2**64:
             return Fault(f"`{shown(name)}` is {shown(value)}, which has more than 64 bits")
     command = spec.command or ()
     if len(command) > ARGUMENTS_MAX:

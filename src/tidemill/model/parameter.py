@@ -15,6 +15,9 @@ STRING_LENGTH_MAX = 255
 PATTERN_LENGTH_MAX = 32_768
 """Of a value, where a pattern of the site's allows more than `STRING_LENGTH_MAX`: a quarter of what execve(2) takes."""
 
+WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
+"""Whole numbers that a value may be: what 64 bits hold, with a sign or without, as seeds need."""
+
 _DEFAULT_STRING = re.compile(r"(?![-~])(?!(?:.*/)?\.\.(?:/|$))[\w.,:=+@%/~^-]{0,255}")
 """Nothing that a shell, an option parser or a path would take as more than text, should an application hand it on."""
 
@@ -58,22 +61,34 @@ def check_value(name: str, parameter: Parameter, value: Any) -> str | int | floa
 
 
 def _check_number(name: str, parameter: Parameter, value: Any) -> int | float:
-    kind = int if parameter.type is ParameterType.INT else float
-    words = "a whole number" if kind is int else "a number"
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    words = "a whole number" if parameter.type is ParameterType.INT else "a number"
+    number = _exact(parameter.type, value)
+    if number is None:
         raise JobError(f"parameter `{name}` is `{shown(value)}`, expected {words}")
-    try:
-        number = kind(value)
-        exact = number == float(value) and abs(number) < float("inf")
-    except (ValueError, OverflowError):
-        exact, number = False, 0
-    if not exact:
-        raise JobError(f"parameter `{name}` is `{shown(value)}`, expected {words}")
+    if isinstance(number, int) and not WHOLE_MIN <= number <= WHOLE_MAX:
+        raise JobError(f"parameter `{name}` is {shown(number)}, which needs more than 64 bits")
     if parameter.min is not None and number < parameter.min:
-        raise JobError(f"parameter `{name}` is {shown(number)}, at least {parameter.min:g} is allowed")
+        raise JobError(f"parameter `{name}` is {shown(number)}, at least {shown(parameter.min)} is allowed")
     if parameter.max is not None and number > parameter.max:
-        raise JobError(f"parameter `{name}` is {shown(number)}, at most {parameter.max:g} is allowed")
+        raise JobError(f"parameter `{name}` is {shown(number)}, at most {shown(parameter.max)} is allowed")
     return number
+
+
+def _exact(kind: ParameterType, value: Any) -> int | float | None:
+    """The number that the value is, to its last digit; None where it is none, or none of this type. Whole numbers never
+    pass through a float: it would change those above 2^53, such as seeds of 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        if kind is ParameterType.INT:
+            number = int(value)
+            return number if isinstance(value, str) or number == value else None
+        real = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if abs(real) == float("inf") or (isinstance(value, int) and real != value):
+        return None
+    return real if real == real else None
 
 
 def _check_text(name: str, parameter: Parameter, value: str) -> str:

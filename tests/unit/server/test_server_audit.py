@@ -291,3 +291,19 @@ def test_a_credential_that_ends_before_the_jobs_is_remarked(tmp_path: Path) -> N
     finally:
         dispatcher.close()
     assert credential_expiry.expected_s(request(events=100), []) == 100.0
+
+
+def test_refusals_outlast_a_disk_that_refuses_to_write(tmp_path: Path) -> None:
+    minutes = iter(range(10))
+    log = AuditLog(tmp_path, now_us=lambda: NOV + next(minutes) * 60_000_000)
+    log.refused("ada", "wrong role")
+    (tmp_path / "audit" / "2026-11.jsonl").mkdir()  # what is to be written cannot be
+    for _ in range(2):
+        with pytest.raises(SiteError, match="cannot be written"):
+            log.append([])
+        log.refused("bob", "no certificate")
+    (tmp_path / "audit" / "2026-11.jsonl").rmdir()
+    log.append([])
+    text = (tmp_path / "audit" / "2026-11.jsonl").read_text()
+    assert [text.count(each) for each in ("wrong role", "no certificate")] == [1, 2]
+    assert verify(tmp_path).lines == 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli.arguments import Command, Parser, client_of
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, did_you_mean
+from tidemill.model.legal import shown
 from tidemill.model.quantities import bytes_text, count_text, percent_text, ratio, times_text
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def _start(cost: Any) -> str:
 def _legal(parameter: Any) -> str:
     if parameter.choices:
         return "|".join(parameter.choices)
-    low = "" if parameter.min is None else f"{parameter.min:g}"
-    high = "" if parameter.max is None else f"{parameter.max:g}"
+    low = "" if parameter.min is None else shown(parameter.min)
+    high = "" if parameter.max is None else shown(parameter.max)
     return str(parameter.type).upper() + (f" ({low}..{high})" if low or high else "")
 
 

@@ -165,19 +165,24 @@ class AuditLog:
         number of lines that the log has. Raises SiteError when the disk refuses: then nothing of it counts as told."""
         now_us = self._now_us()
         with self._lock:
-            if self._lost:
-                self._find_end()
-            lines: dict[str, list[bytes]] = {}
-            for number, at_us, body in notes:
-                if number > self._o:
-                    self._line(lines, at_us, msgspec.json.decode(body, type=AuditNote), number)
-            for each in [*own, *self._take_refusals(now_us)]:
-                self._line(lines, now_us, each, self._o)
+            before = (list(self._refused), self._refusals, self._minute, self._day, self._told_today)
             try:
+                if self._lost:
+                    self._find_end()
+                lines: dict[str, list[bytes]] = {}
+                for number, at_us, body in notes:
+                    if number > self._o:
+                        self._line(lines, at_us, msgspec.json.decode(body, type=AuditNote), number)
+                for each in [*own, *self._take_refusals(now_us)]:
+                    self._line(lines, now_us, each, self._o)
                 for name, texts in lines.items():
                     self._write(name, texts)
             except (OSError, SiteError) as error:
                 self._lost = True  # how much of it was written is found out before the next
+                self._refused = deque(
+                    before[0], REFUSED_MAX
+                )  # some may stand there twice: better than not at all
+                _, self._refusals, self._minute, self._day, self._told_today = before
                 raise SiteError(f"audit log in `{self._place}` cannot be written: {error}") from error
             return self._n
 

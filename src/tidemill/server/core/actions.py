@@ -291,17 +291,23 @@ def _finish(work: UnitOfWork, half_life_s: float) -> None:
     site_records.keep_sites(work)
 
 
-def ask_log(work: UnitOfWork, number: int, event: int | None) -> int | None:
-    """Ask the site that last had a job (or this event) for the output; the request's number, None if no site had it."""
+def ask_log(work: UnitOfWork, number: int, event: int | None) -> tuple[int, bool] | None:
+    """Ask the site that last had a job (or this event) for the output: the request's number and whether it is a new one,
+    None if no site had it. Who asks while the site has not answered waits for the same answer: clients ask again and
+    again, and each order is an entry in the site's log."""
     work.load([number])
     job = work.jobs[number]
     leases = [lease for lease in work.leases_of(number) if event is None or lease.first <= event < lease.end]
     if not leases:
         return None
     site = leases[-1].site
+    known = -1 if event is None else event
+    pending = work.session.rows("open_log_request", job=job.id, event=known, site=site)
+    if pending:
+        return int(pending[0][0]), False
     request = int(work.session.rows("insert_log_request", job=job.id, event=event, site=site)[0][0])
     work.session.run("prune_log_requests", before=request - LOG_REQUESTS_KEPT)
     work.order(site, FetchLogOrder, request=request, job=job.id, event=event)
     work.flush()
     site_records.keep_sites(work)
-    return request
+    return request, True

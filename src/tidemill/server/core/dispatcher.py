@@ -235,8 +235,10 @@ class Dispatcher:
 
         def act(work: UnitOfWork) -> int | None:
             rights.check_jobs(work.session, identity, Act.LOG, [job])
-            audit_log.note(work, identity, Act.LOG, f"job {job}", event=event)
-            return actions.ask_log(work, job, event)
+            asked = actions.ask_log(work, job, event)
+            if asked is None or asked[1]:
+                audit_log.note(work, identity, Act.LOG, f"job {job}", event=event)
+            return None if asked is None else asked[0]
 
         return self.writer.write(act)
 

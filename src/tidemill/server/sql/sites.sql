@@ -119,6 +119,10 @@ DELETE FROM allocations WHERE site = :site AND at_us < (SELECT at_us FROM alloca
 -- Somebody wants to read a payload's output.
 INSERT INTO log_requests (job, event, site) VALUES (:job, :event, :site) RETURNING id;
 
+-- name: open_log_request
+-- The same request (event -1: of the job), that its site has not answered yet.
+SELECT id FROM log_requests WHERE job = :job AND COALESCE(event, -1) = :event AND site = :site AND answered = 0 ORDER BY id DESC LIMIT 1;
+
 -- name: answer_log_request
 -- The site has sent it.
 UPDATE log_requests SET answered = 1, found = :found, stdout = :stdout, stderr = :stderr WHERE id = :id AND site = :site;
