@@ -292,7 +292,7 @@ def _finish(work: UnitOfWork, half_life_s: float) -> None:
 
 
 def ask_log(work: UnitOfWork, number: int, event: int | None) -> tuple[int, bool] | None:
-    """Ask the site that last had a job (or this event) for the output: the request's number and whether it is a new one,
+    """Ask the site that last had a job (or this event) for the output: the request, and whether it is new;
     None if no site had it. Who asks while the site has not answered waits for the same answer: clients ask again and
     again, and each order is an entry in the site's log."""
     work.load([number])
