@@ -1,43 +1,61 @@
-"""kill -9 of every part, at random times: every event counts once, and its output is there once."""
+"""kill -9 of every part, at seeded points of a campaign: every event counts once, and its output is there once."""
 
 from __future__ import annotations
 
-import random
-import time
-
 import pytest
+from tests.worlds.home.faults import ROLES, Act, perform, schedule
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.world import World, world
 
 from tidemill.model.job import JobSpec
 
-ROLES = ("server", "agent", "lead", "pilot", "slot", "payload", "batch")
-EVENTS = 240
+EVENTS = 160  #: of each job
 DARTS = 60_000  # about 10 ms an event
 
 pytestmark = pytest.mark.fault
 
 
-def chaos(it: World, rng: random.Random, campaign: str, kills: int) -> list[str]:
-    """Kill random parts, each alone or two at once, until so many kills are done or the campaign has ended."""
-    told: list[str] = []
-    while len(told) < kills and it.client.campaign(campaign).states.get("COMPLETED", 0) == 0:
-        time.sleep(rng.uniform(0.02, 0.6))
-        for role in rng.sample(ROLES, k=rng.choice((1, 1, 2))):
-            if it.kill(role, rng):
-                told.append(role)
-    return told
+def under_fire(it: World, acts: list[Act]) -> list[str]:
+    """A job for each act, which meets it at work; what was met."""
+    met: list[str] = []
+    for act in acts:
+        (job,) = it.submit("c", JobSpec(app="pi", events=EVENTS, params={"darts": DARTS}, retries=50))
+        it.wait_for(
+            lambda job=job, act=act: it.client.job(job).row.events_done >= act.done,  # type: ignore[misc]
+            f"{act.done} events of job {job} are done",
+            timeout_s=120,
+        )
+        met += perform(it, act, {})
+    return met
+
+
+def check(it: World, seed: int, jobs: int, met: list[str]) -> None:
+    row = it.wait_campaign("c", timeout_s=120)
+    told = f"seed {seed}, met {met}\n{it.tails()}"
+    assert row.states == {"COMPLETED": jobs}, told
+    assert (row.events_done, row.events_failed) == (jobs * EVENTS, 0), told
+    for each in it.client.jobs(campaign="c"):
+        detail = it.client.job(each.id)
+        assert output_bytes(detail) == expected_hits(detail.seed_base, EVENTS, DARTS), told
 
 
 @pytest.mark.timeout(300)
 def test_killed_parts_lose_and_double_nothing(fault_seed: int) -> None:
-    rng = random.Random(fault_seed)
+    acts = schedule(fault_seed, events=EVENTS)
     with world(nodes=2) as it:
-        (job,) = it.submit("c", JobSpec(app="pi", events=EVENTS, params={"darts": DARTS}, retries=50))
-        killed = chaos(it, rng, "c", kills=rng.randint(2, 6))
-        row = it.wait_campaign("c")
-        detail = it.client.job(job)
-        said = f"seed {fault_seed}, killed {killed}\n{it.tails()}"
-        assert detail.row.state == "COMPLETED", said
-        assert (row.events_done, row.events_failed) == (EVENTS, 0), said
-        assert output_bytes(detail) == expected_hits(detail.seed_base, EVENTS, DARTS), said
+        met = under_fire(it, acts)
+        check(it, fault_seed, len(acts), met)
+
+
+@pytest.mark.timeout(300)
+def test_the_same_seed_kills_the_same_parts() -> None:
+    acts = schedule(3, events=EVENTS)
+    assert acts == schedule(3, events=EVENTS)
+    met = []
+    for _ in range(2):
+        with world(nodes=2) as it:
+            met.append(under_fire(it, acts))
+            check(it, 3, len(acts), met[-1])
+    assert met[0] == met[1]
+    assert met[0] == [role for act in acts for role in act.what]
+    assert {role for act in acts for role in act.what} <= set(ROLES)
