@@ -27,12 +27,21 @@ is_open() {
     cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -qi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") [0-9A-F:]* 0A "
 }
 
-free_ports() { # N ports of loopback that nobody has, one a line
+# N ports of loopback that nobody has, one a line. Below those that the kernel gives to connections: a service that is
+# killed would find its port taken by whoever connects anywhere meanwhile.
+free_ports() {
     python3 -c '
-import socket, sys
-held = [socket.socket() for _ in range(int(sys.argv[1]))]
-for each in held:
-    each.bind(("127.0.0.1", 0))
+import random, socket, sys
+low = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+first, end = (10_000, low) if low > 12_000 else (61_000, 65_000)
+held = []
+while len(held) < int(sys.argv[1]):
+    each = socket.socket()
+    try:
+        each.bind(("127.0.0.1", random.randrange(first, end)))
+    except OSError:
+        continue
+    held.append(each)
     print(each.getsockname()[1])' "$1"
 }
 
