@@ -108,6 +108,26 @@ def test_check_tells_what_is_missing_and_where_values_come_from(person: Person) 
     assert "did you mean `data_roots`?" in answer.stderr
 
 
+def test_check_says_what_payloads_see_and_which_path_of_an_application_they_never_will(
+    person: Person, tmp_path: Path
+) -> None:
+    person.done("site", "init", "--batch", "local")
+    key = tmp_path / "site.key"
+    key.write_text("a key")
+    key.chmod(0o600)
+    clouds = tmp_path / "clouds"
+    clouds.mkdir()
+    path = person.site / "site.toml"
+    path.write_text(f'mask = ["{key}"]\nwith_credentials = ["{clouds}"]\n' + path.read_text())
+    (person.site / "apps" / "own.toml").write_text(
+        f'name = "own"\nexecutable = "/bin/true"\narguments = []\nshow = ["{key}", "{clouds}"]\n'
+    )
+    answer = " ".join(person.run("site", "check").stdout.split())
+    assert f"see no credentials but `{clouds}`" in answer
+    assert f"own names `{key}`, which payloads never see" in answer
+    assert f"own names `{clouds}`" not in answer
+
+
 def test_enable_edits_the_file_and_keeps_its_comments(person: Person) -> None:
     person.done("site", "init", "--batch", "local")
     path = person.site / "site.toml"

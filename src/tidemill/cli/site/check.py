@@ -236,9 +236,12 @@ def _payloads(read: SiteConfig) -> Finding:
             "payloads", "ok", "jobs of others: no home directory, files outside of the slot are read-only",
             "application files and site.toml name what programs need: `show`, `write`",
         )  # fmt: skip
+    seen = ", ".join(f"`{each}`" for each in read.with_credentials)
     return Finding(
-        "payloads", "ok", "jobs of yours: they write where you may, but not to Tidemill, and see no credentials",
-        "`shared = true` closes the site for the jobs of others",
+        "payloads", "ok",
+        f"jobs of yours: they may write where you may, except to Tidemill's own files, and see no credentials"
+        f"{f' but {seen}' if seen else ''}",
+        "if it is to run jobs of others, set `shared = true`: their payloads see no home directory",
     )  # fmt: skip
 
 
@@ -293,12 +296,21 @@ def _certificate(read: SiteConfig) -> Iterator[Finding]:
 
 def _applications(directory: Path, read: SiteConfig) -> Iterator[Finding]:
     from tidemill.site.applications.catalogue import Applications
+    from tidemill.site.data.masks import masked_paths
 
     applications = Applications(directory / "apps", site=read)
     applications.refresh()
     yield Finding("applications", "ok", ", ".join(sorted(applications.by_name)) or "none approved")
     for file, problem in sorted(applications.problems.items()):
         yield Finding("application", "fail", f"{file}: {problem}", "`tidemill app check FILE` tells more")
+    masked = masked_paths(directory, read)
+    for name, approved in sorted(applications.by_name.items()):
+        for path in (*approved.app.show, *approved.app.write):
+            if any(path.is_relative_to(each) for each in masked):
+                yield Finding(
+                    "application", "warn", f"{name} names `{path}`, which payloads never see: it is Tidemill's own",
+                    "keep what programs need elsewhere, or take it out of `show` and `write`",
+                )  # fmt: skip
 
 
 def _manners(read: SiteConfig) -> Iterator[Finding]:
