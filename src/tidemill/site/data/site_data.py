@@ -37,7 +37,8 @@ class SiteData:
                 base.mkdir(parents=True, exist_ok=True)
         self._site = site
         self._moves = open_moves(directory, config)
-        self.stage = Stage(directory / "stage", config, places, self._moves)
+        self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)
+        site.pools.stage_in.submit(self.stage.count_parts)
         self._departures = Departures(directory / "stage" / "out", self._moves)
         deliverer = Deliverer(
             site.fleets_dir, places, template=config.output_name, bytes_max=config.delivery_bytes_max,

@@ -124,6 +124,7 @@ class Lifecycle:
         known = list(jobs)
         for job in known:
             self.granting.forget(job)
+        self.granting.inputs.tend()
         return bool(known)
 
     def _drain(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the parts of one agent share: the site's directory and configuration, the epoch, the log, the pools of helper threads."""
+"""What the parts of one agent share: the site's directory and configuration, the epoch, the log, the helper threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class HelperPools(NamedTuple):
 def open_pools() -> HelperPools:
     """The pools of one agent. Threads start when they are first needed."""
     sizes = {"stage_in": STAGE_THREADS, "copies": COPY_THREADS, "deliveries": DELIVERY_THREADS}
-    return HelperPools(*(ThreadPoolExecutor(sizes.get(name, 1), thread_name_prefix=name) for name in HelperPools._fields))
+    return HelperPools(
+        *(ThreadPoolExecutor(sizes.get(name, 1), thread_name_prefix=name) for name in HelperPools._fields)
+    )
 
 
 class ServedSite(NamedTuple):
