@@ -165,10 +165,12 @@ class StageBudget:
         self._first_s.pop(job, None)
         self._asked_s.pop(job, None)
 
-    def release(self, job: int) -> list[str]:
-        """Drop what is reserved for this job alone; the contents that no job wants any more."""
+    def release(self, job: int, *, but: str = "") -> list[str]:
+        """Drop what is reserved for this job alone, except for the content `but`; those that no job wants any more."""
         gone: list[str] = []
         for key, each in list(self.reserved.items()):
+            if key == but:
+                continue
             each.jobs.discard(job)
             if not each.jobs:
                 del self.reserved[key]

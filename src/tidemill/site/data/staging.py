@@ -200,9 +200,10 @@ class Stage:
                 return ""
             used = self.cache.pinned().bytes + self.budget.taken.bytes
             limit = self.budget.limit.bytes
+        files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
         return (
-            f"{bytes_text(need.room.bytes)} in {need.room.files} files have no room in the site's stage: "
-            f"{bytes_text(used)} of {bytes_text(limit)} are in use or reserved"
+            f"room for {bytes_text(need.room.bytes)} ({files}) in the site's stage, of which {bytes_text(used)} of "
+            f"{bytes_text(limit)} are in use or reserved"
         )
 
     def look_for_room(self) -> None:
@@ -316,6 +317,8 @@ class Stage:
             with self._lock:
                 self.budget.withdraw(job)
                 self.cache.let_go(job)
+                gone = self.budget.release(job, but=_parts_key(job))
+            self._contents.unwanted(gone)
 
     def _found_full(self, job: int, error: SiteError) -> None:
         """A write failed although there seemed to be room: nothing begins for a while."""
