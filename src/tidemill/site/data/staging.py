@@ -199,10 +199,14 @@ class Stage:
             if need is None:
                 return ""
             used = self.cache.pinned().bytes + self.budget.taken.bytes
-            limit = self.budget.limit.bytes
+            limit, disk = self.budget.limit.bytes, self._disk.bytes
+        size = bytes_text(need.room.bytes)
         files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
+        if need.room.bytes <= limit - used:
+            free = bytes_text(max(0, disk))
+            return f"room for {size} ({files}) on the disk of the site's stage, of which {free} may be used"
         return (
-            f"room for {bytes_text(need.room.bytes)} ({files}) in the site's stage, of which {bytes_text(used)} of "
+            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used)} of "
             f"{bytes_text(limit)} are in use or reserved"
         )
 

@@ -180,7 +180,8 @@ class StagedInputs:
         for job in jobs.values():
             known = self._jobs.get(job.id)
             is_busy = job.id in self._ending or (known is not None and known.under_way is not None)
-            if is_busy or not job.spec.inputs or self._trimmed.get(job.id) == len(job.open):
+            has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+            if is_busy or not has_inputs or self._trimmed.get(job.id) == len(job.open):
                 continue
             self._trimmed[job.id] = len(job.open)
             if not job.open:
