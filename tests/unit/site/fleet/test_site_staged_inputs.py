@@ -130,9 +130,7 @@ def test_a_job_waits_while_the_stage_is_pinned_and_runs_when_the_other_ends(
     assert not inputs.staging_now()
 
 
-def test_many_jobs_share_the_stage_in_turn_and_none_is_refused(
-    tmp_path: Path, site: GrantingSite
-) -> None:
+def test_many_jobs_share_the_stage_in_turn_and_none_is_refused(tmp_path: Path, site: GrantingSite) -> None:
     """The stage holds ten of them at a time."""
     done: list[int] = []
     for job in range(1, JOBS + 1):
