@@ -5,9 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.site.data.budget import NO_ROOM, OVERTAKEN_S, Room, SpaceNeed, StageBudget, admit, is_held_for
+from tidemill.site.data.budget import (
+    NO_ROOM,
+    OVERTAKEN_S,
+    SpaceNeed,
+    StageBudget,
+    StageRoom,
+    admit,
+    is_held_for,
+)
 
-ROOMS = st.builds(Room, st.integers(0, 100), st.integers(0, 20))
+ROOMS = st.builds(StageRoom, st.integers(0, 100), st.integers(0, 20))
 WAITS = st.floats(0, 20 * OVERTAKEN_S)
 
 
@@ -18,7 +26,7 @@ def needs(draw: st.DrawFn) -> list[SpaceNeed]:
 
 
 @given(needs(), ROOMS)
-def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: Room) -> None:
+def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: StageRoom) -> None:
     jobs = admit(waiting, free, now_s=0.0)
     found = [need for job in jobs for need in waiting if need.job == job]
     assert sum(need.room.bytes for need in found) <= free.bytes
@@ -53,15 +61,15 @@ def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
     """A new small job comes whenever one has ended; each holds its inputs for `run_s`."""
     limit, step_s = 100, 30.0
     held: list[tuple[float, int]] = []  # until when, bytes
-    waiting = [SpaceNeed(0, Room(huge, 1), 0.0)]
+    waiting = [SpaceNeed(0, StageRoom(huge, 1), 0.0)]
     number, now_s, got_huge_s = 0, 0.0, -1.0
     got_small_after_s = 0.0
     while now_s < 40 * (run_s + OVERTAKEN_S) and (got_huge_s < 0 or got_small_after_s <= got_huge_s):
         held = [each for each in held if each[0] > now_s]
         while len(waiting) < 5:
             number += 1
-            waiting.append(SpaceNeed(number, Room(small, 1), now_s))
-        free = Room(limit - sum(size for _, size in held), 1000)
+            waiting.append(SpaceNeed(number, StageRoom(small, 1), now_s))
+        free = StageRoom(limit - sum(size for _, size in held), 1000)
         for job in admit(waiting, free, now_s=now_s):
             need = next(each for each in waiting if each.job == job)
             waiting.remove(need)
@@ -86,11 +94,11 @@ def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
     )
 )
 def test_nothing_is_reserved_twice_or_for_nobody(story: list[tuple[str, int, set[str]]]) -> None:
-    limit = Room(100, 5)
+    limit = StageRoom(100, 5)
     budget = StageBudget(limit)
     for at_s, (what, job, keys) in enumerate(story):
         if what == "ask":
-            contents = {key: Room(10 * (ord(key) - 96), 1) for key in keys}
+            contents = {key: StageRoom(10 * (ord(key) - 96), 1) for key in keys}
             budget.reserve(job, contents, more=NO_ROOM, free=limit.less(budget.taken), now_s=at_s)
         elif what == "full":
             budget.found_full(now_s=at_s)

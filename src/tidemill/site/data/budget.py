@@ -23,36 +23,36 @@ FULL_FIRST_S, FULL_MAX_S = 5.0, 300.0
 """Pauses after the file system refused a write although there seemed to be room, such as by a quota."""
 
 
-class Room(NamedTuple):
+class StageRoom(NamedTuple):
     """Space in the stage."""
 
     bytes: int
     files: int
 
-    def holds(self, other: Room) -> bool:
+    def holds(self, other: StageRoom) -> bool:
         """Whether the other one fits."""
         return other.bytes <= self.bytes and other.files <= self.files
 
-    def less(self, other: Room) -> Room:
+    def less(self, other: StageRoom) -> StageRoom:
         """What is left beside the other one."""
-        return Room(self.bytes - other.bytes, self.files - other.files)
+        return StageRoom(self.bytes - other.bytes, self.files - other.files)
 
 
-NO_ROOM = Room(0, 0)
+NO_ROOM = StageRoom(0, 0)
 
 
 class SpaceNeed(NamedTuple):
     """What a job waits for. `since_s`: when it asked first."""
 
     job: int
-    room: Room
+    room: StageRoom
     since_s: float
 
 
 class Reserved(msgspec.Struct):
     """Room for a content that is being brought. `is_written`: its bytes are on disk."""
 
-    room: Room
+    room: StageRoom
     jobs: set[int]
     is_written: bool = False
 
@@ -66,7 +66,7 @@ def is_held_for(waited_s: float) -> bool:
     return waited_s >= OVERTAKEN_S
 
 
-def admit(needs: Iterable[SpaceNeed], free: Room, *, now_s: float) -> list[int]:
+def admit(needs: Iterable[SpaceNeed], free: StageRoom, *, now_s: float) -> list[int]:
     """The jobs that get room now, in the order in which they asked. Pure; O(n log n)."""
     admitted: list[int] = []
     for need in sorted(needs, key=lambda each: (each.since_s, each.job)):
@@ -75,14 +75,14 @@ def admit(needs: Iterable[SpaceNeed], free: Room, *, now_s: float) -> list[int]:
             admitted.append(need.job)
         elif is_held_for(now_s - need.since_s):
             # those that need nothing more are let through: what they use is held by others anyway
-            free = Room(-1, -1)
+            free = StageRoom(-1, -1)
     return admitted
 
 
 class StageBudget:
     """What is reserved, and who waits. Not thread-safe by itself: `staging` holds its lock."""
 
-    def __init__(self, limit: Room) -> None:
+    def __init__(self, limit: StageRoom) -> None:
         self.limit = limit
         self.reserved: dict[str, Reserved] = {}  #: by content
         self.waiting: dict[int, SpaceNeed] = {}
@@ -92,30 +92,31 @@ class StageBudget:
         self._full_pause_s = 0.0
 
     @property
-    def taken(self) -> Room:
+    def taken(self) -> StageRoom:
         """Reserved for what is being brought."""
         rooms = [each.room for each in self.reserved.values()]
-        return Room(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
+        return StageRoom(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
 
     @property
-    def unwritten(self) -> Room:
+    def unwritten(self) -> StageRoom:
         """Reserved for what is not on disk yet."""
         rooms = [each.room for each in self.reserved.values() if not each.is_written]
-        return Room(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
+        return StageRoom(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
 
     @property
-    def waited_for(self) -> Room:
+    def waited_for(self) -> StageRoom:
         """What all that wait need."""
         rooms = [each.room for each in self.waiting.values()]
-        return Room(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
+        return StageRoom(sum(room.bytes for room in rooms), sum(room.files for room in rooms))
 
     def asks(self, job: int, *, now_s: float) -> None:
         """The job still wants what it waits for."""
         if job in self.waiting:
             self._asked_s[job] = now_s
 
-    def admitted(self, free: Room, *, now_s: float) -> list[int]:
-        """The jobs of those that wait that may try again."""
+    def admitted(self, free: StageRoom, *, now_s: float) -> list[int]:
+        """The jobs of those that wait that may try again. After a write failed for lack of space it is one at a time
+        until another one succeeds."""
         if now_s < self._full_until_s:
             return []
         needs = [
@@ -123,20 +124,22 @@ class StageBudget:
             for job, each in self.waiting.items()
             if now_s - self._asked_s.get(job, each.since_s) <= UNASKED_S
         ]
-        return admit(needs, free, now_s=now_s)
+        jobs = admit(needs, free, now_s=now_s)
+        return jobs[:1] if self._full_pause_s else jobs
 
     def reserve(
-        self, job: int, contents: Mapping[str, Room], *, more: Room, free: Room, now_s: float
+        self, job: int, contents: Mapping[str, StageRoom], *, more: StageRoom, free: StageRoom, now_s: float
     ) -> bool:
         """Reserve room for these contents, those that are reserved already only once, or have the job wait. `more`: for
         copies that are there, and that nothing else keeps from being deleted. `free` includes their room."""
         new = [room for key, room in contents.items() if key not in self.reserved]
-        need = Room(
+        need = StageRoom(
             more.bytes + sum(each.bytes for each in new), more.files + sum(each.files for each in new)
         )
         self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
         self._asked_s[job] = now_s
-        if need != NO_ROOM and job not in self.admitted(free, now_s=now_s):
+        has_room = free.holds(need) and job in self.admitted(free, now_s=now_s)
+        if need != NO_ROOM and not has_room:
             return False
         del self.waiting[job], self._asked_s[job]
         for key, room in contents.items():
@@ -150,12 +153,12 @@ class StageBudget:
     def put_back(self, job: int, *, now_s: float) -> list[str]:
         """What was reserved for the job could not be written: it waits again; the contents that no job wants now."""
         rooms = [each.room for each in self.reserved.values() if job in each.jobs]
-        need = Room(max(1, sum(each.bytes for each in rooms)), len(rooms))
+        need = StageRoom(max(1, sum(each.bytes for each in rooms)), len(rooms))
         self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
         self._asked_s[job] = now_s
         return self.release(job)
 
-    def keep(self, job: int, key: str, room: Room) -> None:
+    def keep(self, job: int, key: str, room: StageRoom) -> None:
         """Count what is on disk already."""
         self.reserved[key] = Reserved(room, {job}, is_written=True)
 

@@ -26,7 +26,7 @@ from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, SiteError
 from tidemill.files import TEMPORARY, read_bounded, write_whole
 from tidemill.log import Log
-from tidemill.site.data.budget import NO_ROOM, Room
+from tidemill.site.data.budget import NO_ROOM, StageRoom
 
 SOURCES_MAX = 16
 """URLs that are remembered of one content."""
@@ -81,7 +81,7 @@ class CacheCounts(msgspec.Struct):
 
 
 def evict(
-    entries: Iterable[CachedCopy], *, now_us: int, limits: CacheLimits, wanted: Room = NO_ROOM
+    entries: Iterable[CachedCopy], *, now_us: int, limits: CacheLimits, wanted: StageRoom = NO_ROOM
 ) -> list[str]:
     """The copies to delete, so that what is wanted has room beside the others. Pure.
 
@@ -123,6 +123,8 @@ class DataCache:
         self._names: dict[str, str] = {}  #: URL -> copy
         self._next_tidy_s = 0.0
         self._is_dirty = False  #: links were removed since `refresh`
+        self._bytes = 0
+        self._pinned: StageRoom | None = None  #: None = it has to be added up again
         self.figures = CacheCounts()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._scan()
@@ -130,7 +132,7 @@ class DataCache:
     @property
     def bytes(self) -> int:
         """Of all copies."""
-        return sum(kept.size_bytes for kept in self._kept.values())
+        return self._bytes
 
     @property
     def files(self) -> int:
@@ -142,10 +144,12 @@ class DataCache:
         self.refresh()
         return self.pinned().bytes
 
-    def pinned(self) -> Room:
+    def pinned(self) -> StageRoom:
         """Bytes and number of the copies that jobs need, as far as is known without a look at the disk."""
-        sizes = [self._kept[name].size_bytes for name in self._linked | self._holders.keys()]
-        return Room(sum(sizes), len(sizes))
+        if self._pinned is None:
+            sizes = [self._kept[name].size_bytes for name in self._linked | self._holders.keys()]
+            self._pinned = StageRoom(sum(sizes), len(sizes))
+        return self._pinned
 
     def is_pinned(self, name: str) -> bool:
         """Whether a job needs the copy, as far as is known without a look at the disk."""
@@ -172,6 +176,7 @@ class DataCache:
         """Keep a copy that the job will link. `hit`: it was there already."""
         if name in self._kept:
             self._holders.setdefault(name, {}).setdefault(job, hit)
+            self._pinned = None
 
     def is_hit(self, name: str, job: int) -> bool:
         """Whether the copy was there before the job asked for it."""
@@ -180,9 +185,9 @@ class DataCache:
     def let_go(self, job: int) -> None:
         """The job links nothing more of what it holds."""
         for name, jobs in list(self._holders.items()):
-            jobs.pop(job, None)
-            if not jobs:
+            if jobs.pop(job, None) is not None and not jobs:
                 del self._holders[name]
+                self._pinned = None
 
     def unlinked(self) -> None:
         """Links to copies were removed: the next to ask inspects them."""
@@ -193,6 +198,7 @@ class DataCache:
         if not self._is_dirty:
             return
         self._is_dirty = False
+        self._pinned = None
         for name in list(self._linked):
             try:
                 if (self._directory / name).stat().st_nlink > 1:
@@ -264,6 +270,7 @@ class DataCache:
             path.chmod(0o400)
             path.rename(self._directory / name)
             self._kept[name] = CopyRecord(size_bytes=size, sha256=sha256, sources={}, boot=self._boot)
+            self._bytes += size
         self._remember(name, url, version)
         return name
 
@@ -280,6 +287,7 @@ class DataCache:
         os.link(self._directory / name, temporary)
         temporary.rename(path)
         self._linked.add(name)
+        self._pinned = None
         self._used_us[name] = clock.now_us()
         with suppress(FileNotFoundError):
             os.utime(self._about(name))
@@ -289,7 +297,7 @@ class DataCache:
         self.refresh()
         if self.bytes + size > self._limits.total_bytes:
             self._delete(
-                evict(self._entries(), now_us=clock.now_us(), limits=self._limits, wanted=Room(size, 1))
+                evict(self._entries(), now_us=clock.now_us(), limits=self._limits, wanted=StageRoom(size, 1))
             )
         if self.bytes + size > self._limits.total_bytes:
             raise SiteError(
@@ -298,9 +306,12 @@ class DataCache:
                 hint="wait until other jobs end, or raise `stage_bytes_max`",
             )
 
-    def keep_free(self, wanted: Room, *, disk: Room) -> None:
+    def keep_free(self, wanted: StageRoom, *, disk: StageRoom) -> None:
         """Delete idle copies, the least recently used first, so that what is wanted fits beside the others: within the
-        limits, and into what is free on `disk`."""
+        limits, and into what is free on `disk`. O(1) where nothing has to go."""
+        within = StageRoom(self._limits.total_bytes - self.bytes, self._limits.total_files - self.files)
+        if within.holds(wanted) and disk.holds(wanted):
+            return
         self.refresh()
         limits = self._limits._replace(
             total_bytes=min(self._limits.total_bytes, self.bytes + disk.bytes),
@@ -355,6 +366,7 @@ class DataCache:
                 self._unlink(name)
                 continue
             self._kept[name] = kept
+            self._bytes += kept.size_bytes
             if status.st_nlink > 1:
                 self._linked.add(name)
             self._used_us[name] = self._about(name).stat().st_mtime_ns // 1000
@@ -425,6 +437,8 @@ class DataCache:
 
     def _forget(self, name: str) -> None:
         kept = self._kept.pop(name, None)
+        self._bytes -= kept.size_bytes if kept is not None else 0
+        self._pinned = None
         self._linked.discard(name)
         self._holders.pop(name, None)
         self._used_us.pop(name, None)

@@ -60,7 +60,7 @@ class StageContent(NamedTuple):
     source: SourceFile | None = None
 
 
-class Contents:
+class StageContents:
     """The contents of one stage. Thread-safe; `lock` is that of `cache` and `budget`, and is held for moments only."""
 
     def __init__(

@@ -34,9 +34,9 @@ from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.model.quantities import bytes_text
 from tidemill.node.bundle import copy_member
-from tidemill.site.data.budget import Room, StageBudget
+from tidemill.site.data.budget import StageBudget, StageRoom
 from tidemill.site.data.cache import CacheLimits, DataCache
-from tidemill.site.data.fetching import Contents, StageContent, WantedFile, digest_file, digest_of
+from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
 from tidemill.site.data.moves import Moves, MovesPendingError
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.state.site_state import KeptPart
@@ -128,8 +128,8 @@ class Stage:
             config.stage_files_max,
         )
         self.cache = DataCache(self._files, limits)
-        self.budget = StageBudget(Room(config.stage_bytes_max, config.stage_files_max))
-        self._contents = Contents(config, self.cache, self.budget, moving=moving, copiers=copiers)
+        self.budget = StageBudget(StageRoom(config.stage_bytes_max, config.stage_files_max))
+        self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
         self.copiers = copiers
         self._config = config
@@ -139,6 +139,7 @@ class Stage:
         self._admitted: set[int] = set()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
         self._is_swept = False
+        self._may_be_leftovers = True  #: parts of transfers that nobody goes on with
 
     def stage(
         self,
@@ -234,26 +235,27 @@ class Stage:
             self.budget.withdraw(job)
             self.cache.let_go(job)
             gone = self.budget.release(job)
+            self._may_be_leftovers |= bool(gone)
         self._contents.unwanted(gone)
 
-    def _look_at_disk(self) -> Room:
+    def _look_at_disk(self) -> StageRoom:
         """What may still be written to the file system."""
         status = os.statvfs(self._files)
         kept = min(self._config.stage_free_bytes_min, status.f_blocks * status.f_frsize // KEPT_FREE_SHARE)
         files = status.f_favail - status.f_files // KEPT_FREE_SHARE if status.f_files else 1 << 62
-        return Room(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
+        return StageRoom(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
 
-    def _free(self) -> Room:
-        """Room for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
+    def _free(self) -> StageRoom:
+        """StageRoom for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
         pinned, taken, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
-        idle = Room(self.cache.bytes - pinned.bytes, self.cache.files - pinned.files)
+        idle = StageRoom(self.cache.bytes - pinned.bytes, self.cache.files - pinned.files)
         limit = self.budget.limit.less(pinned).less(taken)
-        disk = Room(self._disk.bytes + idle.bytes, self._disk.files + idle.files).less(unwritten)
-        return Room(min(limit.bytes, disk.bytes), min(limit.files, disk.files))
+        disk = StageRoom(self._disk.bytes + idle.bytes, self._disk.files + idle.files).less(unwritten)
+        return StageRoom(min(limit.bytes, disk.bytes), min(limit.files, disk.files))
 
     def _reserve(self, step: _Step, contents: list[StageContent]) -> None:
         """Have room for these contents. Raises NoRoomError, MovesPendingError where the cache has changed meanwhile."""
-        missing = {each.key: Room(each.size_bytes, 1) for each in contents if each.name is None}
+        missing = {each.key: StageRoom(each.size_bytes, 1) for each in contents if each.name is None}
         names = {each.name for each in contents if each.name is not None}
         disk = self._look_at_disk()
         with self._lock:
@@ -265,7 +267,7 @@ class Stage:
             has_room = self.budget.reserve(
                 step.job,
                 missing,
-                more=Room(sum(idle), len(idle)),
+                more=StageRoom(sum(idle), len(idle)),
                 free=self._free(),
                 now_s=clock.monotonic_s(),
             )
@@ -281,15 +283,19 @@ class Stage:
         """Delete what no job needs, so that what is reserved fits beside the copies. The lock is held."""
         taken, unwritten = self.budget.taken, self.budget.unwritten
         # what is written already is counted by the file system
-        disk = Room(
+        disk = StageRoom(
             self._disk.bytes + taken.bytes - unwritten.bytes,
             self._disk.files + taken.files - unwritten.files,
         )
-        total = self.cache.bytes + taken.bytes
-        for path, size in self.cache.leftovers(but=self.budget.reserved):
-            total += size
-            if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
-                path.unlink(missing_ok=True)
+        if self._may_be_leftovers:
+            total, kept = self.cache.bytes + taken.bytes, 0
+            for path, size in self.cache.leftovers(but=self.budget.reserved):
+                total += size
+                if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
+                    path.unlink(missing_ok=True)
+                else:
+                    kept += 1
+            self._may_be_leftovers = kept > 0
         self.cache.keep_free(taken, disk=disk)
 
     def _refuse(self, step: _Step) -> None:
@@ -402,7 +408,7 @@ class Stage:
         found = [(part, ref) for part in parts for ref in part.outputs if ref.name == output]
         with self._attempt(job, f"stage parts of an output in `{directory}`"):
             directory.mkdir(mode=0o700, exist_ok=True)
-            self._reserve_parts(job, Room(sum(ref.length for _, ref in found), len(found)))
+            self._reserve_parts(job, StageRoom(sum(ref.length for _, ref in found), len(found)))
             inputs: list[InputDef] = []
             for part, ref in found:
                 name = f"part-{len(inputs):06}"
@@ -415,6 +421,7 @@ class Stage:
             sync_directory(directory)
             with self._lock:
                 self.budget.reserved[_parts_key(job)].is_written = True
+                self.budget.found_room()
         return inputs
 
     def count_parts(self) -> None:
@@ -425,19 +432,19 @@ class Stage:
             if sizes and directory.name.isdecimal():
                 job = int(directory.name)
                 with self._lock:
-                    self.budget.keep(job, _parts_key(job), Room(sum(sizes), len(sizes)))
+                    self.budget.keep(job, _parts_key(job), StageRoom(sum(sizes), len(sizes)))
 
-    def _reserve_parts(self, job: int, room: Room) -> None:
+    def _reserve_parts(self, job: int, room: StageRoom) -> None:
         """Room for parts that are more than the whole stage is given when nothing else is in it: they are here anyway,
         and merging them is all that is left of their job."""
         limit = self.budget.limit
-        room = Room(min(room.bytes, limit.bytes), min(room.files, limit.files))
+        room = StageRoom(min(room.bytes, limit.bytes), min(room.files, limit.files))
         disk = self._look_at_disk()
         with self._lock:
             self._disk = disk
             contents = {_parts_key(job): room}
             free, now_s = self._free(), clock.monotonic_s()
-            if not self.budget.reserve(job, contents, more=Room(0, 0), free=free, now_s=now_s):
+            if not self.budget.reserve(job, contents, more=StageRoom(0, 0), free=free, now_s=now_s):
                 raise NoRoomError
             self._make_room()
 
@@ -483,7 +490,7 @@ class Stage:
         contents = self._inspect(step, missing, spec)
         there = [each.path.stat().st_size for each in wanted if each.path.exists()]
         sizes = {each.key: each.size_bytes for each in contents}
-        room = Room(sum(there) + sum(sizes.values()), len(there) + len(sizes))
+        room = StageRoom(sum(there) + sum(sizes.values()), len(there) + len(sizes))
         self._check_total(f"job {step.job} needs", room)
         self._reserve(step, contents)
         self._bring(step, contents)
@@ -495,13 +502,15 @@ class Stage:
             return
         contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
         named = [path.stat() for path in step.directory.iterdir() if path.is_file()]
-        taken = Room(sum(each.st_size for each in named if each.st_nlink > 1), len(named))
-        share = Room(self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE))
+        taken = StageRoom(sum(each.st_size for each in named if each.st_nlink > 1), len(named))
+        share = StageRoom(
+            self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE)
+        )
         seen: set[str] = set()
         for number, files in enumerate(events):
             for each in (contents[one.path] for one in files if one.path in contents):
                 if each.key not in seen:
-                    taken = Room(taken.bytes + each.size_bytes, taken.files + 1)
+                    taken = StageRoom(taken.bytes + each.size_bytes, taken.files + 1)
                     seen.add(each.key)
             if number == 0:
                 self._check_total(f"an event of job {step.job} needs", taken)
@@ -510,7 +519,7 @@ class Stage:
         self._reserve(step, list(contents.values()))
         self._bring(step, list(contents.values()))
 
-    def _check_total(self, what: str, room: Room) -> None:
+    def _check_total(self, what: str, room: StageRoom) -> None:
         limit = self.budget.limit
         if not limit.holds(room):
             raise SiteError(

@@ -28,7 +28,7 @@ STAGE_TRIES_MAX = 3
 BEGUN_MAX = 1000
 """Jobs whose inputs are inspected or brought at the same time. Bytes are bounded by the stage's budget."""
 
-WAITING_MAX = 20_000
+WAITING_MAX = 10_000
 """Jobs that wait for room in the stage: others are not inspected before some of them have it."""
 
 ROOM_S = 2.0
@@ -45,6 +45,7 @@ class _JobInputs(msgspec.Struct):
     tries: int = 0
     awaits: tuple[str, ...] = ()  #: files on their way
     waits_for_room: bool = False
+    is_begun: bool = False  #: events were granted when its thread was asked last
     step_max: int = STAGED_EVENTS_PER_STEP
 
 
@@ -135,6 +136,7 @@ class StagedInputs:
             known.waits_for_room = False
             self._waiting.discard(job.id)
             self._begun.add(job.id)
+            known.is_begun = bool(job.grants)
             known.events = self._next_events(job, known.step_max)
             known.under_way = self._start(job, known.events)
         return False
@@ -164,6 +166,8 @@ class StagedInputs:
         error = known.under_way.exception()
         if isinstance(error, NoRoomError):
             known.waits_for_room = True
+            if not known.is_begun:  # it holds nothing while it waits
+                known.staged = IntervalSet()
             self._waiting.add(job.id)
         elif isinstance(error, StepTooLargeError):
             known.step_max = error.events_max
@@ -174,8 +178,10 @@ class StagedInputs:
         return True
 
     def _trim(self) -> None:
-        """Have inputs removed that no event needs any more: room is scarce."""
+        """Have inputs removed that no event needs any more: room is scarce. Jobs without ready events wait no more."""
         jobs = self._log.pool.state.jobs
+        for number in [each for each in self._waiting if each not in jobs or not jobs[each].ready]:
+            self.forget(number)
         self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
         for job in jobs.values():
             known = self._jobs.get(job.id)
@@ -224,8 +230,9 @@ class StagedInputs:
     def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
         if job.id < s.STEP_BASE:
             reader = Reader(job.owner, job.from_jobs)
-            is_begun = bool(job.grants)
-            return self._executor.submit(self._stage.stage, job.id, job.spec, events, reader, is_begun)
+            return self._executor.submit(
+                self._stage.stage, job.id, job.spec, events, reader, bool(job.grants)
+            )
         source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
         owner = self._log.pool.state.jobs[source]
         output = self._preparer.outputs(owner.spec)[index]

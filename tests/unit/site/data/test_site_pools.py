@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
@@ -61,7 +61,7 @@ def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) 
         deliveries.step()
         logs.step()
         mail = pools.mail.submit(lambda: None)
-        awaited = [*deliveries.under_way, *logs.under_way, mail]
+        awaited: list[Future[Any]] = [*deliveries.under_way, *logs.under_way, mail]
         assert len(awaited) == 3
         assert not wait(awaited, timeout=20).not_done
     finally:

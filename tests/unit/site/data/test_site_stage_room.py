@@ -18,7 +18,7 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import SiteError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
-from tidemill.site.data.budget import Room
+from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.fetching import INLINE_BYTES_MAX
 from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces
@@ -182,7 +182,7 @@ def test_one_content_is_looked_at_reserved_and_fetched_once_for_a_thousand_jobs(
         for job in range(1, 1001):
             ask(stage, job, f"{HOST}same")
     assert (len(far.looks), len(far.gets)) == (1, 1)
-    assert stage.budget.taken == Room(6 * MB, 1)
+    assert stage.budget.taken == StageRoom(6 * MB, 1)
     far.come()
     assert all(ask(stage, job, f"{HOST}same") for job in range(1, 1001))
     assert stage.cache.figures.misses == 1
@@ -242,7 +242,7 @@ def test_what_is_reserved_for_a_canceled_job_is_given_to_the_next_and_its_move_i
     stage.release(2)  # job 3 wants the same
     assert [each.url for each in far.gets.values()] == [f"{HOST}2"]
     stage.release(3)
-    assert stage.budget.taken == Room(0, 0)
+    assert stage.budget.taken == StageRoom(0, 0)
     assert not far.gets
 
 
@@ -311,10 +311,10 @@ def test_a_full_disk_makes_inputs_wait_and_fails_none(tmp_path: Path) -> None:
 
 
 def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_path: Path) -> None:
-    small = tmp_path / "small"
+    small, held = tmp_path / "small", HeldCopies()
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)],
+        ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(small)],
         capture_output=True,
         text=True,
         check=False,
@@ -322,27 +322,31 @@ def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_p
     if mounted.returncode:
         pytest.skip(f"no small file system can be made: {mounted.stderr.strip()}")
     try:
-        stage = stage_at(tmp_path, bytes_max=1 << 40, directory=small / "stage")
-        big, fits = tmp_path / "big", tmp_path / "fits"
-        big.write_bytes(os.urandom(5 * MB))
-        fits.write_bytes(os.urandom(2 * MB))
-        assert not ask(stage, 1, big), "more than is free"
-        assert stage.waits_for(1)
-        assert ask(stage, 2, fits)
-        stage.clean(2)
-        stage.sweep()
-        # more room than there is, as a quota does it: found while the file is copied
-        stage._look_at_disk = lambda: Room(1 << 40, 1 << 40)  # type: ignore[method-assign]
-        assert not ask(stage, 3, big)
+        stage = stage_at(tmp_path, bytes_max=1 << 40, directory=small / "stage", copiers=held)
+        assert not ask(stage, 1, file_of(tmp_path, "huge", 100 * MB)), "more than is free"
+        assert "on the disk of the site's stage" in stage.waits_for(1)
+        assert ask(stage, 2, file_of(tmp_path, "fits", 2 * MB))
+        large = file_of(tmp_path, "large", INLINE_BYTES_MAX + 1)
+        assert not ask(stage, 3, large)
+        assert not stage.waits_for(3), "it is being copied"
+        (small / "of others").write_bytes(os.urandom(40 * MB))
+        held.run()
+        assert not ask(stage, 3, large)
         assert stage.waits_for(3)
-        assert not list((small / "stage" / "files").glob("*.tmp"))
+        assert not list((small / "stage" / "files").glob(".in-*"))
+        (small / "of others").unlink()
+        stage.budget._full_until_s = 0.0
+        stage.release(1)
+        assert not ask(stage, 3, large)
+        held.run()
+        assert ask(stage, 3, large)
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
 def test_the_number_of_files_is_bounded_like_their_bytes(tmp_path: Path) -> None:
     stage = stage_at(tmp_path)
-    stage.budget.limit = Room(10 * MB, 3)
+    stage.budget.limit = StageRoom(10 * MB, 3)
     files = [file_of(tmp_path, f"f{number}", 1) for number in range(4)]
     assert ask(stage, 1, *files[:3])
     assert not ask(stage, 2, files[3])

@@ -16,7 +16,6 @@ from tidemill.model.job import Input, InputKind, JobSpec
 from tidemill.site.applications.launching import Launching
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
-from tidemill.site.fleet import staged_inputs
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
 from tidemill.site.state import site_state as s
@@ -68,7 +67,8 @@ class GrantingSite:
         )
 
     def tick(self) -> None:
-        """As the agent does it; `time` goes by between two."""
+        """As the agent does it, some seconds after the one before."""
+        self.stage._next_admit_s = self.granting.inputs._next_room_s = 0.0
         self.granting.plan(self.fleet, Launching())
         over = self.log.pool.state.forgotten
         for job in over:
@@ -96,9 +96,7 @@ class GrantingSite:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrantingSite]:
-    monkeypatch.setattr(staged_inputs, "ROOM_S", 0.0)
-    monkeypatch.setattr("tidemill.site.data.staging.ADMIT_S", 0.0)
+def site(tmp_path: Path) -> Iterator[GrantingSite]:
     made = GrantingSite(tmp_path)
     yield made
     made.executor.shutdown()
