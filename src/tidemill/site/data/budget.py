@@ -151,12 +151,14 @@ class StageBudget:
         return True
 
     def put_back(self, job: int, *, now_s: float) -> list[str]:
-        """What was reserved for the job could not be written: it waits again; the contents that no job wants now."""
-        rooms = [each.room for each in self.reserved.values() if job in each.jobs]
+        """What was reserved for the job could not be written: it waits again, and so do all others that want any of it.
+        These contents."""
+        keys = [key for key, each in self.reserved.items() if job in each.jobs]
+        rooms = [self.reserved.pop(key).room for key in keys]
         need = StageRoom(max(1, sum(each.bytes for each in rooms)), len(rooms))
         self.waiting[job] = SpaceNeed(job, need, self._first_s.setdefault(job, now_s))
         self._asked_s[job] = now_s
-        return self.release(job)
+        return keys
 
     def keep(self, job: int, key: str, room: StageRoom) -> None:
         """Count what is on disk already."""

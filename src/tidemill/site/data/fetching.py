@@ -287,9 +287,9 @@ class StageContents:
                 return name
             outcome, is_new = self._outcome(get)
             if outcome is not None:
-                self._sizes.pop(key, None)
                 outcome.check()
                 if outcome.moved is not None:
+                    self._sizes.pop(key, None)
                     self._stay_fresh(wanted.url)
                     origin = (wanted.url, outcome.version, outcome.moved.sha256)
                     return self._arrive(key, self._cache.path(key), origin)

@@ -246,7 +246,7 @@ class Stage:
         return StageRoom(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
 
     def _free(self) -> StageRoom:
-        """StageRoom for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
+        """Room for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
         pinned, taken, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
         idle = StageRoom(self.cache.bytes - pinned.bytes, self.cache.files - pinned.files)
         limit = self.budget.limit.less(pinned).less(taken)

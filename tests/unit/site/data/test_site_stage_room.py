@@ -294,20 +294,26 @@ def test_a_full_disk_makes_inputs_wait_and_fails_none(tmp_path: Path) -> None:
     far = FarFiles(MB)
     stage = stage_at(tmp_path, moving=far)
     for _ in range(2):
-        ask(stage, 1, f"{HOST}x")
+        for job in (1, 5):
+            ask(stage, job, f"{HOST}x")
     far.fill()
     with pytest.raises(NoRoomError):
         stage.stage(1, spec_of(f"{HOST}x"), [(0, 1)], is_begun=False)
     assert stage.waits_for(1)
     assert not stage.may_try(1), "a full disk is not asked again at once"
     assert not ask(stage, 2, file_of(tmp_path, "other", MB))
+    assert not ask(stage, 5, f"{HOST}x")
+    assert stage.waits_for(5), "it wants what could not be written"
+    assert not far.gets
     stage.budget._full_until_s = 0.0
     stage._next_admit_s = 0.0
-    assert stage.may_try(1)
-    ask(stage, 1, f"{HOST}x")
+    assert [job for job in (1, 2, 5) if stage.may_try(job)] == [5], "one at a time"
+    ask(stage, 5, f"{HOST}x")
     ask(stage, 1, f"{HOST}x")
     far.come()
-    assert ask(stage, 1, f"{HOST}x")
+    assert all(ask(stage, job, f"{HOST}x") for job in (5, 1))
+    stage._next_admit_s = 0.0
+    assert stage.may_try(2)
 
 
 def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_path: Path) -> None:
