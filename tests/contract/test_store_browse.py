@@ -24,6 +24,7 @@ from tidemill.wire.api import (
     JobRow,
     SiteView,
     TidePoint,
+    TransferView,
 )
 
 
@@ -173,6 +174,24 @@ def test_what_a_site_shows_is_kept_and_replaced(world: World) -> None:
     assert (tide.start + len(tide.points) * tide.step, tide.step) == (now + 2, 1)
     assert tide.points[-3:-1] == [(6.0, 2.0, 0.0, 0.0), (4.0, 4.0, 0.0, 0.0)]
     assert tide.points[-4] is None
+
+
+def test_a_job_whose_inputs_wait_for_room_says_so_as_its_own_site_tells_it(world: World) -> None:
+    (job,) = world.submit(JobSpec(app="sim"))
+    site, other = Site(world), Site(world, "other")
+    assert leases(site.sync())
+    waits = TransferView(
+        job=job, way="in", names=["geo"], places=[], tries=0, under_way=False, waits_for="room for 6 GB"
+    )
+    other.sync(view=SiteView(transfers=[waits]), want=0)
+    assert world.job(job).waits_for == "running"
+    site.sync(view=SiteView(transfers=[waits]), want=0)
+    found = world.job(job)
+    assert found.waits_for == "stage_full"
+    assert "stage_bytes_max" in str(found.waits_hint)
+    assert str(found.waits_hint).endswith("(s: room for 6 GB)")
+    site.sync(view=SiteView(), want=0)
+    assert world.job(job).waits_for == "running"
 
 
 def test_a_site_that_shows_too_much_is_cut_short(world: World) -> None:

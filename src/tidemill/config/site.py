@@ -513,6 +513,14 @@ class SiteConfig(
     stage_bytes_max: Annotated[
         Size, msgspec.Meta(ge=1), doc("Bytes of staged inputs at most, of all jobs together")
     ] = 100_000_000_000
+    stage_files_max: Annotated[
+        int, msgspec.Meta(ge=1), doc("Files of staged inputs at most, of all jobs together")
+    ] = 1_000_000
+    stage_free_bytes_min: Annotated[
+        Size,
+        msgspec.Meta(ge=0),
+        doc("Inputs wait while the file system of the stage has less free than this; 2 % of it at most"),
+    ] = 1_000_000_000
     stage_file_bytes_max: Annotated[Size, msgspec.Meta(ge=1), doc("Bytes of one staged input at most")] = (
         20_000_000_000
     )

@@ -132,6 +132,12 @@ AGENT: dict[str, Metric] = {
     "tidemill_data_cache_evicted_bytes_total": Metric(
         "counter", "Bytes of copies that were deleted to make room, or for age"
     ),
+    "tidemill_stage_bytes": Metric(
+        "gauge",
+        "Bytes in the stage: in use by jobs, reserved for inputs on their way, and what waiting jobs need more",
+        {"state": Label(("used", "reserved", "waiting"))},
+    ),
+    "tidemill_stage_waiting_jobs": Metric("gauge", "Jobs whose inputs wait for room in the stage"),
     "tidemill_noted_total": Metric(
         "counter",
         "Remarks of pilots on how they do things",

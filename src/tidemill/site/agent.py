@@ -132,7 +132,7 @@ class Agent:
 
     def close(self) -> None:
         """Let go of threads and files."""
-        self.site.executor.shutdown(wait=False, cancel_futures=True)
+        self.site.pools.close()
         self.exchange.sync.close()
         self.metrics.close()
         self.harvesting.close()

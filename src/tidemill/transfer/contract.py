@@ -57,6 +57,10 @@ class TransferError(SiteError):
         self.missing = missing
 
 
+class NoSpaceError(TransferError):
+    """A file cannot be written at the site: its disk or quota is full."""
+
+
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """A file that came. `sha256`: hexadecimal, of the bytes that were written; None = nobody asked for it."""
 
@@ -199,7 +203,7 @@ class Adapter(Protocol):
 def of_os_error(error: OSError, what: str) -> TransferError:
     """The TransferError for a failed system call on one of our own files or sockets."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TransferError(
+        return NoSpaceError(
             f"failed to {what}: no space left at the site",
             hint="free space or quota in the site directory, or lower `stage_bytes_max`",
         )

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from tidemill.errors import SiteError
-from tidemill.transfer.contract import Fetched, SourceFile
+from tidemill.transfer.contract import Fetched, SourceFile, of_os_error
 
 SCHEMES = ("file",)
 CHUNK_BYTES = 1 << 20
@@ -159,10 +159,7 @@ class FileTransfer:
                 size, digest = _copy(file, copy, self._size_max, with_digest=sha256 is not None)
         except OSError as error:
             target.unlink(missing_ok=True)
-            what = (
-                "no space left at the site" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-            )
-            raise SiteError(f"failed to copy `{source.path}` to `{target}`: {what}") from error
+            raise of_os_error(error, f"copy `{source.path}` to `{target}`") from error
         if sha256 is not None and digest != sha256.removeprefix("sha256:").lower():
             target.unlink(missing_ok=True)
             raise SiteError(

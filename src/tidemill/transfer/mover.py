@@ -27,7 +27,16 @@ from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.allowed import LITERAL, permit
 from tidemill.transfer.checksum import ChecksumError, compare, sums
-from tidemill.transfer.contract import Adapter, Direction, RemoteFile, Stat, TransferError, Watch, of_os_error
+from tidemill.transfer.contract import (
+    Adapter,
+    Direction,
+    NoSpaceError,
+    RemoteFile,
+    Stat,
+    TransferError,
+    Watch,
+    of_os_error,
+)
 from tidemill.transfer.gridftp import GridFtpAdapter
 from tidemill.transfer.http import HttpAdapter
 from tidemill.transfer.s3 import S3Adapter
@@ -303,7 +312,8 @@ class Mover:
                 return act(number), number
             except TransferError as error:
                 damaged = isinstance(error, ChecksumError) and number == 1
-                if not (error.transient or damaged) or number == self._settings.tries_max:
+                is_full = isinstance(error, NoSpaceError) and direction is Direction.IN  # the stage waits
+                if is_full or not (error.transient or damaged) or number == self._settings.tries_max:
                     raise _classed(error, direction, number) from error
             finally:
                 self._adapters[place.scheme].rest()
@@ -324,9 +334,8 @@ def _classed(error: TransferError, direction: Direction, tries: int) -> Transfer
     """The error with a class, and with the number of tries where there were several."""
     text = error.message + (f" (after {tries} tries)" if tries > 1 else "")
     failure: FailureClass = error.failure or direction.failure
-    made = TransferError(
-        text, hint=error.hint, transient=error.transient, failure=failure, missing=error.missing
-    )
+    kind = NoSpaceError if isinstance(error, NoSpaceError) else TransferError
+    made = kind(text, hint=error.hint, transient=error.transient, failure=failure, missing=error.missing)
     made.__cause__ = error.__cause__
     return made
 

@@ -593,7 +593,10 @@ class TransferView(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]  #: the first few files
     places: list[str]
     tries: int  #: that failed before
-    under_way: bool  #: False: it waits for its next try, or for parts that are made again
+    under_way: (
+        bool  #: False: it waits for its next try, for parts that are made again, or as `waits_for` says
+    )
+    waits_for: str = ""
 
 
 class GrantView(msgspec.Struct, frozen=True, kw_only=True):

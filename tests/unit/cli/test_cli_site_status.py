@@ -36,6 +36,10 @@ tidemill_waits_for{cause="idle"} 1
 tidemill_waits_for{cause="failed_starts"} 1
 tidemill_waits_for{cause="new"} 1
 tidemill_noted_total{topic="memory",mode="no_fit"} 2
+tidemill_stage_bytes{state="used"} 60e9
+tidemill_stage_bytes{state="reserved"} 30e9
+tidemill_stage_bytes{state="waiting"} 200e9
+tidemill_stage_waiting_jobs 7
 tidemill_broken nothing
 other_metric 1
 """
@@ -54,6 +58,7 @@ def test_metrics_become_lines_about_grants_bounds_and_harm(tmp_path: Path) -> No
     assert lines["account"] == "sci: 121.5 of 1000 node-hours used, 4.0 more may be by what runs, 854.5 left"
     assert lines["node-hours"].startswith("95.2")
     assert lines["no more for"] == "no node is idle; starts have failed, the next try is later; new"
+    assert lines["stage"] == "60 GB in use, 30 GB reserved; 7 jobs wait for 200 GB more"
     assert lines["memory"].startswith("2 no_fit")
     assert lines["today"].startswith("2 regular jobs waited 42 s because of us")
     assert read_metrics(tmp_path / "none") == {}

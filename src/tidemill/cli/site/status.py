@@ -283,6 +283,13 @@ def data_lines(samples: Samples) -> list[tuple[str, str]]:
                 f"{asked.get('hit', 0.0):.0f} of {sum(asked.values()):.0f} inputs were there already",
             )
         )
+    room = {labels.get("state", ""): value for labels, value in samples.get("tidemill_stage_bytes", [])}
+    if any(room.values()):
+        text = f"{bytes_text(room.get('used', 0.0))} in use, {bytes_text(room.get('reserved', 0.0))} reserved"
+        waiting = _one(samples, "tidemill_stage_waiting_jobs")
+        if waiting:
+            text += f"; {waiting:.0f} jobs wait for {bytes_text(room.get('waiting', 0.0))} more"
+        lines.append(("stage", text))
     moved = {labels.get("way", ""): value for labels, value in samples.get("tidemill_moves_bytes_total", [])}
     failed = sum(
         value

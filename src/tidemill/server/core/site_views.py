@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Container
 
 import msgspec
 
@@ -56,7 +57,7 @@ def _bounded(view: SiteView) -> SiteView:
         transfers=[
             TransferView(
                 job=each.job, way=_short(each.way), names=_shorts(each.names), places=_shorts(each.places),
-                tries=each.tries, under_way=each.under_way,
+                tries=each.tries, under_way=each.under_way, waits_for=_short(each.waits_for),
             )
             for each in view.transfers[:VIEW_ROWS_MAX]
         ],
@@ -82,6 +83,16 @@ def _shorts(texts: list[str]) -> list[str]:
 def told(session: Session) -> dict[int, tuple[int, SiteView]]:
     """What each site showed last and when, by the site's number."""
     return {site: (at_us, _VIEW.decode(bytes(body))) for site, at_us, body in session.rows("views")}
+
+
+def awaited_inputs(session: Session, job: int, having: Container[int]) -> tuple[int, str] | None:
+    """The site, of those that have the job, at which its inputs wait for room, and for how much; None where none has
+    said so."""
+    for site, (_, view) in told(session).items():
+        for each in view.transfers if site in having else ():
+            if each.job == job and each.waits_for:
+                return site, each.waits_for
+    return None
 
 
 class TideSeries(msgspec.Struct, frozen=True):

@@ -17,8 +17,9 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
-from tidemill.server.core import rights
+from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import (
+    ACTIVE,
     JOB_STATES,
     LEASE_STATES,
     RUNNING,
@@ -35,7 +36,7 @@ from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import listing
 from tidemill.server.read.listing import TOP, Filter, Leg
-from tidemill.server.read.waiting import after_texts, waits_for
+from tidemill.server.read.waiting import HINTS, Cause, after_texts, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
@@ -149,6 +150,10 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
     )
     cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    having = {each.site for each in leases if each.state == ACTIVE}
+    room = site_views.awaited_inputs(session, number, having) if cause is Cause.RUNNING else None
+    if room is not None:
+        cause, hint = Cause.STAGE_FULL, f"{HINTS[Cause.STAGE_FULL]} ({of_site.get(room[0], '')}: {room[1]})"
     return JobDetail(
         row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
         failed=found.failed, usage=usage_of(found.usage),

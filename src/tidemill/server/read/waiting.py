@@ -28,6 +28,7 @@ class Cause(StrEnum):
     SITE_DRAINED = "site_drained"
     SITE_WANTS_NOTHING = "site_wants_nothing"
     FAIR_SHARE = "fair_share"
+    STAGE_FULL = "stage_full"
     RUNNING = "running"
     DELIVERING = "delivering"
 
@@ -48,6 +49,8 @@ HINTS = {
     Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
+    Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
+    "may free disk space or raise `stage_bytes_max`",
     Cause.RUNNING: "everything of it is at work",
     Cause.DELIVERING: "all events are done; its outputs are being delivered",
 }

@@ -38,7 +38,7 @@ class Offers:
             if self.applications.refresh():
                 self._is_sent = False
             self.applications.digests.write_known(self._site.directory / RECORD)
-        if self.profiles.step(self._site.executor):
+        if self.profiles.step(self._site.pools.profiles):
             self._is_sent = False
 
     def take(self, *, again: bool) -> list[AppOffer] | None:

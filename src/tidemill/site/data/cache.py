@@ -4,16 +4,17 @@
     SITE/stage/files/.NAME.json   `CopyRecord`: size, digest, which URLs had this content; changed at the last use
     SITE/stage/files/.NAME.sha256 the digest by which nodes exchange it (`staging`)
 
-A job's inputs are hard links to copies: a copy with links is pinned, also through restarts, and never evicted. What has
-no links goes by age, and the least recently used goes first when bytes are needed. Copies are not synced to disk: after
-a restart of the host, or on another one, a copy is read and compared before it is used.
+A job's inputs are hard links to copies: a copy with links is pinned, also through restarts, and never evicted; so is
+one that a job will link soon (`hold`). What has no links goes by age, and the least recently used goes first when bytes
+are needed; before that go parts that broken transfers left. Copies are not synced to disk: after a restart of the host,
+or on another one, a copy is read and compared before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,9 @@ import msgspec
 from tidemill import clock
 from tidemill.batch import processes
 from tidemill.errors import UNDECODABLE, SiteError
-from tidemill.files import read_bounded, write_whole
+from tidemill.files import TEMPORARY, read_bounded, write_whole
 from tidemill.log import Log
+from tidemill.site.data.budget import NO_ROOM, StageRoom
 
 SOURCES_MAX = 16
 """URLs that are remembered of one content."""
@@ -34,6 +36,9 @@ PART_AGE_S = 86400.0
 """A broken attempt that was not resumed for this time is deleted."""
 
 TIDY_S = 60.0
+_BROKEN = (TEMPORARY, ".link")
+"""Endings of files that only a process that died leaves behind."""
+
 _log = Log("datacache")
 
 
@@ -57,11 +62,13 @@ class CachedCopy(NamedTuple):
 
 
 class CacheLimits(NamedTuple):
-    """`total_bytes`: of all copies; `idle_bytes`: of those that no job needs; `age_s`: since their last use."""
+    """`total_bytes`: of all copies; `idle_bytes`: of those that no job needs; `age_s`: since their last use;
+    `total_files`: number of all copies."""
 
     total_bytes: int
     idle_bytes: int
     age_s: float
+    total_files: int = 1 << 62
 
 
 class CacheCounts(msgspec.Struct):
@@ -74,9 +81,9 @@ class CacheCounts(msgspec.Struct):
 
 
 def evict(
-    entries: Iterable[CachedCopy], *, now_us: int, limits: CacheLimits, wanted_bytes: int = 0
+    entries: Iterable[CachedCopy], *, now_us: int, limits: CacheLimits, wanted: StageRoom = NO_ROOM
 ) -> list[str]:
-    """The copies to delete, so that `wanted_bytes` more have room. Pure.
+    """The copies to delete, so that what is wanted has room beside the others. Pure.
 
     Never a pinned one; the rest when they are too old, then the least recently used until the limits hold. There may be
     less room than wanted all the same: then everything that is not pinned goes.
@@ -90,7 +97,9 @@ def evict(
     gone: list[str] = []
     for entry in idle:
         is_old = now_us - entry.used_us > limits.age_s * 1e6
-        if not is_old and idle_bytes <= limits.idle_bytes and total + wanted_bytes <= limits.total_bytes:
+        files = len(known) - len(gone)
+        has_room = total + wanted.bytes <= limits.total_bytes and files + wanted.files <= limits.total_files
+        if not is_old and idle_bytes <= limits.idle_bytes and has_room:
             break
         gone.append(entry.name)
         total -= entry.size_bytes
@@ -106,9 +115,16 @@ class DataCache:
         self._limits = limits
         self._boot = processes.boot()
         self._kept: dict[str, CopyRecord] = {}
+        self._linked: set[str] = set()  #: copies that had links when they were inspected last
+        self._holders: dict[
+            str, dict[int, bool]
+        ] = {}  #: copy -> jobs that will link it -> it was there before them
         self._used_us: dict[str, int] = {}
         self._names: dict[str, str] = {}  #: URL -> copy
         self._next_tidy_s = 0.0
+        self._is_dirty = False  #: links were removed since `refresh`
+        self._bytes = 0
+        self._pinned: StageRoom | None = None  #: None = it has to be added up again
         self.figures = CacheCounts()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._scan()
@@ -116,7 +132,7 @@ class DataCache:
     @property
     def bytes(self) -> int:
         """Of all copies."""
-        return sum(kept.size_bytes for kept in self._kept.values())
+        return self._bytes
 
     @property
     def files(self) -> int:
@@ -124,8 +140,72 @@ class DataCache:
         return len(self._kept)
 
     def pinned_bytes(self) -> int:
-        """Of the copies that jobs need. One stat for each copy."""
-        return sum(entry.size_bytes for entry in self._entries() if entry.is_pinned)
+        """Of the copies that jobs need. One stat for each copy with links, after links were removed."""
+        self.refresh()
+        return self.pinned().bytes
+
+    def pinned(self) -> StageRoom:
+        """Bytes and number of the copies that jobs need, as far as is known without a look at the disk."""
+        if self._pinned is None:
+            sizes = [self._kept[name].size_bytes for name in self._linked | self._holders.keys()]
+            self._pinned = StageRoom(sum(sizes), len(sizes))
+        return self._pinned
+
+    def is_pinned(self, name: str) -> bool:
+        """Whether a job needs the copy, as far as is known without a look at the disk."""
+        return name in self._linked or name in self._holders
+
+    def path(self, name: str) -> Path:
+        """Where a file of this name is, or would be."""
+        return self._directory / name
+
+    def name_of(self, url: str, version: str, sha256: str | None) -> str:
+        """The name that the copy of this version of a URL has."""
+        key = hashlib.sha256(f"{url}\0{version}".encode()).hexdigest()
+        return f"v-{key}" if sha256 is None else f"sha256-{sha256}"
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a copy."""
+        return name in self._kept
+
+    def size(self, name: str) -> int:
+        """Bytes of a copy."""
+        return self._kept[name].size_bytes
+
+    def hold(self, name: str, job: int, *, hit: bool = True) -> None:
+        """Keep a copy that the job will link. `hit`: it was there already."""
+        if name in self._kept:
+            self._holders.setdefault(name, {}).setdefault(job, hit)
+            self._pinned = None
+
+    def is_hit(self, name: str, job: int) -> bool:
+        """Whether the copy was there before the job asked for it."""
+        return self._holders.get(name, {}).get(job, True)
+
+    def let_go(self, job: int) -> None:
+        """The job links nothing more of what it holds."""
+        for name, jobs in list(self._holders.items()):
+            if jobs.pop(job, None) is not None and not jobs:
+                del self._holders[name]
+                self._pinned = None
+
+    def unlinked(self) -> None:
+        """Links to copies were removed: the next to ask inspects them."""
+        self._is_dirty = True
+
+    def refresh(self) -> None:
+        """Learn which copies lost their links, if any may have. One stat for each that had links."""
+        if not self._is_dirty:
+            return
+        self._is_dirty = False
+        self._pinned = None
+        for name in list(self._linked):
+            try:
+                if (self._directory / name).stat().st_nlink > 1:
+                    continue
+            except FileNotFoundError:
+                self._forget(name)
+            self._linked.discard(name)
 
     def version(self, url: str) -> str | None:
         """The version of the copy that this URL had last."""
@@ -146,11 +226,38 @@ class DataCache:
         name = f"sha256-{sha256}"
         return name if name in self._kept and self._is_whole(name) else None
 
+    def doubtful(self, url: str, sha256: str | None) -> str | None:
+        """The copy that `find` or `find_content` would have to read first, because it is of another boot or host."""
+        for name in (self._names.get(url), None if sha256 is None else f"sha256-{sha256}"):
+            kept = None if name is None else self._kept.get(name)
+            if kept is not None and kept.boot != self._boot and kept.sha256 is not None:
+                return name
+        return None
+
+    def compare(self, name: str) -> bool:
+        """Whether the bytes of a doubtful copy are what they were. Reads all of it; needs no lock."""
+        kept = self._kept.get(name)
+        try:
+            with (self._directory / name).open("rb") as file:
+                return kept is not None and hashlib.file_digest(file, "sha256").hexdigest() == kept.sha256
+        except FileNotFoundError:
+            return False
+
+    def compared(self, name: str, *, is_whole: bool) -> None:
+        """Take what `compare` said."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return
+        if is_whole:
+            kept.boot = self._boot
+            self._write(name)
+        else:
+            self._drop_torn(name)
+
     def adopt(self, path: Path, url: str, *, version: str, sha256: str | None) -> str:
         """Take a file over as the copy of this version of a URL; its name. Raises SiteError where there is no room."""
         size = path.stat().st_size
-        key = hashlib.sha256(f"{url}\0{version}".encode()).hexdigest()
-        name = f"v-{key}" if sha256 is None else f"sha256-{sha256}"
+        name = self.name_of(url, version, sha256)
         self.figures.misses += 1
         if name in self._kept:
             path.unlink()
@@ -163,6 +270,7 @@ class DataCache:
             path.chmod(0o400)
             path.rename(self._directory / name)
             self._kept[name] = CopyRecord(size_bytes=size, sha256=sha256, sources={}, boot=self._boot)
+            self._bytes += size
         self._remember(name, url, version)
         return name
 
@@ -178,15 +286,18 @@ class DataCache:
         temporary.unlink(missing_ok=True)
         os.link(self._directory / name, temporary)
         temporary.rename(path)
+        self._linked.add(name)
+        self._pinned = None
         self._used_us[name] = clock.now_us()
         with suppress(FileNotFoundError):
             os.utime(self._about(name))
 
     def make_room(self, size: int, url: str) -> None:
         """Delete what must go so that `size` bytes more fit. Raises SiteError if they do not."""
+        self.refresh()
         if self.bytes + size > self._limits.total_bytes:
             self._delete(
-                evict(self._entries(), now_us=clock.now_us(), limits=self._limits, wanted_bytes=size)
+                evict(self._entries(), now_us=clock.now_us(), limits=self._limits, wanted=StageRoom(size, 1))
             )
         if self.bytes + size > self._limits.total_bytes:
             raise SiteError(
@@ -195,12 +306,36 @@ class DataCache:
                 hint="wait until other jobs end, or raise `stage_bytes_max`",
             )
 
+    def keep_free(self, wanted: StageRoom, *, disk: StageRoom) -> None:
+        """Delete idle copies, the least recently used first, so that what is wanted fits beside the others: within the
+        limits, and into what is free on `disk`. O(1) where nothing has to go."""
+        within = StageRoom(self._limits.total_bytes - self.bytes, self._limits.total_files - self.files)
+        if within.holds(wanted) and disk.holds(wanted):
+            return
+        self.refresh()
+        limits = self._limits._replace(
+            total_bytes=min(self._limits.total_bytes, self.bytes + disk.bytes),
+            total_files=min(self._limits.total_files, self.files + disk.files),
+        )
+        self._delete(evict(self._entries(), now_us=clock.now_us(), limits=limits, wanted=wanted))
+
+    def leftovers(self, *, but: Container[str]) -> list[tuple[Path, int]]:
+        """Parts of files that broken transfers left, and their bytes, without those that orders `but` write to."""
+        found: list[tuple[Path, int]] = []
+        for path in (*self._directory.glob(".*.part"), *self._directory.glob("in-*")):
+            if path.name.removeprefix(".").partition(".")[0] in but:
+                continue
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat().st_size))
+        return found
+
     def tidy(self, *, at_once: bool = False) -> None:
         """Delete what is over the limits, and what came or broke off a day ago and was not used; once a minute."""
         now_s = clock.monotonic_s()
         if now_s < self._next_tidy_s and not at_once:
             return
         self._next_tidy_s = now_s + TIDY_S
+        self.refresh()
         self._delete(evict(self._entries(), now_us=clock.now_us(), limits=self._limits))
         for path in (*self._directory.glob(".*.part"), *self._directory.glob("in-*")):
             with suppress(FileNotFoundError):
@@ -214,23 +349,31 @@ class DataCache:
         names = set(os.listdir(self._directory))  # noqa: PTH208 -- names only, without a stat of each
         for name in sorted(names):
             path = self._directory / name
-            if name.startswith(".") or f".{name}.json" not in names:
-                if not name.startswith("."):
-                    path.unlink()
+            if name.startswith("."):
+                if name.endswith(_BROKEN):
+                    path.unlink(missing_ok=True)
+                continue
+            if f".{name}.json" not in names:
+                path.unlink(missing_ok=True)
                 continue
             content = read_bounded(self._about(name), KEPT_BYTES_MAX)
             try:
                 kept = msgspec.json.decode(content or b"", type=CopyRecord)
             except UNDECODABLE:
                 kept = None
-            if kept is None or path.stat().st_size != kept.size_bytes:
+            status = path.stat()
+            if kept is None or status.st_size != kept.size_bytes:
                 self._unlink(name)
                 continue
             self._kept[name] = kept
+            self._bytes += kept.size_bytes
+            if status.st_nlink > 1:
+                self._linked.add(name)
             self._used_us[name] = self._about(name).stat().st_mtime_ns // 1000
             self._names |= dict.fromkeys(kept.sources, name)
         for name in names:
-            if name.startswith(".") and name.endswith(".json") and name[1:-5] not in self._kept:
+            about, _, kind = name.removeprefix(".").rpartition(".")
+            if name.startswith(".") and kind in ("json", "sha256") and about not in self._kept:
                 (self._directory / name).unlink(missing_ok=True)
 
     def _is_whole(self, name: str) -> bool:
@@ -248,22 +391,20 @@ class DataCache:
                     kept.boot = self._boot
                     self._write(name)
                     return True
+        self._drop_torn(name)
+        return False
+
+    def _drop_torn(self, name: str) -> None:
         _log.warning(
             "copy.dropped", name=name, reason="it was made before a restart of the host, and is not whole"
         )
         self._delete([name])
-        return False
 
     def _entries(self) -> list[CachedCopy]:
-        entries: list[CachedCopy] = []
-        for name, kept in list(self._kept.items()):
-            try:
-                is_pinned = (self._directory / name).stat().st_nlink > 1
-            except FileNotFoundError:
-                self._forget(name)
-                continue
-            entries.append(CachedCopy(name, kept.size_bytes, self._used_us.get(name, 0), is_pinned))
-        return entries
+        return [
+            CachedCopy(name, kept.size_bytes, self._used_us.get(name, 0), self.is_pinned(name))
+            for name, kept in self._kept.items()
+        ]
 
     def _remember(self, name: str, url: str, version: str) -> None:
         kept = self._kept[name]
@@ -296,6 +437,10 @@ class DataCache:
 
     def _forget(self, name: str) -> None:
         kept = self._kept.pop(name, None)
+        self._bytes -= kept.size_bytes if kept is not None else 0
+        self._pinned = None
+        self._linked.discard(name)
+        self._holders.pop(name, None)
         self._used_us.pop(name, None)
         for url in kept.sources if kept is not None else ():
             self._names.pop(url, None)

@@ -44,7 +44,7 @@ class Deliveries:
 
     def __init__(self, site: ServedSite, preparer: Preparer, deliverer: Deliverer) -> None:
         self._log = site.log
-        self._executor = site.executor
+        self._executor = site.pools.deliveries
         self._preparer = preparer
         self._deliverer = deliverer
         self._tries: dict[int, _Try] = {}

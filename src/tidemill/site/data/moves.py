@@ -24,7 +24,7 @@ from tidemill.log import Log
 from tidemill.model.failure import FailureClass
 from tidemill.site.applications.checksums import PendingError
 from tidemill.transfer.allowed import check_endpoint, permit
-from tidemill.transfer.contract import Direction, TransferError, Watch
+from tidemill.transfer.contract import Direction, NoSpaceError, TransferError, Watch, of_os_error
 from tidemill.transfer.mover import Moved, Mover
 
 KEEP_S = 3600.0
@@ -39,7 +39,8 @@ _log = Log("moving")
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     """A move to make. `path`: of the site's file, in the site directory's stage. `expect`: algorithm -> checksum.
     `version`: of the copy that the site has; the same at the source = nothing is moved. `before`: SHA-256 that a file
-    there may have. `known`: checksums that were made with the site's file."""
+    there may have. `known`: checksums that were made with the site's file. `look`: only size and version are wanted.
+    `bytes_max`: reserved in the stage for this file (0 = no bound): a larger one is not fetched."""
 
     id: str
     direction: Direction
@@ -49,10 +50,14 @@ class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     before: str | None = None
     known: dict[str, str] = {}
+    look: bool = False
+    bytes_max: int = 0
 
 
 class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an order. `moved` None = nothing was: the copy is still good, or an error says why not."""
+    """What came of an order. `moved` None = nothing was: the copy is still good, only a look was wanted, the file is
+    larger than what is reserved for it (`size_bytes`), or an error says why not. `no_space`: the site's disk is full.
+    """
 
     id: str
     version: str = ""
@@ -61,11 +66,14 @@ class MoveOutcome(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
     transient: bool = False
     failure: FailureClass | None = None
+    size_bytes: int | None = None
+    no_space: bool = False
 
     def check(self) -> None:
         """Raise TransferError if it failed."""
         if self.error:
-            raise TransferError(self.error, hint=self.hint, transient=self.transient, failure=self.failure)
+            kind = NoSpaceError if self.no_space else TransferError
+            raise kind(self.error, hint=self.hint, transient=self.transient, failure=self.failure)
 
 
 class UnderWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +112,9 @@ class Moves(Protocol):
 
     def is_done(self, order_ids: Iterable[str]) -> bool:
         """Whether none of these is still on its way."""
+
+    def cancel(self, order_id: str) -> None:
+        """Break off a move that is not wanted any more, and forget what came of it."""
 
     @property
     def is_busy(self) -> bool:
@@ -309,9 +320,11 @@ def make(
         if order.direction is Direction.OUT:
             moved = mover.put(path, order.url, watch, before=order.before, known=order.known)
         else:
-            version = mover.look(order.url, watch).version
-            if version == order.version:
-                return MoveOutcome(id=order.id, version=version)
+            found = mover.look(order.url, watch)
+            version, size = found.version, found.size_bytes
+            is_too_large = order.bytes_max and size > order.bytes_max
+            if order.look or is_too_large or version == order.version:
+                return MoveOutcome(id=order.id, version=version, size_bytes=size)
             path.unlink(missing_ok=True)  # of an agent that died before it took it over
             moved = mover.get(order.url, path, watch, expect=order.expect)
             has_come()
@@ -320,7 +333,7 @@ def make(
         _log.warning("move.failed", url=shown, direction=order.direction, reason=error.message)
         return _failed(order, error)
     except OSError as error:
-        return _failed(order, SiteError(f"failed to move `{shown}`: {error.strerror or error}"))
+        return _failed(order, of_os_error(error, f"move `{shown}`"))
     _log.debug(
         "move.done",
         url=shown,
@@ -339,4 +352,5 @@ def _failed(order: MoveOrder, error: TidemillError) -> MoveOutcome:
         hint=error.hint,
         transient=isinstance(error, SiteError) and error.transient,
         failure=getattr(error, "failure", None) or order.direction.failure,
+        no_space=isinstance(error, NoSpaceError),
     )

@@ -39,8 +39,12 @@ class LogFetches:
         """Note the logs that were found, search for others; whether anything was found."""
         done = [request for request, future in self._under_way.items() if future.done()]
         now_s = clock.monotonic_s()
+        asked = {order.request for order in self._site.state.fetches}
+        self._missing = {request: each for request, each in self._missing.items() if request in asked}
         for request in done:
-            fetched, is_settled = self._under_way.pop(request).result()
+            fetched, is_settled = _outcome(request, self._under_way.pop(request))
+            if request not in asked:
+                continue
             _, last_s = self._missing.setdefault(request, (0.0, now_s + SETTLE_S))
             if is_settled or now_s >= last_s:
                 del self._missing[request]
@@ -51,8 +55,18 @@ class LogFetches:
             again_s, _ = self._missing.get(order.request, (0.0, 0.0))
             if order.request not in self._under_way and now_s >= again_s:
                 fleets = [self._site.fleets_dir / name for name in reversed(self._site.state.fleets)]
-                self._under_way[order.request] = self._site.executor.submit(find_log, order, fleets)
+                self._under_way[order.request] = self._site.pools.logs.submit(find_log, order, fleets)
         return bool(done)
+
+
+def _outcome(request: int, search: Future[tuple[LogFetched, bool]]) -> tuple[LogFetched, bool]:
+    """What a search found; of one that failed, why: it is repeated like one that found nothing yet."""
+    try:
+        return search.result()
+    except (TidemillError, OSError) as error:
+        _log.warning("log.unreadable", request=request, reason=str(error))
+        reason = f"[not readable: {error}]"
+        return LogFetched(request=request, found=True, stdout="", stderr=reason), False
 
 
 def find_log(order: FetchLogOrder, fleets: list[Path]) -> tuple[LogFetched, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 from tidemill import clock
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.deliveries import Deliveries
+from tidemill.site.data.leftovers import sweep_leftovers
 from tidemill.site.data.masks import private_paths
 from tidemill.site.data.outputs import Deliverer
 from tidemill.site.data.owners import OwnedPlaces, person_of
@@ -37,7 +38,9 @@ class SiteData:
                 base.mkdir(parents=True, exist_ok=True)
         self._site = site
         self._moves = open_moves(directory, config)
-        self.stage = Stage(directory / "stage", config, places, self._moves)
+        self.stage = Stage(directory / "stage", config, places, self._moves, site.pools.copies)
+        site.pools.stage_in.submit(self.stage.count_parts)
+        site.pools.copies.submit(sweep_leftovers, directory / "stage", base, started_us=clock.now_us())
         self._departures = Departures(directory / "stage" / "out", self._moves)
         deliverer = Deliverer(
             site.fleets_dir, places, template=config.output_name, bytes_max=config.delivery_bytes_max,

@@ -8,49 +8,67 @@
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
     SITE/stage/JOB/NAME.lines the text of an `each` input: line k belongs to event k
 
-Works in the agent's helper threads, which wait for no remote file: `stage` raises MovesPendingError then, and is called
-again. Everything it does can be repeated.
+A job gets its inputs in steps: sizes are asked for, room for all that is missing is reserved (`budget`), contents are
+brought (`fetching`), links are made. Works in the agent's helper threads, which wait for no remote or large file:
+`stage` raises MovesPendingError then, or NoRoomError where the stage is full, and is called again. Everything it does
+can be repeated; after a restart links say what is in use, and the rest is asked for again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import os
-import re
 import shutil
-import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.config.site import SiteConfig
-from tidemill.errors import SiteError
-from tidemill.files import sync_directory, write_durable
+from tidemill.errors import SiteError, TidemillError
+from tidemill.files import sync_directory
+from tidemill.log import Log
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.model.quantities import bytes_text
 from tidemill.node.bundle import copy_member
+from tidemill.site.data.budget import StageBudget, StageRoom
 from tidemill.site.data.cache import CacheLimits, DataCache
-from tidemill.site.data.moves import MoveOrder, Moves, MovesPendingError, order_id
+from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
+from tidemill.site.data.moves import Moves, MovesPendingError
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
-from tidemill.transfer.contract import Direction
-from tidemill.transfer.file import FileTransfer, Roots, is_location, local_path
+from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
+from tidemill.transfer.file import is_location, local_path
 from tidemill.wire.node import InputDef
 
 LINES_BYTES_MAX = 256 << 20
 """Read whole by a helper thread; 100 bytes for each of 2.6 million events."""
 
-FRESH_S = 30.0
-"""A remote file whose version was asked for so lately is not asked again: jobs of one campaign come by thousands."""
-
-FRESH_MAX = 10_000
 STAGED_BYTES_MIN = 1 << 20
 """Smaller inputs are read by each slot (crates/pilot/src/supply/files.rs): their digest is not needed."""
 
+STEP_SHARE = 4
+"""The events of one step have at most this part of the stage, if they are several: other jobs want some of it, too."""
+
+KEPT_FREE_SHARE = 50
+"""`stage_free_bytes_min` is never more than this part of the file system, so that small ones can be used."""
+
+FILES_PER_COPY = 3
+"""Inodes: the copy, what is known of it, its digest."""
+
+ADMIT_S = 0.5
+"""Which jobs may try again is worked out this often."""
+
+_log = Log("stage")
+
 
 class DataFigures(NamedTuple):
-    """What the site's data cost and kept, since the agent's start. `moves`: (way, done, failed, bytes)."""
+    """What the site's data cost and kept, since the agent's start. `waiting_*`: for room in the stage. `moves`: (way,
+    done, failed, bytes)."""
 
     files: int
     bytes: int
@@ -59,21 +77,46 @@ class DataFigures(NamedTuple):
     misses: int
     evicted_bytes: int
     moves: list[tuple[str, int, int, int]]
+    reserved_bytes: int = 0
+    waiting_bytes: int = 0
+    waiting_jobs: int = 0
 
 
-class _Wanted(NamedTuple):
-    """A file that a job reads. `roots`: where it may lie, if it is one of this site."""
+class NoRoomError(MovesPendingError):
+    """The stage has no room for a job's inputs: `may_try` says when it may ask again."""
 
-    url: str
-    sha256: str | None
-    roots: Roots
+    def __init__(self) -> None:
+        super().__init__([])
+
+
+class StepTooLargeError(MovesPendingError):
+    """The files of so many events are too many for one step: ask for `events_max`."""
+
+    def __init__(self, events_max: int) -> None:
+        super().__init__([])
+        self.events_max = events_max
+
+
+class _Step(NamedTuple):
+    """What is asked for. `is_begun`: events of the job are granted, so what it has is in use."""
+
+    job: int
+    directory: Path
+    is_begun: bool
+    reader: Reader
 
 
 class Stage:
-    """The stage of one site. Thread-safe. `moving`: brings remote files; None = none are brought."""
+    """The stage of one site. Thread-safe. `moving`: brings remote files; None = none are brought. `copiers`: copy and
+    hash large files; None = the thread that asks does."""
 
     def __init__(
-        self, directory: Path, config: SiteConfig, places: OwnedPlaces, moving: Moves | None = None
+        self,
+        directory: Path,
+        config: SiteConfig,
+        places: OwnedPlaces,
+        moving: Moves | None = None,
+        copiers: Executor | None = None,
     ) -> None:
         self._directory = directory
         self._files = directory / "files"
@@ -82,40 +125,43 @@ class Stage:
             config.stage_bytes_max,
             config.stage_bytes_max // 2 if idle_bytes is None else idle_bytes,
             config.transfer.cache_age_s,
+            config.stage_files_max,
         )
         self.cache = DataCache(self._files, limits)
+        self.budget = StageBudget(StageRoom(config.stage_bytes_max, config.stage_files_max))
+        self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
+        self._lock = self._contents.lock
+        self.copiers = copiers
         self._config = config
         self._places = places
-        self._moving = moving
-        self._fresh_s: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._disk = self._look_at_disk()
+        self._next_admit_s = 0.0
+        self._admitted: set[int] = set()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
         self._is_swept = False
+        self._may_be_leftovers = True  #: parts of transfers that nobody goes on with
 
     def stage(
-        self, job: int, spec: JobSpec, events: list[tuple[int, int]], reader: Reader = NOBODY
+        self,
+        job: int,
+        spec: JobSpec,
+        events: list[tuple[int, int]],
+        reader: Reader = NOBODY,
+        is_begun: bool = True,
     ) -> list[InputDef]:
         """Have the inputs of these events in place, as far as `reader` may read them.
 
-        Raises SiteError, which becomes the job's `stage_in` failure, and MovesPendingError while remote files come.
+        Raises SiteError, which becomes the job's `stage_in` failure, MovesPendingError while files come, NoRoomError
+        while the stage is full, StepTooLargeError where fewer events would fit.
         """
-        directory = self._directory / str(job)
-        awaits: list[str] = []
-        try:
-            directory.mkdir(mode=0o700, exist_ok=True)
-            inputs = [
-                self._shared(directory, each, reader, awaits)
-                if each.kind is InputKind.SHARED
-                else self._each(directory, each, events, reader, awaits)
-                for each in spec.inputs
-            ]
-        except OSError as error:
-            raise SiteError(
-                f"failed to stage inputs of job {job} in `{directory}`: {error.strerror}"
-            ) from error
-        if awaits:
-            raise MovesPendingError(awaits)
-        return [each for each in inputs if each is not None]
+        step = _Step(job, self._directory / str(job), is_begun, reader)
+        with self._attempt(job, f"stage inputs of job {job} in `{step.directory}`"):
+            step.directory.mkdir(mode=0o700, exist_ok=True)
+            self._have(step, [self._wanted(step, each) for each in spec.inputs], spec)
+            each_files = self._event_files(step, spec, events)
+            if each_files:
+                self._have_events(step, spec, each_files)
+            return [_described(step.directory, each) for each in spec.inputs]
 
     def check_places(self, spec: JobSpec, owner: str) -> None:
         """Raise TransferError or SiteError (lasting) if an output would go where this site writes nothing: before
@@ -129,12 +175,179 @@ class Stage:
                     path if place.endswith("/") or place == spec.output_dir else path.parent
                 )
 
+    # ---- room ----
+
     def is_done(self, awaits: tuple[str, ...]) -> bool:
-        """Whether all of these moves have an outcome."""
-        return self._moving is None or self._moving.is_done(awaits)
+        """Whether none of these is still on its way."""
+        return self._contents.is_done(awaits)
+
+    def may_try(self, job: int) -> bool:
+        """Whether a job that waits for room may ask again."""
+        now_s = clock.monotonic_s()
+        with self._lock:
+            if job not in self.budget.waiting:
+                return True
+            self.budget.asks(job, now_s=now_s)
+            if now_s >= self._next_admit_s:
+                self._next_admit_s = now_s + ADMIT_S
+                self._admitted = set(self.budget.admitted(self._free(), now_s=now_s))
+            return job in self._admitted
+
+    def waits_for(self, job: int) -> str:
+        """What a job that waits for room waits for, in words; empty where it does not wait."""
+        with self._lock:
+            need = self.budget.waiting.get(job)
+            if need is None:
+                return ""
+            used = self.cache.pinned().bytes + self.budget.taken.bytes
+            limit, disk = self.budget.limit.bytes, self._disk.bytes
+        size = bytes_text(need.room.bytes)
+        files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
+        if need.room.bytes <= limit - used:
+            free = bytes_text(max(0, disk))
+            return f"room for {size} ({files}) on the disk of the site's stage, of which {free} may be used"
+        return (
+            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used)} of "
+            f"{bytes_text(limit)} are in use or reserved"
+        )
+
+    def look_for_room(self) -> None:
+        """Learn what has become free: links that went, space on disk. For a helper thread, while jobs wait."""
+        disk = self._look_at_disk()
+        with self._lock:
+            self._disk = disk
+            self.cache.refresh()
+        self._contents.tidy()
+
+    def drop_events(self, job: int, needed: IntervalSet) -> None:
+        """Remove the files of events that are over, so that their copies make room."""
+        for folder in (self._directory / str(job)).glob("*.d"):
+            for path in list(folder.iterdir()):
+                if path.name.isdecimal() and int(path.name) not in needed:
+                    path.unlink(missing_ok=True)
+        with self._lock:
+            self.cache.unlinked()
+
+    def release(self, job: int) -> None:
+        """The job wants nothing more: what is reserved for it alone is given to others, what comes for it alone is
+        broken off."""
+        with self._lock:
+            self.budget.withdraw(job)
+            self.cache.let_go(job)
+            gone = self.budget.release(job)
+            self._may_be_leftovers |= bool(gone)
+        self._contents.unwanted(gone)
+
+    def _look_at_disk(self) -> StageRoom:
+        """What may still be written to the file system."""
+        status = os.statvfs(self._files)
+        kept = min(self._config.stage_free_bytes_min, status.f_blocks * status.f_frsize // KEPT_FREE_SHARE)
+        files = status.f_favail - status.f_files // KEPT_FREE_SHARE if status.f_files else 1 << 62
+        return StageRoom(status.f_bavail * status.f_frsize - kept, files // FILES_PER_COPY)
+
+    def _free(self) -> StageRoom:
+        """Room for what is not reserved yet, if all that no job needs is deleted. The lock is held."""
+        pinned, taken, unwritten = self.cache.pinned(), self.budget.taken, self.budget.unwritten
+        idle = StageRoom(self.cache.bytes - pinned.bytes, self.cache.files - pinned.files)
+        limit = self.budget.limit.less(pinned).less(taken)
+        disk = StageRoom(self._disk.bytes + idle.bytes, self._disk.files + idle.files).less(unwritten)
+        return StageRoom(min(limit.bytes, disk.bytes), min(limit.files, disk.files))
+
+    def _reserve(self, step: _Step, contents: list[StageContent]) -> None:
+        """Have room for these contents. Raises NoRoomError, MovesPendingError where the cache has changed meanwhile."""
+        missing = {each.key: StageRoom(each.size_bytes, 1) for each in contents if each.name is None}
+        names = {each.name for each in contents if each.name is not None}
+        disk = self._look_at_disk()
+        with self._lock:
+            self._disk = disk
+            self.cache.refresh()
+            if not all(map(self.cache.has, names)):
+                raise MovesPendingError([])
+            idle = [self.cache.size(name) for name in names if not self.cache.is_pinned(name)]
+            has_room = self.budget.reserve(
+                step.job,
+                missing,
+                more=StageRoom(sum(idle), len(idle)),
+                free=self._free(),
+                now_s=clock.monotonic_s(),
+            )
+            if has_room:
+                for name in names:
+                    self.cache.hold(name, step.job)
+                if missing:
+                    self._make_room()
+                return
+        self._refuse(step)
+
+    def _make_room(self) -> None:
+        """Delete what no job needs, so that what is reserved fits beside the copies. The lock is held."""
+        taken, unwritten = self.budget.taken, self.budget.unwritten
+        # what is written already is counted by the file system
+        disk = StageRoom(
+            self._disk.bytes + taken.bytes - unwritten.bytes,
+            self._disk.files + taken.files - unwritten.files,
+        )
+        if self._may_be_leftovers:
+            total, kept = self.cache.bytes + taken.bytes, 0
+            for path, size in self.cache.leftovers(but=self.budget.reserved):
+                total += size
+                if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
+                    path.unlink(missing_ok=True)
+                else:
+                    kept += 1
+            self._may_be_leftovers = kept > 0
+        self.cache.keep_free(taken, disk=disk)
+
+    def _refuse(self, step: _Step) -> None:
+        """There is no room. A job that holds some of its inputs while it waits for others would keep others out."""
+        if not step.is_begun:
+            shutil.rmtree(step.directory, ignore_errors=True)
+            with self._lock:
+                self.cache.unlinked()
+        raise NoRoomError
+
+    @contextmanager
+    def _attempt(self, job: int, what: str) -> Iterator[None]:
+        """What is reserved for a job stays reserved while files come, and not after a failure."""
+        try:
+            yield
+        except MovesPendingError:
+            raise
+        except NoSpaceError as error:
+            self._found_full(job, error)
+        except TidemillError:
+            self.release(job)
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._found_full(job, of_os_error(error, what))
+            self.release(job)
+            raise SiteError(f"failed to {what}: {error.strerror or error}") from error
+        else:
+            with self._lock:
+                self.budget.withdraw(job)
+                self.cache.let_go(job)
+                gone = self.budget.release(job, but=_parts_key(job))
+            self._contents.unwanted(gone)
+
+    def _found_full(self, job: int, error: SiteError) -> None:
+        """A write failed although there seemed to be room: nothing begins for a while."""
+        now_s = clock.monotonic_s()
+        with self._lock:
+            self.cache.let_go(job)
+            pause_s = self.budget.found_full(now_s=now_s)
+            gone = self.budget.put_back(job, now_s=now_s)
+            for path, _ in self.cache.leftovers(but=self.budget.reserved):
+                path.unlink(missing_ok=True)
+        self._contents.unwanted(gone)
+        _log.warning("stage.full", job=job, reason=error.message, next_try_s=round(pause_s, 1))
+        raise NoRoomError from error
+
+    # ---- figures and tidying ----
 
     def figures(self, moves: list[tuple[str, int, int, int]]) -> DataFigures:
-        """What the cache holds and did, beside what was moved; as it was last while a thread is at work with it."""
+        """What the cache holds and did, what is reserved and waited for, beside what was moved; as it was last while a
+        thread is at work with it."""
         if self._lock.acquire(blocking=False):
             try:
                 counts = self.cache.figures
@@ -146,6 +359,9 @@ class Stage:
                     misses=counts.misses,
                     evicted_bytes=counts.evicted_bytes,
                     moves=[],
+                    reserved_bytes=self.budget.taken.bytes,
+                    waiting_bytes=self.budget.waited_for.bytes,
+                    waiting_jobs=len(self.budget.waiting),
                 )
             finally:
                 self._lock.release()
@@ -158,7 +374,7 @@ class Stage:
 
     def sweep(self) -> None:
         """Let the cache keep its limits, once for all jobs that were cleaned. While a thread is at work with it that is
-        left for the next call: no tick waits for a large file. Raises SiteError."""
+        left for the next call: no tick waits for it. Raises SiteError."""
         if self._is_swept or not self._lock.acquire(blocking=False):
             return
         try:
@@ -169,15 +385,32 @@ class Stage:
         finally:
             self._lock.release()
 
+    def clean(self, job: int) -> None:
+        """Remove a job's inputs; `sweep` lets go of copies that are not needed any more. Raises SiteError."""
+        self.release(job)
+        try:
+            shutil.rmtree(self._directory / str(job))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
+        self.cache.unlinked()
+        self._is_swept = False
+
+    # ---- inputs ----
+
     def stage_parts(self, job: int, parts: list[KeptPart], output: str, fleets: Path) -> list[InputDef]:
-        """The kept parts of an output as inputs `part-000000`, ... of a merge step, in event order, verified."""
+        """The kept parts of an output as inputs `part-000000`, ... of a merge step, in event order, verified.
+
+        Raises SiteError, NoRoomError while the stage is full.
+        """
         directory = self._directory / str(job)
-        directory.mkdir(mode=0o700, exist_ok=True)
-        inputs: list[InputDef] = []
-        for part in parts:
-            for ref in part.outputs:
-                if ref.name != output:
-                    continue
+        found = [(part, ref) for part in parts for ref in part.outputs if ref.name == output]
+        with self._attempt(job, f"stage parts of an output in `{directory}`"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            self._reserve_parts(job, StageRoom(sum(ref.length for _, ref in found), len(found)))
+            inputs: list[InputDef] = []
+            for part, ref in found:
                 name = f"part-{len(inputs):06}"
                 path = directory / name
                 temporary = directory / f".{name}.tmp"
@@ -185,168 +418,201 @@ class Stage:
                     copy_member(fleets / part.fleet / "bundle", ref, file)
                 temporary.rename(path)
                 inputs.append(_definition(name, "shared", path=path, content=(ref.sha256, ref.length)))
-        sync_directory(directory)
+            sync_directory(directory)
+            with self._lock:
+                self.budget.reserved[_parts_key(job)].is_written = True
+                self.budget.found_room()
         return inputs
 
-    def clean(self, job: int) -> None:
-        """Remove a job's inputs; `sweep` lets go of copies that are not needed any more. Raises SiteError."""
-        try:
-            shutil.rmtree(self._directory / str(job))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise SiteError(f"failed to clean `{self._directory / str(job)}`: {error.strerror}") from error
-        self._is_swept = False
+    def count_parts(self) -> None:
+        """Count what merge steps copied before a restart as reserved: it is not linked. Once, at the start."""
+        for directory in self._directory.iterdir():
+            copied = [path.stat() for path in directory.glob("part-*")]
+            sizes = [each.st_size for each in copied if each.st_nlink == 1]
+            if sizes and directory.name.isdecimal():
+                job = int(directory.name)
+                with self._lock:
+                    self.budget.keep(job, _parts_key(job), StageRoom(sum(sizes), len(sizes)))
 
-    def _shared(self, directory: Path, one: Input, reader: Reader, awaits: list[str]) -> InputDef | None:
-        path = directory / one.name
-        if not self._fetch_input(one, path, reader, awaits):
-            return None
-        size = path.stat().st_size
-        sha256 = one.sha256
-        if sha256 is None and size >= STAGED_BYTES_MIN:
-            sha256 = _digest(path)
-        return _definition(one.name, "shared", path=path, content=(sha256, size))
+    def _reserve_parts(self, job: int, room: StageRoom) -> None:
+        """Room for parts that are more than the whole stage is given when nothing else is in it: they are here anyway,
+        and merging them is all that is left of their job."""
+        limit = self.budget.limit
+        room = StageRoom(min(room.bytes, limit.bytes), min(room.files, limit.files))
+        disk = self._look_at_disk()
+        with self._lock:
+            self._disk = disk
+            contents = {_parts_key(job): room}
+            free, now_s = self._free(), clock.monotonic_s()
+            if not self.budget.reserve(job, contents, more=StageRoom(0, 0), free=free, now_s=now_s):
+                raise NoRoomError
+            self._make_room()
 
-    def _each(
-        self,
-        directory: Path,
-        one: Input,
-        events: list[tuple[int, int]],
-        reader: Reader,
-        awaits: list[str],
-    ) -> InputDef | None:
-        lines_path = directory / f"{one.name}.lines"
-        if not self._fetch_input(one, lines_path, reader, awaits):
-            return None
-        if lines_path.stat().st_size > LINES_BYTES_MAX:
-            raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
-        lines = lines_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        folder = directory / f"{one.name}.d"
-        has_files = any(is_location(line.strip()) for line in lines[:1000])
-        if has_files:
-            folder.mkdir(mode=0o700, exist_ok=True)
-        for first, end in events:
-            if end > len(lines):
-                raise SiteError(
-                    f"`{one.url}` has {len(lines)} lines, event {max(first, len(lines))} has none",
-                    hint="an `each` input needs one line for each event, empty ones included",
-                    transient=False,
-                )
-            for event in range(first, end) if has_files else ():
-                line = lines[event].strip()
-                if is_location(line):
-                    wanted = _Wanted(line, None, self._places.of(reader.owner))
-                    self._fetch(wanted, folder / str(event), awaits)
-        return _definition(one.name, "each", path=folder if has_files else None, lines=lines_path)
-
-    def _fetch_input(self, one: Input, path: Path, reader: Reader, awaits: list[str]) -> bool:
-        """As `_fetch`, for what the job itself names: an output of an earlier job may be another owner's."""
-        job = reader.from_jobs.get(one.name)
+    def _wanted(self, step: _Step, one: Input) -> WantedFile:
+        """What the job itself names: an output of an earlier job may be another owner's."""
+        is_shared = one.kind is InputKind.SHARED
+        path = step.directory / (one.name if is_shared else f"{one.name}.lines")
+        sha256 = None if one.sha256 is None else one.sha256.removeprefix("sha256:").lower()
+        reader, job = step.reader, step.reader.from_jobs.get(one.name)
         if job is None or is_remote(one.url):
-            return self._fetch(_Wanted(one.url, one.sha256, self._places.of(reader.owner)), path, awaits)
-        roots = self._places.for_input(reader, local_path(one.url), job)
-        try:
-            return self._fetch(_Wanted(one.url, one.sha256, roots), path, awaits)
-        except SiteError as error:
-            if error.transient:
-                raise
+            roots = self._places.of(reader.owner)
+        else:
+            roots = self._places.for_input(reader, local_path(one.url), job)
+        return WantedFile(one.url, sha256, roots, path, with_digest=is_shared and sha256 is None)
+
+    def _event_files(
+        self, step: _Step, spec: JobSpec, events: list[tuple[int, int]]
+    ) -> list[list[WantedFile]]:
+        """The files of each of these events, of those that have some."""
+        files: dict[int, list[WantedFile]] = {}
+        for one in spec.inputs:
+            if one.kind is InputKind.SHARED:
+                continue
+            lines = _lines(one, step.directory)
+            _check_lines(one, lines, events)
+            if not any(is_location(line.strip()) for line in lines[:1000]):
+                continue
+            folder = step.directory / f"{one.name}.d"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            roots = self._places.of(step.reader.owner)
+            for first, end in events:
+                for event in range(first, end):
+                    line = lines[event].strip()
+                    wanted = WantedFile(line, None, roots, folder / str(event))
+                    files.setdefault(event, []).extend([wanted] if is_location(line) else [])
+        return [files[event] for event in sorted(files)]
+
+    def _have(self, step: _Step, wanted: list[WantedFile], spec: JobSpec) -> None:
+        """Have the files that a job names at their paths."""
+        missing = [each for each in wanted if not each.path.exists()]
+        if not missing:
+            return
+        contents = self._inspect(step, missing, spec)
+        there = [each.path.stat().st_size for each in wanted if each.path.exists()]
+        sizes = {each.key: each.size_bytes for each in contents}
+        room = StageRoom(sum(there) + sum(sizes.values()), len(there) + len(sizes))
+        self._check_total(f"job {step.job} needs", room)
+        self._reserve(step, contents)
+        self._bring(step, contents)
+
+    def _have_events(self, step: _Step, spec: JobSpec, events: list[list[WantedFile]]) -> None:
+        """Have the files of these events at their paths, as many as are good for one step."""
+        missing = [each for files in events for each in files if not each.path.exists()]
+        if not missing:
+            return
+        contents = {each.wanted.path: each for each in self._inspect(step, missing, spec)}
+        named = [path.stat() for path in step.directory.iterdir() if path.is_file()]
+        taken = StageRoom(sum(each.st_size for each in named if each.st_nlink > 1), len(named))
+        share = StageRoom(
+            self.budget.limit.bytes // STEP_SHARE, max(1, self.budget.limit.files // STEP_SHARE)
+        )
+        seen: set[str] = set()
+        for number, files in enumerate(events):
+            for each in (contents[one.path] for one in files if one.path in contents):
+                if each.key not in seen:
+                    taken = StageRoom(taken.bytes + each.size_bytes, taken.files + 1)
+                    seen.add(each.key)
+            if number == 0:
+                self._check_total(f"an event of job {step.job} needs", taken)
+            elif not share.holds(taken):
+                raise StepTooLargeError(number)
+        self._reserve(step, list(contents.values()))
+        self._bring(step, list(contents.values()))
+
+    def _check_total(self, what: str, room: StageRoom) -> None:
+        limit = self.budget.limit
+        if not limit.holds(room):
             raise SiteError(
+                f"{what} {room.bytes} bytes of inputs in {room.files} files at the same time; this site stages at "
+                f"most {limit.bytes} bytes in {limit.files} files",
+                hint="use smaller inputs, or ask the site's operators to raise `stage_bytes_max` or `stage_files_max`",
+                transient=False,
+            )
+
+    def _inspect(self, step: _Step, missing: list[WantedFile], spec: JobSpec) -> list[StageContent]:
+        """Sizes and copies. Raises MovesPendingError while they are asked for."""
+        awaits: list[str] = []
+        found = [self._inspected(step, each, spec, awaits) for each in missing]
+        if awaits:
+            raise MovesPendingError(awaits)
+        return [each for each in found if each is not None]
+
+    def _inspected(
+        self, step: _Step, wanted: WantedFile, spec: JobSpec, awaits: list[str]
+    ) -> StageContent | None:
+        try:
+            return self._contents.inspect(wanted, awaits)
+        except SiteError as error:
+            raise _named(error, step.reader, spec, wanted) from error
+
+    def _bring(self, step: _Step, contents: list[StageContent]) -> None:
+        """Have contents with room at their paths. Raises MovesPendingError while they come."""
+        awaits: list[str] = []
+        found = [(each, self._contents.bring(each, awaits)) for each in contents]
+        if awaits:
+            raise MovesPendingError(awaits)
+        for content, name in found:
+            if name is None:  # it was dropped again, by a restart of the host or an operator
+                raise MovesPendingError([])
+            path, large = content.wanted.path, content.size_bytes >= STAGED_BYTES_MIN
+            with_digest = content.wanted.with_digest and large
+            if with_digest and not self._contents.has_digest(name, awaits):
+                continue
+            with self._lock:
+                self.cache.link(name, path, hit=self.cache.is_hit(name, step.job))
+            if with_digest:
+                _link(digest_file(self._files / name), digest_file(path))
+        if awaits:
+            raise MovesPendingError(awaits)
+
+
+def _parts_key(job: int) -> str:
+    return f"parts-{job}"
+
+
+def _named(error: SiteError, reader: Reader, spec: JobSpec, wanted: WantedFile) -> SiteError:
+    """The error, with the name of an input that is another job's output: its URL is not what the user wrote."""
+    for one in spec.inputs:
+        job = reader.from_jobs.get(one.name)
+        if job is not None and one.url == wanted.url and not error.transient and not is_remote(one.url):
+            return SiteError(
                 f"input `{one.name}`, an output of job {job}, cannot be read here: {error.message}",
                 hint=f"run the job at the site that ran job {job}, or deliver to a place that both sites reach",
                 transient=False,
-            ) from error
-
-    def _fetch(self, wanted: _Wanted, path: Path, awaits: list[str]) -> bool:
-        """Have a file at `path`; False = it is on its way, by the move that is added to `awaits`."""
-        if path.exists():
-            return True
-        sha256 = None if wanted.sha256 is None else wanted.sha256.removeprefix("sha256:").lower()
-        wanted = wanted._replace(sha256=sha256)
-        with self._lock:
-            if is_remote(wanted.url):
-                name, hit = self._remote(wanted.url, sha256, awaits)
-            else:
-                name, hit = self._local(wanted)
-            if name is None:
-                return False
-            self.cache.link(name, path, hit=hit)
-            large = path.stat().st_size >= STAGED_BYTES_MIN
-            if large and sha256 is None and path.suffix != ".lines" and path.parent.suffix != ".d":
-                self._know_digest(self._files / name)
-                _link(_digest_file(self._files / name), _digest_file(path))
-        return True
-
-    def _local(self, wanted: _Wanted) -> tuple[str, bool]:
-        """The copy of a file of this site, and whether it was there already."""
-        url, sha256, roots = wanted
-        transfer = FileTransfer(roots, size_max=self._config.stage_file_bytes_max)
-        source = transfer.look(url)
-        name = self.cache.find(source.path, source.version, sha256)
-        if name is not None:
-            return name, True
-        self.cache.make_room(source.size_bytes, url)
-        temporary = self._files / f".{order_id(Direction.IN, source.path)}.tmp"
-        temporary.unlink(missing_ok=True)
-        transfer.fetch(source, temporary, sha256=sha256)
-        return self.cache.adopt(temporary, source.path, version=source.version, sha256=sha256), False
-
-    def _remote(self, url: str, sha256: str | None, awaits: list[str]) -> tuple[str | None, bool]:
-        """The copy of a remote file, and whether it was there already; None while it is on its way."""
-        permit(url, self._config.endpoints, Direction.IN)
-        known = None if sha256 is None else self.cache.find_content(sha256)
-        version = self.cache.version(url)
-        if known is None and version is not None and self._fresh_s.get(url, 0.0) > clock.monotonic_s():
-            known = self.cache.find(url, version, sha256)
-        if known is not None:
-            return known, True
-        if self._moving is None:
-            raise SiteError(f"failed to stage `{url}`: nobody moves remote files here", transient=False)
-        wanted = order_id(Direction.IN, url, sha256)
-        outcome = self._moving.take(wanted)
-        if outcome is None:
-            self._order(wanted, url, sha256)
-            awaits.append(wanted)
-            return None, False
-        outcome.check()
-        self._stay_fresh(url)
-        if outcome.moved is not None:
-            path = self._files / wanted
-            digest = outcome.moved.sha256
-            return self.cache.adopt(path, url, version=outcome.version, sha256=digest), False
-        found = self.cache.find(url, outcome.version, sha256)
-        if found is None:  # it was evicted meanwhile
-            self._order(wanted, url, sha256)
-            awaits.append(wanted)
-        return found, True
-
-    def _order(self, wanted: str, url: str, sha256: str | None) -> None:
-        assert self._moving is not None
-        version = self.cache.version(url)
-        if version is not None and self.cache.find(url, version, sha256) is None:
-            version = None
-        self._moving.want(
-            MoveOrder(
-                id=wanted,
-                direction=Direction.IN,
-                url=url,
-                path=str(self._files / wanted),
-                expect={} if sha256 is None else {"sha256": sha256},
-                version=version,
             )
-        )
+    return error
 
-    def _stay_fresh(self, url: str) -> None:
-        if len(self._fresh_s) >= FRESH_MAX:
-            self._fresh_s.clear()
-        self._fresh_s[url] = clock.monotonic_s() + FRESH_S
 
-    def _know_digest(self, copy: Path) -> None:
-        """Have the digest of a copy beside it; its name has it where it was moved."""
-        digest = copy.name.removeprefix("sha256-")
-        if digest != copy.name and not _digest_file(copy).exists():
-            write_durable(_digest_file(copy), digest.encode())
-        _digest(copy)
+def _lines(one: Input, directory: Path) -> list[str]:
+    """The lines of an `each` input, one for each event."""
+    path = directory / f"{one.name}.lines"
+    if path.stat().st_size > LINES_BYTES_MAX:
+        raise SiteError(f"`{one.url}` is larger than {LINES_BYTES_MAX} bytes", transient=False)
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _check_lines(one: Input, lines: list[str], events: list[tuple[int, int]]) -> None:
+    for first, end in events:
+        if end > len(lines):
+            raise SiteError(
+                f"`{one.url}` has {len(lines)} lines, event {max(first, len(lines))} has none",
+                hint="an `each` input needs one line for each event, empty ones included",
+                transient=False,
+            )
+
+
+def _described(directory: Path, one: Input) -> InputDef:
+    """An input that is in place."""
+    if one.kind is not InputKind.SHARED:
+        folder = directory / f"{one.name}.d"
+        lines = directory / f"{one.name}.lines"
+        return _definition(one.name, "each", path=folder if folder.exists() else None, lines=lines)
+    path = directory / one.name
+    size = path.stat().st_size
+    sha256 = one.sha256
+    if sha256 is None and size >= STAGED_BYTES_MIN:
+        sha256 = digest_of(path)
+    return _definition(one.name, "shared", path=path, content=(sha256, size))
 
 
 def _definition(
@@ -375,19 +641,3 @@ def _link(source: Path, path: Path) -> None:
     temporary.unlink(missing_ok=True)
     os.link(source, temporary)
     temporary.rename(path)
-
-
-def _digest_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.sha256")
-
-
-def _digest(path: Path) -> str:
-    """The file's SHA-256, worked out once and kept beside it."""
-    with contextlib.suppress(FileNotFoundError):
-        known = _digest_file(path).read_text(encoding="ascii", errors="replace")
-        if re.fullmatch(r"[0-9a-f]{64}", known):
-            return known
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    write_durable(_digest_file(path), sha256.encode())
-    return sha256

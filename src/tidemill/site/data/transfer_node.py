@@ -109,6 +109,14 @@ class TransferNodeMoves:
                 self._seen = {name.removesuffix(".json") for name in names_in(self._done) or []}
             return all(each in self._seen or each not in self._wanted for each in order_ids)
 
+    def cancel(self, order_id: str) -> None:
+        """Break off a move that is not wanted any more: the mover ends what has no order."""
+        with self._lock:
+            self._wanted.pop(order_id, None)
+            self._seen.discard(order_id)
+        for folder in (self._orders, self._done):
+            (folder / f"{order_id}.json").unlink(missing_ok=True)
+
     @property
     def is_busy(self) -> bool:
         """Whether any move is on its way."""

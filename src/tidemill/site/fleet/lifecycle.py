@@ -44,7 +44,7 @@ class Lifecycle:
         self.workload = Workload(site.log, offers.applications)
         self._fleets = Fleets(site.fleets_dir, site.config, binary=site.binary, devices=devices)
         self._fleets.adopt(site.state)
-        self.granting = Granting(site.log, offers.preparer, stage, self._fleets, site.executor)
+        self.granting = Granting(site.log, offers.preparer, stage, self._fleets, site.pools.stage_in)
         self.wide = Wide(site.log, self._fleets, self.granting, estimate_s=self.workload.estimate_s)
         self._drained: set[str] = set()
         self._standing: OpenFleet | None = None
@@ -124,6 +124,7 @@ class Lifecycle:
         known = list(jobs)
         for job in known:
             self.granting.forget(job)
+        self.granting.inputs.tend()
         return bool(known)
 
     def _drain(self) -> bool:

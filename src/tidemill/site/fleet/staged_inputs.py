@@ -1,18 +1,23 @@
-"""Which events of a job have their inputs: has them staged by threads, and says what came, what is missing and why."""
+"""Which events of a job have their inputs: has them staged by threads, and says what came, what is missing and why.
+
+Inputs are staged ahead of the events as far as the stage has room (`budget`): what does not fit waits here.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
+from typing import Any
 
 import msgspec
 
+from tidemill import clock
 from tidemill.errors import TidemillError, is_transient
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
 from tidemill.site.data.owners import Reader
-from tidemill.site.data.staging import Stage
+from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.site.fleet.fleets import Fleets
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
@@ -20,6 +25,14 @@ from tidemill.wire.node import InputDef
 
 STAGED_EVENTS_PER_STEP = 500
 STAGE_TRIES_MAX = 3
+BEGUN_MAX = 1000
+"""Jobs whose inputs are inspected or brought at the same time. Bytes are bounded by the stage's budget."""
+
+WAITING_MAX = 10_000
+"""Jobs that wait for room in the stage: others are not inspected before some of them have it."""
+
+ROOM_S = 2.0
+"""While jobs wait for room, what is over is removed and disks are inspected this often."""
 
 
 class _JobInputs(msgspec.Struct):
@@ -30,7 +43,10 @@ class _JobInputs(msgspec.Struct):
     under_way: Future[list[InputDef]] | None = None
     events: list[tuple[int, int]] = []
     tries: int = 0
-    awaits: tuple[str, ...] = ()  #: remote files on their way
+    awaits: tuple[str, ...] = ()  #: files on their way
+    waits_for_room: bool = False
+    is_begun: bool = False  #: events were granted when its thread was asked last
+    step_max: int = STAGED_EVENTS_PER_STEP
 
 
 class StagedInputs:
@@ -45,10 +61,36 @@ class StagedInputs:
         self._fleets = fleets
         self._executor = executor
         self._jobs: dict[int, _JobInputs] = {}
+        self._begun: set[int] = set()
+        self._waiting: set[int] = set()
+        self._ending: dict[int, Future[Any]] = {}  #: before these have ended, nothing begins for their jobs
+        self._trimmed: dict[int, int] = {}  #: job -> its open events when its files were trimmed last
+        self._next_room_s = 0.0
 
     def forget(self, job: int) -> None:
-        """Drop what was staged of a job."""
-        self._jobs.pop(job, None)
+        """Drop what was staged of a job, and what is reserved for it."""
+        known = self._jobs.pop(job, None)
+        self._begun.discard(job)
+        self._waiting.discard(job)
+        if known is not None and known.under_way is not None and not known.under_way.done():
+            self._ending[job] = known.under_way
+        elif known is not None:
+            self._stage.release(job)
+
+    def tend(self) -> None:
+        """Free what ended jobs hold; while jobs wait for room, look for some now and then."""
+        for job, future in list(self._ending.items()):
+            if future.done():
+                del self._ending[job]
+                if job not in self._log.pool.state.jobs:  # its thread may have made its directory again
+                    self._stage.clean(job)
+                elif job not in self._jobs:
+                    self._stage.release(job)
+        now_s = clock.monotonic_s()
+        if self._waiting and now_s >= self._next_room_s:
+            self._next_room_s = now_s + ROOM_S
+            self._trim()
+            self._executor.submit(self._stage.look_for_room)
 
     @property
     def is_staging(self) -> bool:
@@ -56,10 +98,16 @@ class StagedInputs:
         return any(each.under_way is not None or each.awaits for each in self._jobs.values())
 
     def staging_now(self) -> list[tuple[int, int]]:
-        """Jobs whose inputs are being copied, and how often that has failed before."""
+        """Jobs whose inputs are being copied or wait for room, and how often that has failed before."""
         return [
-            (job, each.tries) for job, each in self._jobs.items() if each.under_way is not None or each.awaits
+            (job, each.tries)
+            for job, each in self._jobs.items()
+            if each.under_way is not None or each.awaits or each.waits_for_room
         ]
+
+    def waits_for(self, job: int) -> str:
+        """What a job of `staging_now` waits for, in words; empty while its inputs are being copied."""
+        return self._stage.waits_for(job) if job in self._waiting else ""
 
     def of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
@@ -70,21 +118,39 @@ class StagedInputs:
         that failed and is not to be tried again."""
         known = self._jobs.get(job.id)
         if known is None:
+            if len(self._waiting) >= WAITING_MAX:
+                return False
             known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])
         if known.under_way is not None:
             if not known.under_way.done():
                 return False
-            self._take(known)
+            self._begun.discard(job.id)
+            if not self._has_no_room(job, known):
+                self._take(known)
         if not job.ready:
             return False
         if known.staged.touches(job.ready[0].first, job.ready[0].first + 1):
             return True
-        if known.awaits and not self._stage.is_done(known.awaits):
-            return False
-        known.awaits = ()
-        known.events = self._next_events(job)
-        known.under_way = self._start(job, known.events)
+        if self._may_begin(job, known):
+            known.awaits = ()
+            known.waits_for_room = False
+            self._waiting.discard(job.id)
+            self._begun.add(job.id)
+            known.is_begun = bool(job.grants)
+            known.events = self._next_events(job, known.step_max)
+            known.under_way = self._start(job, known.events)
         return False
+
+    def _may_begin(self, job: s.SiteJob, known: _JobInputs) -> bool:
+        """Whether a thread may be asked for the next inputs now."""
+        if job.id in self._ending:
+            return False
+        if known.awaits and not self._stage.is_done(known.awaits):
+            self._begun.add(job.id)
+            return False
+        if known.waits_for_room and not self._stage.may_try(job.id):
+            return False
+        return len(self._begun) < BEGUN_MAX or job.id in self._begun
 
     def covered(self, job: s.SiteJob, piece: s.UndonePiece) -> int:
         """How many events of the piece, from its first, have their inputs."""
@@ -93,6 +159,44 @@ class StagedInputs:
             return piece.count
         inside = known.staged.within(piece.first, piece.first + piece.count)
         return inside[0][1] - piece.first if inside and inside[0][0] == piece.first else 0
+
+    def _has_no_room(self, job: s.SiteJob, known: _JobInputs) -> bool:
+        """Whether the thread found no room for what it was asked for; then it is asked again later."""
+        assert known.under_way is not None
+        error = known.under_way.exception()
+        if isinstance(error, NoRoomError):
+            known.waits_for_room = True
+            if not known.is_begun:  # it holds nothing while it waits
+                known.staged = IntervalSet()
+            self._waiting.add(job.id)
+        elif isinstance(error, StepTooLargeError):
+            known.step_max = error.events_max
+        else:
+            known.step_max = min(2 * known.step_max, STAGED_EVENTS_PER_STEP)
+            return False
+        known.under_way = None
+        return True
+
+    def _trim(self) -> None:
+        """Have inputs removed that no event needs any more: room is scarce. Jobs without ready events wait no more."""
+        jobs = self._log.pool.state.jobs
+        for number in [each for each in self._waiting if each not in jobs or not jobs[each].ready]:
+            self.forget(number)
+        self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
+        for job in jobs.values():
+            known = self._jobs.get(job.id)
+            is_busy = job.id in self._ending or (known is not None and known.under_way is not None)
+            has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE
+            if is_busy or not has_inputs or self._trimmed.get(job.id) == len(job.open):
+                continue
+            self._trimmed[job.id] = len(job.open)
+            if not job.open:
+                self.forget(job.id)
+                self._ending[job.id] = self._executor.submit(self._stage.clean, job.id)
+            elif any(each.kind is InputKind.EACH for each in job.spec.inputs):
+                if known is not None:
+                    known.staged = _common(known.staged, job.open)
+                self._ending[job.id] = self._executor.submit(self._stage.drop_events, job.id, job.open.copy())
 
     def _take(self, known: _JobInputs) -> None:
         done, known.under_way = known.under_way, None
@@ -110,11 +214,11 @@ class StagedInputs:
         for first, end in known.events:
             known.staged.add(first, end)
 
-    def _next_events(self, job: s.SiteJob) -> list[tuple[int, int]]:
+    def _next_events(self, job: s.SiteJob, events_max: int) -> list[tuple[int, int]]:
         if not any(each.kind is InputKind.EACH for each in job.spec.inputs):
             return [(0, max(1, job.spec.events))]
         events: list[tuple[int, int]] = []
-        left = STAGED_EVENTS_PER_STEP
+        left = events_max
         for piece in job.ready:
             count = min(piece.count, left)
             events.append((piece.first, piece.first + count))
@@ -126,11 +230,16 @@ class StagedInputs:
     def _start(self, job: s.SiteJob, events: list[tuple[int, int]]) -> Future[list[InputDef]]:
         if job.id < s.STEP_BASE:
             reader = Reader(job.owner, job.from_jobs)
-            return self._executor.submit(self._stage.stage, job.id, job.spec, events, reader)
+            return self._executor.submit(
+                self._stage.stage, job.id, job.spec, events, reader, bool(job.grants)
+            )
         source, index = divmod(job.id - s.STEP_BASE, s.STEPS_MAX)
         owner = self._log.pool.state.jobs[source]
         output = self._preparer.outputs(owner.spec)[index]
         parts = sorted(owner.parts, key=lambda part: part.first)
-        return self._executor.submit(
-            self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory
-        )
+        executor = self._stage.copiers or self._executor
+        return executor.submit(self._stage.stage_parts, job.id, parts, output.name, self._fleets.directory)
+
+
+def _common(one: IntervalSet, other: IntervalSet) -> IntervalSet:
+    return IntervalSet(each for first, end in one for each in other.within(first, end))

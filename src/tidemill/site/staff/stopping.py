@@ -135,7 +135,7 @@ class StopControl:
         self._show(stop)
         if mail.can_mail(self._config):
             text = mail.stop_text(self._config, stop.reason, clock.utc_text(stop.at_us))
-            self._mail = self._site.executor.submit(mail.send, self._config, "the site was stopped", text)
+            self._mail = self._site.pools.mail.submit(mail.send, self._config, "the site was stopped", text)
 
     def _show(self, stop: s.Stop | None) -> None:
         try:

@@ -13,8 +13,38 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.epoch import Epoch
 from tidemill.site.state.log import SiteLog, restore
 
-HELPERS = 2
-"""Threads that stage inputs, deliver outputs, read logs and profiles, and send mail."""
+STAGE_THREADS = 2
+"""Plan and link inputs: they ask for sizes, and wait for no large file."""
+
+COPY_THREADS = 4
+"""Large files of this site's file systems that are copied and hashed at the same time, at most."""
+
+DELIVERY_THREADS = 2
+
+
+class HelperPools(NamedTuple):
+    """Threads of the agent beside its loop, one pool for each kind of work: slow inputs hold up no delivery, a slow
+    delivery no log, and none of them mail. Remote files have their own (`moves`)."""
+
+    stage_in: ThreadPoolExecutor
+    copies: ThreadPoolExecutor
+    deliveries: ThreadPoolExecutor
+    logs: ThreadPoolExecutor
+    profiles: ThreadPoolExecutor
+    mail: ThreadPoolExecutor
+
+    def close(self) -> None:
+        """Start nothing more; what runs ends by itself."""
+        for pool in self:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def open_pools() -> HelperPools:
+    """The pools of one agent. Threads start when they are first needed."""
+    sizes = {"stage_in": STAGE_THREADS, "copies": COPY_THREADS, "deliveries": DELIVERY_THREADS}
+    return HelperPools(
+        *(ThreadPoolExecutor(sizes.get(name, 1), thread_name_prefix=name) for name in HelperPools._fields)
+    )
 
 
 class ServedSite(NamedTuple):
@@ -24,7 +54,7 @@ class ServedSite(NamedTuple):
     config: SiteConfig
     epoch: Epoch
     log: SiteLog
-    executor: ThreadPoolExecutor
+    pools: HelperPools
     binary: Path  #: `tidemill-node`
 
     @property
@@ -53,5 +83,4 @@ def serve(config: SiteConfig, directory: Path, epoch: Epoch) -> ServedSite:
         s.Opened(epoch=owner.epoch, host=owner.host, pid=owner.pid, at_us=clock.now_us(), read=restored.read)
     )
     log.commit()
-    executor = ThreadPoolExecutor(HELPERS, thread_name_prefix="helper")
-    return ServedSite(directory, config, epoch, log, executor, binary)
+    return ServedSite(directory, config, epoch, log, open_pools(), binary)

@@ -168,3 +168,7 @@ def _of_data(data: DataFigures) -> Iterator[Sample]:
     yield Sample("tidemill_data_cache_requests_total", data.hits, (("outcome", "hit"),))
     yield Sample("tidemill_data_cache_requests_total", data.misses, (("outcome", "miss"),))
     yield Sample("tidemill_data_cache_evicted_bytes_total", data.evicted_bytes)
+    yield Sample("tidemill_stage_bytes", data.pinned_bytes, (("state", "used"),))
+    yield Sample("tidemill_stage_bytes", data.reserved_bytes, (("state", "reserved"),))
+    yield Sample("tidemill_stage_bytes", data.waiting_bytes, (("state", "waiting"),))
+    yield Sample("tidemill_stage_waiting_jobs", data.waiting_jobs)

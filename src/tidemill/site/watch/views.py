@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import msgspec
+
 from tidemill import clock
 from tidemill.harvest.account.ledger import HOUR_S
 from tidemill.model.job import JobSpec
@@ -159,7 +161,8 @@ class Views:
     def _transfers(self, state: SiteState) -> Iterator[TransferView]:
         for job, tries in self._granting.inputs.staging_now():
             if job in state.jobs:
-                yield _inputs(job, state.jobs[job].spec, tries)
+                why = self._granting.inputs.waits_for(job)[:TEXT_MAX]
+                yield _inputs(job, state.jobs[job].spec, tries, why)
         for job, tries, under_way in self._deliveries.standing():
             if job in state.jobs:
                 yield _outputs(job, state.jobs[job].spec, tries, under_way)
@@ -172,10 +175,11 @@ class Views:
             )  # fmt: skip
 
 
-def _inputs(job: int, spec: JobSpec, tries: int) -> TransferView:
+def _inputs(job: int, spec: JobSpec, tries: int, waits_for: str) -> TransferView:
     names = [each.name for each in spec.inputs]
     places = [place(each.url) for each in spec.inputs]
-    return _transfer(job, "in", (names, places), tries=tries, under_way=True)
+    view = _transfer(job, "in", (names, places), tries=tries, under_way=not waits_for)
+    return msgspec.structs.replace(view, waits_for=waits_for)
 
 
 def _outputs(job: int, spec: JobSpec, tries: int, under_way: bool) -> TransferView:

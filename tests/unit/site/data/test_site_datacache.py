@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.errors import SiteError
+from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.cache import CachedCopy, CacheLimits, CopyRecord, DataCache, evict
 
 ROOMY = CacheLimits(total_bytes=1000, idle_bytes=1000, age_s=1e9)
@@ -36,7 +37,7 @@ def test_what_is_evicted_is_idle_oldest_first_and_no_more_than_needed(
         [each._replace(used_us=each.used_us * 1_000_000) for each in known],
         now_us=now_us,
         limits=limits,
-        wanted_bytes=wanted,
+        wanted=StageRoom(wanted, 1),
     )
     idle = sorted((each for each in known if not each.is_pinned), key=lambda each: (each.used_us, each.name))
     assert gone == [each.name for each in idle[: len(gone)]]

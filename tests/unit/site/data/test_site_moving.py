@@ -25,7 +25,7 @@ from tidemill.model.job import Input, JobSpec
 from tidemill.site.data.moves import LocalMoves, MoveOrder, MoveOutcome, due, make, order_id
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
-from tidemill.site.data.transfer_node import _step
+from tidemill.site.data.transfer_node import TransferNodeMoves, _step
 from tidemill.site.state.epoch import claim
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
@@ -225,3 +225,31 @@ def test_moves_from_an_endpoint_that_takes_one_at_a_time_all_end_with_a_digest(
             assert outcome.moved.sha256 == hashlib.sha256(content).hexdigest()
     finally:
         here.close()
+
+
+def test_a_look_fetches_nothing_and_a_file_larger_than_what_is_reserved_is_not_fetched(
+    served: tuple[Endpoint, bytes], tmp_path: Path
+) -> None:
+    endpoint, content = served
+    mover = Mover([endpoint], Transfer(), size_max=1 << 30)
+    order = order_of(endpoint, "a", tmp_path / "a")
+    for changes in ({"look": True}, {"bytes_max": len(content) - 1}):
+        outcome = make(mover, msgspec.structs.replace(order, **changes), mover.watch())
+        assert (outcome.size_bytes, outcome.moved, outcome.error) == (len(content), None, "")
+        assert outcome.version
+        assert not (tmp_path / "a").exists()
+    outcome = make(mover, msgspec.structs.replace(order, bytes_max=len(content)), mover.watch())
+    assert outcome.moved is not None
+
+
+def test_a_move_that_no_job_wants_any_more_leaves_no_order_for_the_mover(tmp_path: Path) -> None:
+    endpoint = Endpoint(url="https://h.example.org/")
+    agent = TransferNodeMoves(tmp_path, config(endpoint))
+    order = order_of(endpoint, "a", tmp_path / "a")
+    agent.want(order)
+    assert list((tmp_path / "orders").iterdir())
+    agent.cancel(order.id)
+    assert not list((tmp_path / "orders").iterdir())
+    assert not agent.is_busy
+    agent.want(order)
+    assert list((tmp_path / "orders").iterdir())

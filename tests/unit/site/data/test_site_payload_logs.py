@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import wait
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import msgspec
 import pytest
+from tests.unit.site.state.test_site_log import open_log
 
 from tidemill.node.framed import frame
-from tidemill.site.data.payload_logs import find_log
+from tidemill.site.data.payload_logs import LogFetches, find_log
+from tidemill.site.state import site_state as s
+from tidemill.site.state.log import SiteLog
+from tidemill.site.state.served_site import HelperPools, ServedSite, open_pools
 from tidemill.wire.api import FetchLogOrder
 from tidemill.wire.node import IndexEntry
 
@@ -47,3 +53,38 @@ def test_a_log_is_final_once_a_bundle_knows_of_its_event(
     fetched, settled = find_log(order, [fleet])
     assert (fetched.request, fetched.found, fetched.stderr, settled) == (3, bool(stderr), stderr, is_settled)
     assert not find_log(msgspec.structs.replace(order, job=8), [fleet])[1]
+
+
+class _Searched(NamedTuple):
+    """What `LogFetches` asks of the site."""
+
+    state: s.SiteState
+    log: SiteLog
+    fleets_dir: Path
+    pools: HelperPools
+
+
+def test_nothing_is_kept_of_a_request_that_ended_and_a_bundle_that_cannot_be_read_ends_no_tick(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "log", 1)
+    pools = open_pools()
+    site = _Searched(log.pool.state, log, tmp_path / "fleets", pools)
+    fetches = LogFetches(cast("ServedSite", site))
+    try:
+        (tmp_path / "fleets" / "f1").mkdir(parents=True)
+        (tmp_path / "fleets" / "f1" / "bundle").symlink_to("bundle")  # ELOOP, as of a damaged file system
+        log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        log.apply(s.Replied(acked=0, orders=[FetchLogOrder(n=1, request=3, job=7, event=0)], at_us=0))
+        fetches.step()
+        wait(fetches.under_way)
+        fetches.step()  # finds nothing yet: it looks again for a second
+        assert list(fetches._missing) == [3]
+        log.pool.state.fetches.clear()
+        wait(fetches.under_way)
+        fetches.step()
+        assert not fetches._missing
+        assert not fetches.under_way
+    finally:
+        pools.close()
+        log.close()

@@ -1,0 +1,117 @@
+"""Who gets room in the stage: no more than there is, in the order of need; neither large nor small ones starve."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.site.data.budget import (
+    NO_ROOM,
+    OVERTAKEN_S,
+    SpaceNeed,
+    StageBudget,
+    StageRoom,
+    admit,
+    is_held_for,
+)
+
+ROOMS = st.builds(StageRoom, st.integers(0, 100), st.integers(0, 20))
+WAITS = st.floats(0, 20 * OVERTAKEN_S)
+
+
+@st.composite
+def needs(draw: st.DrawFn) -> list[SpaceNeed]:
+    rows = draw(st.lists(st.tuples(ROOMS, WAITS), max_size=12))
+    return [SpaceNeed(job, room, -waited_s) for job, (room, waited_s) in enumerate(rows)]
+
+
+@given(needs(), ROOMS)
+def test_what_is_admitted_fits_and_goes_by_age(waiting: list[SpaceNeed], free: StageRoom) -> None:
+    jobs = admit(waiting, free, now_s=0.0)
+    found = [need for job in jobs for need in waiting if need.job == job]
+    assert sum(need.room.bytes for need in found) <= free.bytes
+    assert sum(need.room.files for need in found) <= free.files
+    assert [each.since_s for each in found] == sorted(each.since_s for each in found)
+    assert {need.job for need in waiting if need.room == NO_ROOM} <= set(jobs)
+    order = sorted(waiting, key=lambda each: (each.since_s, each.job))
+    left = free
+    for need in order:
+        if need.room == NO_ROOM or left.holds(need.room):
+            assert need.job in jobs
+            left = left.less(need.room)
+        elif is_held_for(-need.since_s):
+            later = order[order.index(need) + 1 :]
+            assert not [each for each in later if each.job in jobs and each.room != NO_ROOM]
+            break
+
+
+@given(st.integers(0, 12))
+def test_turns_grow_so_that_room_is_held_for_longer_than_any_job_takes(turn: int) -> None:
+    starts_s = sum(OVERTAKEN_S + OVERTAKEN_S * 2**each for each in range(turn))
+    assert not is_held_for(starts_s)
+    assert not is_held_for(starts_s + OVERTAKEN_S - 1)
+    assert is_held_for(starts_s + OVERTAKEN_S)
+    assert is_held_for(starts_s + OVERTAKEN_S + OVERTAKEN_S * 2**turn - 1)
+
+
+@given(st.floats(60, 20_000), st.integers(51, 100), st.integers(1, 50))
+def test_neither_a_huge_input_nor_an_endless_stream_of_small_ones_starves(
+    run_s: float, huge: int, small: int
+) -> None:
+    """A new small job comes whenever one has ended; each holds its inputs for `run_s`."""
+    limit, step_s = 100, 30.0
+    held: list[tuple[float, int]] = []  # until when, bytes
+    waiting = [SpaceNeed(0, StageRoom(huge, 1), 0.0)]
+    number, now_s, got_huge_s = 0, 0.0, -1.0
+    got_small_after_s = 0.0
+    while now_s < 40 * (run_s + OVERTAKEN_S) and (got_huge_s < 0 or got_small_after_s <= got_huge_s):
+        held = [each for each in held if each[0] > now_s]
+        while len(waiting) < 5:
+            number += 1
+            waiting.append(SpaceNeed(number, StageRoom(small, 1), now_s))
+        free = StageRoom(limit - sum(size for _, size in held), 1000)
+        for job in admit(waiting, free, now_s=now_s):
+            need = next(each for each in waiting if each.job == job)
+            waiting.remove(need)
+            held.append((now_s + run_s, need.room.bytes))
+            if job == 0:
+                got_huge_s = now_s
+            else:
+                got_small_after_s = now_s
+        now_s += step_s
+    assert 0 <= got_huge_s <= 6 * (run_s + 2 * OVERTAKEN_S), "the huge one starved"
+    assert got_small_after_s > got_huge_s, "the small ones starved"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "done", "fail", "full"]),
+            st.integers(0, 5),
+            st.sets(st.sampled_from("abcdef")),
+        ),
+        max_size=40,
+    )
+)
+def test_nothing_is_reserved_twice_or_for_nobody(story: list[tuple[str, int, set[str]]]) -> None:
+    limit = StageRoom(100, 5)
+    budget = StageBudget(limit)
+    for at_s, (what, job, keys) in enumerate(story):
+        if what == "ask":
+            contents = {key: StageRoom(10 * (ord(key) - 96), 1) for key in keys}
+            budget.reserve(job, contents, more=NO_ROOM, free=limit.less(budget.taken), now_s=at_s)
+        elif what == "full":
+            budget.found_full(now_s=at_s)
+            budget.put_back(job, now_s=at_s)
+        else:
+            budget.withdraw(job)
+            budget.release(job)
+        assert limit.holds(budget.taken)
+        assert all(each.jobs for each in budget.reserved.values())
+    for job in range(6):
+        budget.withdraw(job)
+        budget.release(job)
+    assert not budget.reserved
+    assert not budget.waiting
+    assert not budget._first_s
+    assert not budget._asked_s

@@ -1,0 +1,416 @@
+"""Room in the stage: reserved before anything is fetched, waited for where there is none, given back, counted again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.errors import SiteError
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site.data.budget import StageRoom
+from tidemill.site.data.fetching import INLINE_BYTES_MAX
+from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
+from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
+from tidemill.transfer.contract import Direction
+from tidemill.transfer.file import Roots
+from tidemill.transfer.mover import Moved
+
+MB = 1_000_000
+HOST = "https://h.example.org/"
+
+
+class HeldCopies(Executor):
+    """A pool whose threads are slow: what it was given runs when the test says so."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Callable[[], Any]] = []
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        self.tasks.append(lambda: task(*args, **named))
+        return Future()
+
+    def run(self) -> None:
+        """All at the same time, in threads."""
+        with ThreadPoolExecutor(8) as threads:
+            wait([threads.submit(task) for task in self.tasks])
+        self.tasks.clear()
+
+
+class FarFiles:
+    """Remote files, `Moves` of a test: each has `size_bytes`, and comes when the test says so."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.looks: list[str] = []
+        self.gets: dict[str, MoveOrder] = {}
+        self.outcomes: dict[str, MoveOutcome] = {}
+        self.canceled: list[str] = []
+        self.counts = {direction: MoveCounts() for direction in Direction}
+
+    def want(self, order: MoveOrder) -> None:
+        if order.look:
+            self.looks.append(order.url)
+            self.outcomes[order.id] = MoveOutcome(id=order.id, version="1", size_bytes=self.size_bytes)
+        else:
+            assert order.id not in self.gets, "it is fetched twice"
+            self.gets[order.id] = order
+
+    def come(self, content: bytes = b"x") -> None:
+        """All that is under way."""
+        for order in self.gets.values():
+            Path(order.path).write_bytes(content)
+            moved = Moved(size_bytes=len(content), sha256=order.id.ljust(64, "0"))
+            self.outcomes[order.id] = MoveOutcome(id=order.id, version="1", moved=moved)
+        self.gets.clear()
+
+    def fill(self) -> None:
+        """The disk is full for all that is under way."""
+        for order in self.gets.values():
+            self.outcomes[order.id] = MoveOutcome(
+                id=order.id, error="no space left at the site", transient=True, no_space=True
+            )
+        self.gets.clear()
+
+    def take(self, order_id: str) -> MoveOutcome | None:
+        return self.outcomes.pop(order_id, None)
+
+    def is_done(self, order_ids: Iterable[str]) -> bool:
+        return not any(each in self.gets for each in order_ids)
+
+    def cancel(self, order_id: str) -> None:
+        self.canceled.append(order_id)
+        self.gets.pop(order_id, None)
+        self.outcomes.pop(order_id, None)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.gets)
+
+    def close(self) -> None:
+        self.gets.clear()
+
+
+def stage_at(
+    tmp_path: Path,
+    *,
+    bytes_max: int = 10 * MB,
+    moving: FarFiles | None = None,
+    copiers: Executor | None = None,
+    directory: Path | None = None,
+) -> Stage:
+    config = SiteConfig(
+        name="s",
+        server="unix:/x",
+        stage_bytes_max=bytes_max,
+        stage_free_bytes_min=0,
+        transfer=Transfer(cache_bytes_max=0),
+        endpoints=[Endpoint(url=HOST)],
+    )
+    directory = directory or tmp_path / "stage"
+    directory.mkdir(exist_ok=True)
+    return Stage(directory, config, OwnedPlaces(Roots([tmp_path])), moving, copiers)
+
+
+def spec_of(*urls: object, sha256: str | None = None) -> JobSpec:
+    return JobSpec(
+        app="a",
+        events=1,
+        inputs=[Input(name=f"in{number}", url=str(url), sha256=sha256) for number, url in enumerate(urls)],
+    )
+
+
+def file_of(tmp_path: Path, name: str, size_bytes: int) -> Path:
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.truncate(size_bytes)
+    return path
+
+
+def ask(stage: Stage, job: int, *urls: object) -> bool:
+    """Whether the job has its inputs now."""
+    try:
+        stage.stage(job, spec_of(*urls), [(0, 1)], is_begun=False)
+    except MovesPendingError:
+        return False
+    return True
+
+
+def test_inputs_that_do_not_fit_wait_and_are_staged_when_others_are_gone(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    files = [file_of(tmp_path, f"f{number}", 6 * MB) for number in range(2)]
+    assert ask(stage, 1, files[0])
+    with pytest.raises(NoRoomError):
+        stage.stage(2, spec_of(files[1]), [(0, 1)], is_begun=False)
+    assert "room for 6 MB (1 file)" in stage.waits_for(2)
+    assert not stage.may_try(2)
+    stage.clean(1)
+    stage.look_for_room()
+    stage._next_admit_s = 0.0
+    assert stage.may_try(2)
+    assert ask(stage, 2, files[1])
+    assert not stage.waits_for(2)
+
+
+def test_jobs_with_far_more_than_the_stage_holds_fetch_no_byte_beyond_it(tmp_path: Path) -> None:
+    far = FarFiles(MB)
+    stage = stage_at(tmp_path, bytes_max=100 * MB, moving=far)
+    for _ in range(2):  # sizes come first
+        for job in range(1, 401):
+            ask(stage, job, f"{HOST}{job}")
+    assert [order.bytes_max for order in far.gets.values()] == 100 * [MB]
+    figures = stage.figures([])
+    assert (figures.reserved_bytes, figures.waiting_bytes) == (100 * MB, 300 * MB)
+    assert figures.waiting_jobs == 300
+
+
+def test_one_content_is_looked_at_reserved_and_fetched_once_for_a_thousand_jobs(tmp_path: Path) -> None:
+    far = FarFiles(6 * MB)
+    stage = stage_at(tmp_path, moving=far)
+    for _ in range(2):
+        for job in range(1, 1001):
+            ask(stage, job, f"{HOST}same")
+    assert (len(far.looks), len(far.gets)) == (1, 1)
+    assert stage.budget.taken == StageRoom(6 * MB, 1)
+    far.come()
+    assert all(ask(stage, job, f"{HOST}same") for job in range(1, 1001))
+    assert stage.cache.figures.misses == 1
+    assert not stage.budget.reserved
+
+
+def test_an_input_larger_than_the_stage_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    with pytest.raises(SiteError, match=r"job 1 needs 12000000 bytes .* at most 10000000 bytes") as error:
+        stage.stage(1, spec_of(*(file_of(tmp_path, name, 6 * MB) for name in "ab")), [(0, 1)])
+    assert not error.value.transient
+    assert "stage_bytes_max" in str(error.value.hint)
+    assert stage.figures([]).waiting_jobs == 0
+    assert not list((tmp_path / "stage" / "files").iterdir())
+
+
+def test_a_large_file_is_copied_beside_others_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    held = HeldCopies()
+    stage = stage_at(tmp_path, bytes_max=1 << 40, copiers=held)
+    large = [file_of(tmp_path, f"l{number}", INLINE_BYTES_MAX + 1) for number in range(2)]
+    for job, path in ((1, large[0]), (2, large[1]), (3, large[0])):
+        assert not ask(stage, job, path)
+    assert len(held.tasks) == 2, "each content once"
+    assert ask(stage, 4, file_of(tmp_path, "small", MB)), "it waited for large ones"
+    held.run()
+    assert all(ask(stage, job, path) for job, path in ((1, large[0]), (2, large[1]), (3, large[0])))
+    (found,) = stage.stage(3, spec_of(large[0]), [(0, 1)])
+    assert found.sha256 is not None, "it was hashed there, too"
+    assert stage.cache.figures.misses == 3
+
+
+def test_a_job_that_gets_no_room_for_all_its_inputs_holds_none_of_them(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    files = {
+        name: file_of(tmp_path, name, size) for name, size in (("a", 4 * MB), ("b", 5 * MB), ("c", 5 * MB))
+    }
+    assert ask(stage, 1, files["a"])
+    stage.clean(1)
+    assert ask(stage, 1, files["c"])
+    assert not ask(stage, 2, files["a"], files["b"])
+    assert ask(stage, 3, files["a"]), "room was held for half of a job"
+
+
+def test_what_is_reserved_for_a_canceled_job_is_given_to_the_next_and_its_move_is_broken_off(
+    tmp_path: Path,
+) -> None:
+    far = FarFiles(6 * MB)
+    stage = stage_at(tmp_path, moving=far)
+    for job in (1, 1, 2, 2, 3, 3):
+        ask(stage, job, f"{HOST}{min(job, 2)}")
+    (order,) = far.gets.values()
+    assert order.url == f"{HOST}1"
+    stage.release(1)
+    assert far.canceled == [order.id]
+    ask(stage, 2, f"{HOST}2")
+    ask(stage, 3, f"{HOST}2")
+    stage.release(2)  # job 3 wants the same
+    assert [each.url for each in far.gets.values()] == [f"{HOST}2"]
+    stage.release(3)
+    assert stage.budget.taken == StageRoom(0, 0)
+    assert not far.gets
+
+
+def test_after_a_restart_what_jobs_hold_is_counted_and_what_was_coming_is_not(tmp_path: Path) -> None:
+    far = FarFiles(3 * MB)
+    stage = stage_at(tmp_path, moving=far)
+    held = file_of(tmp_path, "held", 6 * MB)
+    assert ask(stage, 1, held)
+    for _ in range(2):
+        ask(stage, 2, f"{HOST}coming")
+    assert far.gets
+    (tmp_path / "stage" / "7").mkdir()
+    (tmp_path / "stage" / "7" / "part-000000").write_bytes(b"p" * MB)  # of a merge step
+    again = stage_at(tmp_path, moving=FarFiles(3 * MB))
+    again.count_parts()
+    assert again.figures([])[:3] == (1, 6 * MB, 6 * MB)
+    assert again.budget.taken.bytes == MB
+    assert ask(again, 1, held), "it holds it already"
+    assert not ask(again, 3, file_of(tmp_path, "other", 4 * MB))
+    assert ask(again, 4, file_of(tmp_path, "fits", 2 * MB))
+
+
+def test_parts_of_dead_transfers_and_idle_copies_go_before_anybody_waits(tmp_path: Path) -> None:
+    files = tmp_path / "stage" / "files"
+    files.mkdir(parents=True)
+    file_of(files, ".in-0123456789abcdef01234567.0123456789ab.part", 8 * MB)
+    stage = stage_at(tmp_path)
+    assert ask(stage, 1, file_of(tmp_path, "small", MB))
+    assert list(files.glob("*.part")), "it may be gone on with"
+    stage.clean(1)
+    assert ask(stage, 2, file_of(tmp_path, "large", 9 * MB + 1))
+    assert not list(files.glob("*.part"))
+    assert sum(path.stat().st_size for path in files.glob("v-*")) <= 10 * MB
+
+
+def test_temporary_files_of_a_killed_agent_are_swept_at_the_start(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    assert ask(stage, 1, file_of(tmp_path, "held", MB))
+    files = tmp_path / "stage" / "files"
+    (copy,) = files.glob("v-*")
+    for name in (f".{copy.name}.json.77.0badcafe.tmp", ".in-77.tmp", f".{copy.name}.link", ".v-gone.sha256"):
+        (files / name).write_bytes(b"half")
+    before = {copy.name, f".{copy.name}.json", f".{copy.name}.sha256"}
+    stage_at(tmp_path)
+    assert {path.name for path in files.iterdir()} == before
+
+
+def test_a_full_disk_makes_inputs_wait_and_fails_none(tmp_path: Path) -> None:
+    far = FarFiles(MB)
+    stage = stage_at(tmp_path, moving=far)
+    for _ in range(2):
+        for job in (1, 5):
+            ask(stage, job, f"{HOST}x")
+    far.fill()
+    with pytest.raises(NoRoomError):
+        stage.stage(1, spec_of(f"{HOST}x"), [(0, 1)], is_begun=False)
+    assert stage.waits_for(1)
+    assert not stage.may_try(1), "a full disk is not asked again at once"
+    assert not ask(stage, 2, file_of(tmp_path, "other", MB))
+    assert not ask(stage, 5, f"{HOST}x")
+    assert stage.waits_for(5), "it wants what could not be written"
+    assert not far.gets
+    stage.budget._full_until_s = 0.0
+    stage._next_admit_s = 0.0
+    assert [job for job in (1, 2, 5) if stage.may_try(job)] == [5], "one at a time"
+    ask(stage, 5, f"{HOST}x")
+    ask(stage, 1, f"{HOST}x")
+    far.come()
+    assert all(ask(stage, job, f"{HOST}x") for job in (5, 1))
+    stage._next_admit_s = 0.0
+    assert stage.may_try(2)
+
+
+def test_a_real_full_file_system_is_seen_before_and_while_a_file_is_copied(tmp_path: Path) -> None:
+    small, held = tmp_path / "small", HeldCopies()
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(small)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be made: {mounted.stderr.strip()}")
+    try:
+        stage = stage_at(tmp_path, bytes_max=1 << 40, directory=small / "stage", copiers=held)
+        assert not ask(stage, 1, file_of(tmp_path, "huge", 100 * MB)), "more than is free"
+        assert "on the disk of the site's stage" in stage.waits_for(1)
+        assert ask(stage, 2, file_of(tmp_path, "fits", 2 * MB))
+        large = file_of(tmp_path, "large", INLINE_BYTES_MAX + 1)
+        assert not ask(stage, 3, large)
+        assert not stage.waits_for(3), "it is being copied"
+        (small / "of others").write_bytes(os.urandom(40 * MB))
+        held.run()
+        assert not ask(stage, 3, large)
+        assert stage.waits_for(3)
+        assert not list((small / "stage" / "files").glob(".in-*"))
+        (small / "of others").unlink()
+        stage.budget._full_until_s = 0.0
+        stage.release(1)
+        assert not ask(stage, 3, large)
+        held.run()
+        assert ask(stage, 3, large)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_the_number_of_files_is_bounded_like_their_bytes(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    stage.budget.limit = StageRoom(10 * MB, 3)
+    files = [file_of(tmp_path, f"f{number}", 1) for number in range(4)]
+    assert ask(stage, 1, *files[:3])
+    assert not ask(stage, 2, files[3])
+    stage.clean(1)
+    assert ask(stage, 2, files[3])
+
+
+def test_events_are_staged_in_steps_that_fit_and_those_that_are_over_make_room(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, bytes_max=8 * MB)
+    for number in range(20):
+        file_of(tmp_path, f"e{number}", MB)
+    (tmp_path / "list").write_text("".join(f"{tmp_path}/e{number}\n" for number in range(20)))
+    each = Input(name="in", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    spec = JobSpec(app="a", events=20, inputs=[each])
+    with pytest.raises(StepTooLargeError) as error:
+        stage.stage(1, spec, [(0, 20)], is_begun=False)
+    assert error.value.events_max == 1
+    for event in range(7):
+        stage.stage(1, spec, [(event, event + 1)])
+    with pytest.raises(NoRoomError):
+        stage.stage(1, spec, [(7, 8)])
+    folder = tmp_path / "stage" / "1" / "in.d"
+    assert len(list(folder.iterdir())) == 7, "what is in use stays"
+    stage.drop_events(1, IntervalSet([(5, 20)]))
+    assert sorted(path.name for path in folder.iterdir()) == ["5", "6"]
+    stage.look_for_room()
+    stage.stage(1, spec, [(7, 8)])
+
+
+def test_a_file_that_has_grown_since_room_was_reserved_is_asked_for_again(tmp_path: Path) -> None:
+    far = FarFiles(MB)
+    stage = stage_at(tmp_path, moving=far)
+    for _ in range(2):
+        ask(stage, 1, f"{HOST}x")
+    (order,) = far.gets.values()
+    assert order.bytes_max == MB
+    far.gets.clear()
+    far.outcomes[order.id] = MoveOutcome(id=order.id, version="2", size_bytes=2 * MB)
+    assert not ask(stage, 1, f"{HOST}x")
+    assert not ask(stage, 1, f"{HOST}x")
+    assert stage.budget.taken.bytes == 2 * MB
+
+
+def test_two_threads_and_many_jobs_end_with_one_copy_each(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path)
+    files = [file_of(tmp_path, f"f{number}", MB) for number in range(3)]
+    start = threading.Barrier(6)
+
+    def work(number: int) -> None:
+        start.wait()
+        for job in range(number, 60, 6):
+            while not ask(stage, job, *files):
+                pass
+
+    with ThreadPoolExecutor(6) as threads:
+        for each in [threads.submit(work, number) for number in range(6)]:
+            each.result()
+    assert (stage.cache.figures.misses, stage.cache.files) == (3, 3)
+    assert not stage.budget.reserved
+    assert not stage.cache._holders
+    assert msgspec.json.encode(stage.figures([]).waiting_jobs) == b"0"

@@ -1,0 +1,189 @@
+"""Inputs ahead of events: jobs wait for room in the stage and run when others end; none is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.unit.site.applications.test_site_applications import preparer
+from tests.unit.site.state.test_site_log import open_log
+
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Transfer
+from tidemill.model.job import Input, InputKind, JobSpec
+from tidemill.site.applications.launching import Launching
+from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.staging import Stage
+from tidemill.site.fleet.fleets import Fleets, OpenFleet
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.state import site_state as s
+from tidemill.site.state.log import SiteLog
+from tidemill.transfer.file import Roots
+from tidemill.wire.api import CancelOrder, LeaseOrder, ReleaseReport
+
+MB = 1_000_000
+JOBS = 60
+CONFIG = SiteConfig(
+    name="here",
+    server="unix:/x",
+    stage_bytes_max=10 * MB,
+    stage_free_bytes_min=0,
+    transfer=Transfer(cache_bytes_max=0),
+)
+
+
+class GrantingSite:
+    """The part of an agent from leases to grants, with a stage of 10 MB."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "apps").mkdir()
+        (folder / "prog").write_text("#!/bin/sh\n")
+        (folder / "prog").chmod(0o755)
+        (folder / "apps" / "sim.toml").write_text(f'name = "sim"\nexecutable = "{folder}/prog"\n')
+        self.log: SiteLog = open_log(folder / "log", 1)
+        fleets = Fleets(folder / "fleets", CONFIG, binary=folder / "tidemill-node")
+        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.fleet: OpenFleet = fleets.create(self.log.pool.state.fleets["f1"])
+        self.executor = ThreadPoolExecutor(2)
+        (folder / "stage").mkdir()
+        self.stage = Stage(folder / "stage", CONFIG, OwnedPlaces(Roots([folder])))
+        self.granting = Granting(self.log, preparer(folder / "apps"), self.stage, fleets, self.executor)
+        self.orders = 0
+
+    def lease(self, job: int, one: Input, events: int = 1) -> None:
+        self.orders += 1
+        spec = JobSpec(app="sim", events=events, inputs=[one])
+        order = LeaseOrder(
+            n=self.orders, lease=job, job=job, first=0, count=events, campaign="c", seed_base=0, spec=spec
+        )
+        self.log.apply(s.Replied(acked=0, orders=[order], at_us=0))
+
+    def cancel(self, job: int) -> None:
+        self.orders += 1
+        self.log.apply(
+            s.Replied(acked=0, orders=[CancelOrder(n=self.orders, job=job, reason="over")], at_us=0)
+        )
+
+    def tick(self) -> None:
+        """As the agent does it, some seconds after the one before."""
+        self.stage._next_admit_s = self.granting.inputs._next_room_s = 0.0
+        self.granting.plan(self.fleet, Launching())
+        over = self.log.pool.state.forgotten
+        for job in over:
+            self.stage.clean(job)
+            self.granting.forget(job)
+        if over:
+            self.log.apply(s.Cleaned(jobs=list(over)))
+        self.granting.inputs.tend()
+
+    def until(self, what: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            self.tick()
+            if what():
+                return
+            self.executor.submit(lambda: None).result()
+        pytest.fail(f"granted {self.granted}, waiting {self.stage.budget.waiting}")
+
+    @property
+    def granted(self) -> list[int]:
+        return [job.id for job in self.log.pool.state.jobs.values() if job.grants]
+
+    @property
+    def refused(self) -> list[ReleaseReport]:
+        return [each for each in self.log.pool.state.reports if isinstance(each, ReleaseReport)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[GrantingSite]:
+    made = GrantingSite(tmp_path)
+    yield made
+    made.executor.shutdown()
+    made.log.close()
+
+
+def shared(tmp_path: Path, name: str, size_bytes: int) -> Input:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(size_bytes)
+    return Input(name="geo", url=str(tmp_path / name))
+
+
+def test_a_job_waits_while_the_stage_is_pinned_and_runs_when_the_other_ends(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.lease(1, shared(tmp_path, "one", 6 * MB))
+    site.until(lambda: site.granted == [1])
+    site.lease(2, shared(tmp_path, "two", 6 * MB))
+    inputs = site.granting.inputs
+    for _ in range(50):
+        site.until(lambda: bool(inputs.waits_for(2)))
+    assert site.granted == [1]
+    assert [job for job, _ in inputs.staging_now()] == [2]
+    assert "room for 6 MB" in inputs.waits_for(2)
+    assert not inputs.is_staging, "nothing is under way that a tick would bring on"
+    site.cancel(1)
+    site.until(lambda: site.granted == [2])
+    assert not site.refused
+    assert not inputs.staging_now()
+
+
+def test_many_jobs_share_the_stage_in_turn_and_none_is_refused(tmp_path: Path, site: GrantingSite) -> None:
+    """The stage holds ten of them at a time."""
+    done: list[int] = []
+    for job in range(1, JOBS + 1):
+        site.lease(job, shared(tmp_path, f"in{job}", MB))
+    for _ in range(JOBS):
+        site.until(lambda: bool(site.granted) or not site.log.pool.state.jobs)
+        assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
+        for job in site.granted:
+            done.append(job)
+            site.cancel(job)
+        if len(done) == JOBS:
+            break
+    assert sorted(done) == list(range(1, JOBS + 1))
+    assert not site.refused
+
+
+def test_a_canceled_job_waits_and_holds_no_more(tmp_path: Path, site: GrantingSite) -> None:
+    site.lease(1, shared(tmp_path, "one", 6 * MB))
+    site.until(lambda: site.granted == [1])
+    for job in (2, 3):
+        site.lease(job, shared(tmp_path, f"in{job}", 6 * MB))
+    site.until(lambda: len(site.stage.budget.waiting) == 2)
+    site.cancel(2)
+    site.until(lambda: list(site.stage.budget.waiting) == [3])
+    site.cancel(1)
+    site.until(lambda: site.granted == [3])
+
+
+def test_an_input_that_can_never_fit_is_refused_with_the_numbers(tmp_path: Path, site: GrantingSite) -> None:
+    site.lease(1, shared(tmp_path, "huge", 11 * MB))
+    site.until(lambda: bool(site.refused))
+    (report,) = site.refused
+    assert report.evidence is not None
+    assert "needs 11000000 bytes of inputs in 1 files" in report.evidence.message
+    assert "at most 10000000 bytes" in report.evidence.message
+
+
+def test_a_job_whose_events_have_more_files_than_the_stage_holds_runs_in_steps(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    events = 30
+    for number in range(events):
+        shared(tmp_path, f"e{number}", MB)
+    (tmp_path / "list").write_text("".join(f"{tmp_path}/e{number}\n" for number in range(events)))
+    one = Input(name="in", url=str(tmp_path / "list"), kind=InputKind.EACH)
+    site.lease(1, one, events)
+    job = site.log.pool.state.jobs[1]
+    for _ in range(events):
+        site.until(lambda: bool(job.grants) or not job.open)
+        assert site.stage.cache.bytes + site.stage.budget.taken.bytes <= 10 * MB
+        for grant in list(job.grants.values()):  # as if these had ended
+            for first, end in list(grant.open):
+                site.log.pool.settlement.close(job, first, end)
+        site.log.pool.settlement.forget_grants(job, cancel=False)
+        if not job.open:
+            break
+    assert not job.open
+    assert not site.refused
