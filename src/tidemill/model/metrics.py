@@ -209,6 +209,7 @@ SERVER: dict[str, Metric] = {
                 (
                     "database_away",
                     "database_full",
+                    "writer_ended",
                     "busy",
                     "no_site",
                     "sites_silent",

@@ -34,6 +34,9 @@ class ProblemKind(NamedTuple):
 
 
 PROBLEMS: dict[str, ProblemKind] = {
+    "writer_ended": ProblemKind(
+        False, "the server writes no changes any more", "restart the server; its log has `writer.ended` and why"
+    ),
     "database_away": ProblemKind(
         False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
     ),
@@ -58,6 +61,8 @@ def problems(session: Session, watched: Watched) -> list[str]:
     """What is wrong now, the worst first. Raises SiteError if the database is away."""
     found = []
     writer, site_watch = watched.dispatcher.writer, watched.dispatcher.site_watch
+    if not writer.lives:
+        found.append("writer_ended")
     if writer.full:
         found.append("database_full")
     if writer.waiting > BUSY:
@@ -83,6 +88,8 @@ def health(session: Session | None, watched: Watched) -> Health:
         found = ["database_away"] if session is None else problems(session, watched)
     except SiteError:
         found = ["database_away"]
+    if not watched.dispatcher.writer.lives and "writer_ended" not in found:
+        found.insert(0, "writer_ended")
     failing = [each for each in found if not PROBLEMS[each].works]
     status = "full" if "database_full" in found else "failing" if failing else "degraded" if found else "ok"
     return Health(
