@@ -14,6 +14,7 @@ from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
 
+HINTED_MAX = 1_000  #: newest campaigns that a hint chooses from
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
 
 
@@ -62,7 +63,11 @@ def missing_campaign(
     session: Session, name: str, owner: str | None, *, of_another: bool = False
 ) -> MissingError:
     """For a campaign that does not exist; the hint names campaigns of `owner` only, None = of all."""
-    rows = session.rows("campaign_known") if owner is None else session.rows("campaigns_owned", owner=owner)
+    rows = (
+        session.rows("campaign_known")
+        if owner is None
+        else session.rows("campaigns_owned", owner=owner, limit=HINTED_MAX)
+    )
     hint = did_you_mean(name, [row[0] for row in rows])
     return MissingError(f"there is no campaign `{name}`", hint=hint, of_another=of_another)
 

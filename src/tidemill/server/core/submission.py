@@ -214,6 +214,7 @@ def submit(
         campaign=request.campaign,
         first_job=first,
         count=count,
+        now_us=work.now_us,
     )
     tables.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
@@ -378,6 +379,7 @@ class _Plan:
         self._work, self._submission, self._request, self._own = work, submission, submission.request, own
         self._campaign, self._events, self._shares = campaign
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
+        self._is_new = campaign[1] == 0
         self._new_specs: list[tuple[int, bytes, bytes]] = []
         self._next_spec: int | None = None
 
@@ -448,6 +450,7 @@ class _Plan:
             events=events - self._events,
             shares=self._shares,
         )
+        self._work.grow(self._campaign, jobs=len(rows), events=events - self._events, is_new=self._is_new)
 
     def _place(self, shared: SharedSpec) -> tuple[int, int, int]:
         """Kind, stored spec and pin of the jobs that share a spec."""
@@ -484,7 +487,9 @@ class _Plan:
                 found = memory.spec_ids[shared.hash] = int(rows[0][1])
                 return found
             if self._next_spec is None:
-                self._next_spec = int(self._work.session.rows("specs_top")[0][0]) + 1
+                most = len(self._submission.shared)
+                rows = self._work.session.rows("take_numbers", name="next_spec", count=most)
+                self._next_spec = int(rows[0][0]) - most
             found = self._next_spec
             self._next_spec += 1
             self._new_specs.append((found, shared.hash, shared.body))

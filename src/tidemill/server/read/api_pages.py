@@ -21,7 +21,6 @@ from tidemill.server.core import rights
 from tidemill.server.database.rows import (
     JOB_STATES,
     LEASE_STATES,
-    RUNNING,
     JobKind,
     Site,
     StoredJob,
@@ -86,23 +85,29 @@ def sites(session: Session) -> list[Site]:
 def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
     """A page of jobs, newest first."""
     size, top = limit_of(limit), TOP if before is None else before
-    legs = None
+    legs: set[Leg] | listing.ManyLegs | None = None
     if filters.by_legs:
         if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
             raise rights.missing_campaign(session, filters.campaign, filters.owner)
-        legs = set(listing.legs_of(session, filters))
+        found = listing.legs_of(session, filters)
+        legs = set(found) if isinstance(found, dict) else found
     if filters.name is not None:
         ids = _named(session, filters.name, legs, top, size)
+    elif isinstance(legs, listing.ManyLegs):
+        ids, reached = listing.looked_by_id(session, legs, top, size=size, newest=True)
+        return JobPage(jobs=rows_of(session, ids), next=reached)
     else:
         ids = listing.by_id(session, legs, top, size=size, newest=True)
     return JobPage(jobs=rows_of(session, ids), next=ids[-1] if len(ids) == size else None)
 
 
-def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: int) -> list[int]:
+def _named(
+    session: Session, name: str, legs: set[Leg] | listing.ManyLegs | None, top: int, size: int
+) -> list[int]:
     ids: list[int] = []
     while len(ids) < size:
         rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
-        ids += [row[0] for row in rows if legs is None or tuple(row[1:]) in legs]
+        ids += [row[0] for row in listing.passing(rows, legs)]
         if len(rows) < PAGE_MAX:
             break
         top = rows[-1][0]
@@ -233,13 +238,17 @@ def owners(session: Session, own: str | None, *, after: str, limit: int | None) 
 
 def counts(session: Session) -> Counts:
     """Jobs by state, and sums."""
-    states: dict[str, int] = {str(state): 0 for state in JOB_STATES}
-    for state, jobs in session.rows("counts_by_state"):
-        states[JOB_STATES[state]] = int(jobs)
-    number, total, events, done, failed = (int(each) for each in session.rows("campaign_sums")[0])
+    return counts_of(dict(session.rows("totals")))
+
+
+def counts_of(totals: dict[str, int]) -> Counts:
+    """Sums by name, as `UnitOfWork` keeps them, for the API."""
     return Counts(
-        jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
-    )
+        jobs=totals.get("jobs", 0),
+        states={str(state): totals.get(f"state/{code}", 0) for code, state in enumerate(JOB_STATES)},
+        events=totals.get("events", 0), events_done=totals.get("events_done", 0),
+        events_failed=totals.get("events_failed", 0), campaigns=totals.get("campaigns", 0),
+    )  # fmt: skip
 
 
 # ---- failures and outputs ----------------------------------------------------------------------------------------
@@ -324,7 +333,7 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
-        running = {row[0] for row in session.rows("counts_in", every=1, kinds=[], state=RUNNING, site=-1)}
+        running = {row[0] for row in session.rows("kinds_running")}
     for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
         leased[site] += int(events)
     return [

@@ -35,7 +35,9 @@ class ProblemKind(NamedTuple):
 
 PROBLEMS: dict[str, ProblemKind] = {
     "writer_ended": ProblemKind(
-        False, "the server writes no changes any more", "restart the server; its log has `writer.ended` and why"
+        False,
+        "the server writes no changes any more",
+        "restart the server; its log has `writer.ended` and why",
     ),
     "database_away": ProblemKind(
         False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
