@@ -211,6 +211,7 @@ SERVER: dict[str, Metric] = {
                     "database_full",
                     "writer_ended",
                     "busy",
+                    "archive",
                     "no_site",
                     "sites_silent",
                     "broker_away",

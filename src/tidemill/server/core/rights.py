@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act, Identity, may, own_name
+from tidemill.server.archive import lookup
 from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
@@ -50,8 +51,10 @@ def check_campaign(session: Session, identity: Identity, act: Act, name: str | N
 
 
 def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
-    """Whose each of these jobs is; those that there are not are left out."""
-    return dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+    """Whose each of these jobs is, in the database or in the archive; those that there are not are left out."""
+    found: dict[int, str] = dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+    missing = [each for each in jobs if each not in found]
+    return found | lookup.owners_of(session, missing) if missing else found
 
 
 def missing_job(number: int, *, of_another: bool = False) -> MissingError:

@@ -17,6 +17,9 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
+from tidemill.server.archive import lookup
+from tidemill.server.archive.lookup import ArchivedPlace
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights
 from tidemill.server.database.rows import (
     JOB_STATES,
@@ -32,7 +35,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import listing
+from tidemill.server.read import archived, listing
 from tidemill.server.read.listing import TOP, Filter, Leg
 from tidemill.server.read.waiting import after_texts, waits_for
 from tidemill.wire.api import (
@@ -82,8 +85,17 @@ def sites(session: Session) -> list[Site]:
     return [site_of(row) for row in session.rows("sites")]
 
 
-def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
-    """A page of jobs, newest first."""
+def jobs(
+    session: Session,
+    filters: Filter,
+    *,
+    before: int | None,
+    limit: int | None,
+    archive: Archive | None = None,
+) -> JobPage:
+    """A page of jobs, newest first; of the archive if one is named, and for a campaign that is in it."""
+    if archive is not None:
+        return archived.jobs(session, archive, filters, before=before, limit=limit_of(limit))
     size, top = limit_of(limit), TOP if before is None else before
     legs: set[Leg] | listing.ManyLegs | None = None
     if filters.by_legs:
@@ -135,11 +147,21 @@ def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_si
     )  # fmt: skip
 
 
-def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set[str]) -> JobDetail:
-    """Everything about one job. Raises MissingError."""
+def job(
+    session: Session,
+    number: int,
+    *,
+    cache: dict[int, JobSpec],
+    silent: set[str],
+    archive: Archive | None = None,
+) -> JobDetail:
+    """Everything about one job, which may be in the archive. Raises MissingError."""
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
-        raise rights.missing_job(number)
+        kept = archived.job(session, archive or Archive(), number)
+        if kept is None:
+            raise rights.missing_job(number)
+        return kept
     found, all_sites = StoredJob(*rows[0]), sites(session)
     known = kinds_of(session, [found])
     kind = known[found.kind]
@@ -197,10 +219,13 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign, of `owner` only, None = of anybody. Raises MissingError."""
+    """One campaign, of `owner` only, None = of anybody; also one of the archive. Raises MissingError."""
     rows = session.rows("campaign_whole", name=name)
+    kept = None if rows else archived.campaign(session, name)
+    if kept is not None and owner in (None, kept.owner):
+        return kept
     if not rows or owner not in (None, rows[0][2]):
-        raise rights.missing_campaign(session, name, owner, of_another=bool(rows))
+        raise rights.missing_campaign(session, name, owner, of_another=bool(rows) or kept is not None)
     return campaigns_of(session, rows)[0]
 
 
@@ -261,9 +286,13 @@ def failures(
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
+    archive: Archive | None = None,
 ) -> FailurePage:
-    """Failures of a job, a campaign or all, newest first."""
+    """Failures of a job, a campaign or all, newest first; of the archive if that has the job or campaign."""
     size, top = limit_of(limit), TOP if before is None else before
+    place = None if archive is None else _archived_place(session, campaign, job)
+    if archive is not None and place is not None:
+        return archived.failures(session, archive, archived.Wanted(place, job, before, size))
     if job is not None:
         rows = session.rows("failures_of_job", job=job, before=top, limit=size)
     elif campaign is not None:
@@ -274,6 +303,12 @@ def failures(
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
     return failure_page(session, rows, size)
+
+
+def _archived_place(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
+    if job is not None:
+        return lookup.place_of_job(session, job)
+    return None if campaign is None else lookup.place_of_campaign(session, campaign)
 
 
 def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> FailurePage:
@@ -299,9 +334,13 @@ def outputs(
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
+    archive: Archive | None = None,
 ) -> OutputPage:
-    """Delivered files of a job, or of a campaign by whole jobs, newest first."""
+    """Delivered files of a job, or of a campaign by whole jobs, newest first; as `failures`."""
     size = limit_of(limit)
+    place = None if archive is None else _archived_place(session, campaign, job)
+    if archive is not None and place is not None:
+        return archived.outputs(session, archive, archived.Wanted(place, job, before, size))
     if job is not None:
         rows = session.rows("outputs_of_jobs", ids=[job])
         return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)

@@ -51,10 +51,6 @@ SELECT id, month, phase, campaigns, jobs FROM archive_batches WHERE phase < 2 OR
 -- A batch has come further.
 UPDATE archive_batches SET phase = :phase, at_us = :at_us WHERE id = :id;
 
--- name: batch_month
--- Where a batch lies.
-SELECT month FROM archive_batches WHERE id = :id AND phase > 0;
-
 -- name: campaigns_of_batch
 -- Campaigns of a batch that are still in the database.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
@@ -82,23 +78,18 @@ INSERT INTO archived_jobs (first, last, campaign) SELECT v.first, v.last, v.camp
 SELECT first, last, campaign FROM archived_jobs WHERE first <= :job ORDER BY first DESC LIMIT 1;
 
 -- name: archived_ranges
--- Ranges of archived jobs, the newest first, of a campaign or (0) of any, of an owner or of anybody.
-SELECT archived_jobs.first, archived_jobs.last, archived_campaigns.batch, archived_campaigns.name FROM archived_jobs JOIN archived_campaigns ON archived_campaigns.id = archived_jobs.campaign
+-- Ranges of archived jobs of an owner or of anybody, the newest first.
+SELECT archived_jobs.first, archived_jobs.last, archived_campaigns.batch, archive_batches.month FROM archived_jobs JOIN archived_campaigns ON archived_campaigns.id = archived_jobs.campaign JOIN archive_batches ON archive_batches.id = archived_campaigns.batch
 WHERE archived_jobs.first < :before AND (:any_owner = 1 OR archived_campaigns.owner = :owner) ORDER BY archived_jobs.first DESC LIMIT :limit;
 
 -- name: archived_ranges_of
 -- Ranges of archived jobs of a campaign, the newest first.
-SELECT first, last FROM archived_jobs WHERE campaign = :campaign AND first < :before ORDER BY first DESC LIMIT :limit;
+SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND first < :before ORDER BY first DESC LIMIT :limit;
 
 -- name: archived_campaign
 -- One campaign of the archive.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
 FROM archived_campaigns WHERE name = :name;
-
--- name: archived_campaign_by_id
--- The same by its number.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
-FROM archived_campaigns WHERE id = :id;
 
 -- name: archived_campaigns
 -- Campaigns of the archive, newest first, of an owner or of anybody.
@@ -180,3 +171,23 @@ DELETE FROM submits WHERE first_job IN (SELECT first_job FROM submits WHERE at_u
 -- name: delete_idle_counts
 -- Counters of open jobs that have come to nothing.
 DELETE FROM counts WHERE kind {in:kinds} AND state <= 1 AND jobs = 0;
+
+-- name: archived_place
+-- Where a campaign is that is in the archive, or of which jobs are.
+SELECT archive_batches.month, leaving.batch, leaving.name, leaving.owner, leaving.last_ended_us FROM (
+  SELECT batch, name, owner, last_ended_us FROM archived_campaigns WHERE id = :id
+  UNION ALL SELECT batch, name, owner, last_ended_us FROM campaigns WHERE id = :id AND batch > 0) AS leaving
+JOIN archive_batches ON archive_batches.id = leaving.batch;
+
+-- name: archived_place_by_name
+-- Where a campaign is that is in the archive.
+SELECT archive_batches.month, archived_campaigns.batch, archived_campaigns.name, archived_campaigns.owner, archived_campaigns.last_ended_us
+FROM archived_campaigns JOIN archive_batches ON archive_batches.id = archived_campaigns.batch WHERE archived_campaigns.name = :name;
+
+-- name: still_archivable
+-- Which of these campaigns may leave, as far as their own rows say.
+SELECT id, jobs FROM campaigns WHERE id {in:ids} AND batch = 0 AND last_ended_us < :before;
+
+-- name: campaign_of_jobs
+-- Numbers of the campaigns of jobs.
+SELECT DISTINCT kinds.campaign FROM jobs JOIN kinds ON kinds.id = jobs.kind WHERE jobs.id {in:ids};

@@ -46,6 +46,11 @@ PROBLEMS: dict[str, ProblemKind] = {
     "busy": ProblemKind(
         True, "many requests wait for the one writer", "look at `tidemill_server_transaction_seconds`"
     ),
+    "archive": ProblemKind(
+        True,
+        "campaigns that ended long ago cannot be archived: they stay in the database",
+        "the log has `archive.failed` and why; without the package: `pip install 'tidemill[archive]'`",
+    ),
     "no_site": ProblemKind(True, "none of the sites can be heard", "`tidemill site run` at a site"),
     "sites_silent": ProblemKind(
         True, "a site has not been heard for a while", "`tidemill site status` there; `/v1/sites`"
@@ -69,6 +74,8 @@ def problems(session: Session, watched: Watched) -> list[str]:
         found.append("database_full")
     if writer.waiting > BUSY:
         found.append("busy")
+    if watched.dispatcher.rules.archive.trouble:
+        found.append("archive")
     joined = [site for site in api_pages.sites(session) if site.epoch]
     quiet = site_watch.silent(site.name for site in joined)
     silent = [site for site in joined if site.lost or site.name in quiet]
