@@ -138,7 +138,7 @@ LIMIT :limit OFFSET :offset;
 -- name: campaigns_unfinished
 -- Campaigns with jobs that have not ended, in the same orders.
 SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
-FROM campaigns WHERE id IN (SELECT kinds.campaign FROM counts JOIN kinds ON kinds.id = counts.kind WHERE counts.state IN (0, 1) AND counts.jobs > 0)
+FROM campaigns WHERE id IN (SELECT kinds.campaign FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state IN (0, 1) AND counts.jobs > 0)
 AND LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner)
 ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
 LIMIT :limit OFFSET :offset;

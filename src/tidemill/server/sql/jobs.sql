@@ -156,7 +156,7 @@ SELECT counts.kind, counts.state, counts.site FROM kinds JOIN counts ON counts.k
 
 -- name: campaigns_at_sites
 -- Which campaigns run at which sites.
-SELECT DISTINCT kinds.campaign, counts.site FROM counts JOIN kinds ON kinds.id = counts.kind WHERE counts.state = 1 AND counts.site > 0 AND counts.jobs > 0;
+SELECT DISTINCT kinds.campaign, counts.site FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state = 1 AND counts.site > 0 AND counts.jobs > 0;
 
 -- name: counts_of_campaigns
 -- Jobs by state of some campaigns.
@@ -204,7 +204,7 @@ SELECT kind, state, site, jobs FROM counts WHERE state = :state AND site = :site
 
 -- name: kinds_running
 -- Kinds of which jobs run.
-SELECT DISTINCT kind FROM counts WHERE state = 1 AND jobs > 0;
+SELECT kind FROM counts WHERE state = 1 AND jobs > 0;
 
 -- name: kinds_of_campaign
 -- Kinds of a campaign, of an application or (any) of all.
