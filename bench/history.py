@@ -88,13 +88,14 @@ def fill(execute: Execute, dialect: Dialect, *, campaigns: int, jobs: int, now_u
     statements = [
         f"INSERT INTO sites (name) SELECT 'old-' || n FROM {numbers} AS s",
         "INSERT INTO campaigns (id, name, owner, shares, created_us, jobs, events, events_done, events_failed,"
-        f" payloads, wall_us, used_at_us, first_started_us, last_ended_us) SELECT n, 'ended-' || n, 'owner' || n % {OWNERS},"
+        f" payloads, wall_us, used_at_us, first_started_us, last_ended_us)"
+        f" SELECT n, 'ended-' || n, 'owner' || (n % {OWNERS}),"
         f" 1.0, {ended} - 9000000, {jobs}, {jobs}, {jobs} - {failed}, {failed}, {jobs}, {jobs} * 9000000, 0,"
         f" {ended} - 8000000, {ended} FROM {of_campaigns} AS c",
         "INSERT INTO kinds (id, campaign, app, cores, memory_mb, devices, nodes, ranks)"
-        f" SELECT n, n, 'app' || n % {APPS}, 1, 100, '{{}}', 0, 0 FROM {of_campaigns} AS c",
+        f" SELECT n, n, 'app' || (n % {APPS}), 1, 100, '{{}}', 0, 0 FROM {of_campaigns} AS c",
         f"INSERT INTO specs (id, hash, body) SELECT n, {digest}, {body} FROM {of_campaigns} AS c",
-        f"INSERT INTO submits (owner, key, digest, campaign, first_job, count, at_us) SELECT 'owner' || n % {OWNERS},"
+        f"INSERT INTO submits (owner, key, digest, campaign, first_job, count, at_us) SELECT 'owner' || (n % {OWNERS}),"
         f" 'ended-' || n, {empty}, 'ended-' || n, (n - 1) * {jobs} + 1, {jobs}, {ended} FROM {of_campaigns} AS c",
         "INSERT INTO jobs (id, kind, spec, state, site, pin, place, ready, rank, events, n_done, n_failed, done,"
         f" failed, seed_base, created_us, started_us, ended_us, name, blocked, attempts, evidences, usage)"
@@ -275,7 +276,11 @@ def archive(store: Store, directory: Path) -> dict[str, Any]:
     while made.step(session):
         pass
     seconds = time.perf_counter() - began
-    jobs = sum(row[0] for row in session.rows("archived_job_counts"))
+    reader: Any = session
+    rows = reader._connection.execute(
+        "SELECT COALESCE(SUM(last - first + 1), 0) FROM archived_jobs"
+    ).fetchone()
+    jobs = int(rows[0])
     sizes = sum(path.stat().st_size for path in directory.rglob("*.parquet"))
     more_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb
     found = {
@@ -323,7 +328,13 @@ def grow(store: Store, campaigns: int, jobs: int) -> None:
     session: Any = store.writer()
     try:
         session.begin()
-        fill(session._execute, store.dialect, campaigns=campaigns, jobs=jobs, now_us=time.time_ns() // 1000)
+        fill(
+            session._connection.execute,
+            store.dialect,
+            campaigns=campaigns,
+            jobs=jobs,
+            now_us=time.time_ns() // 1000,
+        )
         session.commit()
         if store.dialect is Dialect.POSTGRESQL:
             session._execute("VACUUM ANALYZE")  # as autovacuum does; in SQLite the server has no statistics

@@ -12,7 +12,6 @@ from tests.contract.server_world import SIM, Site, World, done, failed, leases
 from tidemill.errors import JobError, SiteError
 from tidemill.model.job import Input, JobSpec, Resources
 from tidemill.server.api.routes import ROUTES, Call, JobsQuery, NoQuery, OfCampaignQuery
-from tidemill.server.archive import archiver as archiving
 from tidemill.server.archive.archiver import Archiver
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.errors import ConflictError, RequestError
@@ -38,7 +37,7 @@ class Kept:
 
     def archiver(self, write: Callable[[Any], Any] | None = None) -> Archiver:
         made = Archiver(self.world.store, write or self.world.dispatcher.writer.write, self.archive, keep_s=0)
-        made.rests = False
+        made.rests, made.piece = False, 2
         return made
 
     def run(self, made: Archiver | None = None) -> None:
@@ -190,10 +189,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-def test_a_kill_at_any_write_loses_and_doubles_nothing(
-    kept: Kept, at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archiving, "PIECE", 2)
+def test_a_kill_at_any_write_loses_and_doubles_nothing(kept: Kept, at: int) -> None:
     every = sorted(kept.finish("a", jobs=5) + kept.finish("b"))
     calls = 0
 
@@ -252,14 +248,13 @@ def test_a_campaign_that_is_retried_before_it_is_closed_stays(kept: Kept) -> Non
     assert kept.live() == every
 
 
-def test_a_server_without_pyarrow_keeps_everything_and_says_so(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archiving, "is_installed", lambda: False)
-    kept.run()
+def test_a_server_without_pyarrow_keeps_everything_and_says_so(kept: Kept) -> None:
+    made = kept.archiver()
+    made.is_installed = lambda: False
+    kept.run(made)
     assert kept.archive.trouble == ""
     every = kept.finish("a")
-    kept.run()
+    kept.run(made)
     assert kept.live() == every
     assert "not installed" in kept.archive.trouble
 

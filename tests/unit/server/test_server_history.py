@@ -32,7 +32,9 @@ class Counted:
         self.store.init()
         session: Any = self.store.writer()
         session.begin()
-        fill(session._execute, Dialect.SQLITE, campaigns=campaigns, jobs=JOBS, now_us=clock.now_us())
+        fill(
+            session._connection.execute, Dialect.SQLITE, campaigns=campaigns, jobs=JOBS, now_us=clock.now_us()
+        )
         session.commit()
         session.close()
         self.work = Work(self.store)

@@ -192,10 +192,12 @@ def _failures(call: Call) -> FailurePage:
     if own is not None and query.job is None and query.campaign is None:
         limit = api_pages.limit_of(query.limit)
         return web_pages.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
+    wanted = _archived_rows(call, query)
+    if wanted is not None:
+        return archived.failures(call.session, call.dispatcher.rules.archive, wanted)
     return api_pages.failures(
-        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit,
-        archive=call.dispatcher.rules.archive,
-    )  # fmt: skip
+        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+    )
 
 
 def _audit(call: Call) -> list[AuditRow]:
@@ -218,6 +220,14 @@ def _own_query(call: Call) -> OfCampaignQuery:
     if query.job is not None:
         rights.check_jobs(call.session, call.identity, Act.READ, [query.job])
     return query
+
+
+def _archived_rows(call: Call, query: OfCampaignQuery) -> archived.RowsWanted | None:
+    """None for a job or campaign that is not in the archive."""
+    place = archived.place_of(call.session, query.campaign, query.job)
+    if place is None:
+        return None
+    return archived.RowsWanted(place, query.job, query.before, api_pages.limit_of(query.limit))
 
 
 def _campaign(call: Call) -> CampaignRow:
@@ -260,10 +270,12 @@ def _allocations(call: Call) -> list[AllocationRow]:
 
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
+    wanted = _archived_rows(call, query)
+    if wanted is not None:
+        return archived.outputs(call.session, call.dispatcher.rules.archive, wanted)
     return api_pages.outputs(
-        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit,
-        archive=call.dispatcher.rules.archive,
-    )  # fmt: skip
+        call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
+    )
 
 
 ROUTES: tuple[Route, ...] = (

@@ -76,11 +76,10 @@ class Archiver:
         self._store, self._write, self._archive, self._keep_us = store, write, archive, int(keep_s * 1e6)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self.rests = (
-            True  #: pause as long as each piece took, so that others have the database half of the time
-        )
-
-    # ---- the thread ------------------------------------------------------------------------------------------
+        self.is_installed = is_installed
+        self.piece = PIECE
+        #: pause as long as each piece took, so that others have the database half of the time
+        self.rests = True
 
     def start(self) -> None:
         """Archive in a thread from now on: on the server that writes, and on no other."""
@@ -120,7 +119,7 @@ class Archiver:
     def step(self, session: Session) -> bool:
         """Do what is next; False if nothing is to be done, or not now."""
         found = row(session, "open_batch")
-        if not is_installed():
+        if not self.is_installed():
             due = found is not None or bool(self._candidates(session, (0, 0)))
             self._archive.trouble = "the package `pyarrow` is not installed" if due else ""
             return False
@@ -186,7 +185,7 @@ class Archiver:
         began_s = clock.monotonic_s()
         while True:
             piece_s = clock.monotonic_s()
-            if not self._write(partial(_leave_piece, batch=batch.id)):
+            if not self._write(partial(_leave_piece, batch=batch.id, piece=self.piece)):
                 break
             self._rest(piece_s)
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=2, at_us=work.now_us))
@@ -337,9 +336,9 @@ def _job(job: StoredJob, about: _About) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _leave_piece(work: UnitOfWork, *, batch: int) -> bool:
+def _leave_piece(work: UnitOfWork, *, batch: int, piece: int) -> bool:
     """Delete some jobs of a batch, and the campaigns that have none left; False when no campaign is left."""
-    session, left = work.session, PIECE
+    session, left = work.session, piece
     rows = session.rows("campaigns_of_batch", batch=batch, after=0, limit=CANDIDATES)
     empty: list[tuple[Any, ...]] = []
     for each in rows:

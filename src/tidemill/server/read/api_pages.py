@@ -17,8 +17,6 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
-from tidemill.server.archive import lookup
-from tidemill.server.archive.lookup import ArchivedPlace
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights
 from tidemill.server.database.rows import (
@@ -286,13 +284,9 @@ def failures(
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
-    archive: Archive | None = None,
 ) -> FailurePage:
-    """Failures of a job, a campaign or all, newest first; of the archive if that has the job or campaign."""
+    """Failures of a job, a campaign or all, newest first."""
     size, top = limit_of(limit), TOP if before is None else before
-    place = None if archive is None else _archived_place(session, campaign, job)
-    if archive is not None and place is not None:
-        return archived.failures(session, archive, archived.Wanted(place, job, before, size))
     if job is not None:
         rows = session.rows("failures_of_job", job=job, before=top, limit=size)
     elif campaign is not None:
@@ -303,12 +297,6 @@ def failures(
     else:
         rows = session.rows("failures_newest", before=top, limit=size)
     return failure_page(session, rows, size)
-
-
-def _archived_place(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
-    if job is not None:
-        return lookup.place_of_job(session, job)
-    return None if campaign is None else lookup.place_of_campaign(session, campaign)
 
 
 def failure_page(session: Session, rows: list[tuple[Any, ...]], size: int) -> FailurePage:
@@ -334,13 +322,9 @@ def outputs(
     job: int | None = None,
     before: int | None = None,
     limit: int | None = None,
-    archive: Archive | None = None,
 ) -> OutputPage:
-    """Delivered files of a job, or of a campaign by whole jobs, newest first; as `failures`."""
+    """Delivered files of a job, or of a campaign by whole jobs, newest first."""
     size = limit_of(limit)
-    place = None if archive is None else _archived_place(session, campaign, job)
-    if archive is not None and place is not None:
-        return archived.outputs(session, archive, archived.Wanted(place, job, before, size))
     if job is not None:
         rows = session.rows("outputs_of_jobs", ids=[job])
         return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)

@@ -142,7 +142,7 @@ def _passes(found: dict[str, Any], filters: Filter) -> bool:
     return all(getattr(filters, key) in (None, found[column]) for key, column in _COLUMNS.items())
 
 
-class Wanted(NamedTuple):
+class RowsWanted(NamedTuple):
     """Rows of an archived job, or of its campaign: those of jobs before a number."""
 
     place: ArchivedPlace
@@ -151,14 +151,21 @@ class Wanted(NamedTuple):
     limit: int
 
 
-def failures(session: Session, archive: Archive, wanted: Wanted) -> FailurePage:
+def place_of(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
+    """Where the job or the campaign is that a request names; None if that is not in the archive."""
+    if job is not None:
+        return lookup.place_of_job(session, job)
+    return None if campaign is None else lookup.place_of_campaign(session, campaign)
+
+
+def failures(session: Session, archive: Archive, wanted: RowsWanted) -> FailurePage:
     """Failures, newest jobs first."""
     rows, reached = _wanted(session, archive, wanted, table="failures")
     rows.sort(key=lambda each: (-each["job"], -each["evidence_at"]))
     return FailurePage(failures=[_failure(each) for each in rows], next=reached)
 
 
-def outputs(session: Session, archive: Archive, wanted: Wanted) -> OutputPage:
+def outputs(session: Session, archive: Archive, wanted: RowsWanted) -> OutputPage:
     """Delivered files by whole jobs, newest first."""
     rows, reached = _wanted(session, archive, wanted, table="outputs")
     rows.sort(key=lambda each: (-each["job"], each["number"]))
@@ -166,7 +173,7 @@ def outputs(session: Session, archive: Archive, wanted: Wanted) -> OutputPage:
 
 
 def _wanted(
-    session: Session, archive: Archive, wanted: Wanted, *, table: str
+    session: Session, archive: Archive, wanted: RowsWanted, *, table: str
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Rows of a job, or of the next jobs of the campaign, whole jobs until there are `limit` rows; where to go on."""
     place = wanted.place

@@ -191,7 +191,3 @@ SELECT id, jobs FROM campaigns WHERE id {in:ids} AND batch = 0 AND last_ended_us
 -- name: campaign_of_jobs
 -- Numbers of the campaigns of jobs.
 SELECT DISTINCT kinds.campaign FROM jobs JOIN kinds ON kinds.id = jobs.kind WHERE jobs.id {in:ids};
-
--- name: archived_job_counts
--- How many jobs are in the archive.
-SELECT COALESCE(SUM(last - first + 1), 0) FROM archived_jobs;
