@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Kept:
 
 
 @pytest.fixture
-def kept(world: World, tmp_path: Path) -> Iterator[Kept]:
+def kept(world: World, tmp_path: Path) -> Kept:
     return Kept(world, tmp_path / "archive")
 
 
@@ -83,7 +83,7 @@ def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) 
     first = kept.finish("old", name="n", params={"mass": 3})
     before = [kept.job(each) for each in first]
     campaign = api_pages.campaign(kept.world.reader, "old")
-    totals = dict(kept.world.reader.rows("totals"))
+    totals: dict[str, int] = dict(kept.world.reader.rows("totals"))
     kept.world.submit(SIM, campaign="open")
 
     kept.run()
@@ -99,7 +99,7 @@ def test_an_ended_campaign_leaves_every_table_and_is_read_as_before(kept: Kept) 
     assert found.archived
     found.archived = False
     assert found == campaign
-    after = dict(kept.world.reader.rows("totals"))
+    after: dict[str, int] = dict(kept.world.reader.rows("totals"))
     assert {name: after[name] for name in ("campaigns", "jobs", "events_done", "failures/payload")} == {
         "campaigns": 2, "jobs": 4, "events_done": totals["events_done"], "failures/payload": 1,
     }  # fmt: skip

@@ -39,10 +39,10 @@ class Counted:
         session.close()
         self.work = Work(self.store)
         self.reader: Any = self.store.reader()
-        writer: Any = self.work.dispatcher.writer
         self.steps = 0
-        for each in (writer._session._connection, self.reader._connection):
-            self._count(each)
+        sessions: list[Any] = [self.work.dispatcher.writer._session, self.reader]
+        for each in sessions:
+            self._count(each._connection)
 
     def _count(self, connection: sqlite3.Connection) -> None:
         def tick() -> int:

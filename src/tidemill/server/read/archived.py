@@ -139,6 +139,8 @@ def _read(archive: Archive, ranges: list[Range]) -> list[dict[str, Any]]:
 
 
 def _passes(found: dict[str, Any], filters: Filter) -> bool:
+    if filters.begins is not None and not found["name"].startswith(filters.begins):
+        return False
     return all(getattr(filters, key) in (None, found[column]) for key, column in _COLUMNS.items())
 
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, listing
+from tidemill.server.read import api_pages, archived, listing
 from tidemill.server.read.listing import TOP
-from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
+from tidemill.wire.api import PAGE_MAX, AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
 
 CAMPAIGN_SORTS = ("newest", "name", "jobs", "open", "failed", "time", "ended")
 OFFSET_MAX = 100_000
@@ -40,12 +41,26 @@ def jobs(
     return JobsPage(api_pages.rows_of(session, found.ids), found)
 
 
+def archived_jobs(
+    session: Session, archive: Archive, filters: listing.Filter, *, after: str | None, size: int
+) -> JobsPage:
+    """A page of archived jobs, newest first. `after`: the number of the last one seen."""
+    if after is not None and not (after.isdecimal() and after.isascii() and len(after) < 19):
+        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+    page = archived.jobs(session, archive, filters, before=None if after is None else int(after), limit=size)
+    ids, token = [row.id for row in page.jobs], None if page.next is None else str(page.next)
+    partial = token is not None and len(ids) < size
+    return JobsPage(page.jobs, listing.IdPage(ids, token, None, listing.Sort.NEWEST, partial))
+
+
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which campaigns, in which order. `text`: part of the name, whatever the case."""
+    """Which campaigns, in which order. `text`: part of the name, whatever the case. `archived`: those in the archive,
+    the newest first."""
 
     text: str = ""
     owner: str | None = None
     unfinished: bool = False
+    archived: bool = False
     sort: str = "newest"
     offset: int = 0
     size: int = 50
@@ -57,6 +72,10 @@ def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow]
         raise RequestError(
             f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name"
         )
+    if query.archived:
+        most = min(query.offset + query.size + 1, PAGE_MAX)
+        kept = archived.campaigns(session, owner=query.owner, before=None, limit=most)[query.offset :]
+        return kept[: query.size], len(kept) > query.size
     rows = _campaign_rows(session, query)
     return api_pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
 
