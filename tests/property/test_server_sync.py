@@ -282,7 +282,7 @@ def check(server: Server, sites: list[Site]) -> None:
     ]
     assert sum(row[3] for row in counters) == server.jobs
     assert all(row[1] > 1 for row in counters), "a counter of open jobs when all have ended"
-    totals = dict(session.rows("totals"))
+    totals: dict[str, int] = dict(session.rows("totals"))
     kept = [totals.get(name, 0) for name in ("jobs", "events_done", "events_failed")]
     assert kept == [server.jobs, done, failed]
     for state in range(6):

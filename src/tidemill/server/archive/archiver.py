@@ -34,6 +34,7 @@ from tidemill.server.database.unit_of_work import UnitOfWork
 BATCH_JOBS = 200_000  #: of a batch; a larger campaign is a batch of its own
 BATCH_CAMPAIGNS = 2_000
 CANDIDATES = 500  #: campaigns looked at together
+LEAVING = 50  #: campaigns that leave in one transaction, at most
 CHUNK = 5_000  #: jobs of a row group, and in memory at a time
 PIECE = 1_000  #: jobs deleted in one transaction
 PAUSE_S = 600.0  #: between looks for campaigns that may leave
@@ -339,7 +340,7 @@ def _job(job: StoredJob, about: _About) -> tuple[Any, ...]:
 def _leave_piece(work: UnitOfWork, *, batch: int, piece: int) -> bool:
     """Delete some jobs of a batch, and the campaigns that have none left; False when no campaign is left."""
     session, left = work.session, piece
-    rows = session.rows("campaigns_of_batch", batch=batch, after=0, limit=CANDIDATES)
+    rows = session.rows("campaigns_of_batch", batch=batch, after=0, limit=LEAVING)
     empty: list[tuple[Any, ...]] = []
     for each in rows:
         ids = _members(session, each[0], 0, left)
