@@ -36,7 +36,10 @@ BATCH_CAMPAIGNS = 2_000
 CANDIDATES = 500  #: campaigns looked at together
 LEAVING = 50  #: campaigns that leave in one transaction, at most
 CHUNK = 5_000  #: jobs of a row group, and in memory at a time
-PIECE = 1_000  #: jobs deleted in one transaction
+PIECE = 1_000  #: jobs deleted in one transaction, at most
+WRITE_S_MAX = (
+    0.1  #: one that took longer is followed by smaller ones, so that nobody waits long for the writer
+)
 PAUSE_S = 600.0  #: between looks for campaigns that may leave
 REST_MIN_S = 0.002
 NAP_S = 10.0  #: longest pause between two steps of one batch
@@ -183,11 +186,15 @@ class Archiver:
     # ---- leave -----------------------------------------------------------------------------------------------
 
     def _leave(self, batch: OpenBatch) -> None:
-        began_s = clock.monotonic_s()
+        began_s, piece = clock.monotonic_s(), self.piece
         while True:
             piece_s = clock.monotonic_s()
-            if not self._write(partial(_leave_piece, batch=batch.id, piece=self.piece)):
+            if not self._write(partial(_leave_piece, batch=batch.id, piece=piece)):
                 break
+            if clock.monotonic_s() - piece_s > WRITE_S_MAX:
+                piece = max(1, piece // 2)
+            else:
+                piece = min(self.piece, 2 * piece)
             self._rest(piece_s)
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=2, at_us=work.now_us))
         _LOG.info("batch.archived", batch=batch.id, seconds=round(clock.monotonic_s() - began_s, 1))
