@@ -191,10 +191,8 @@ class Archiver:
             piece_s = clock.monotonic_s()
             if not self._write(partial(_leave_piece, batch=batch.id, piece=piece)):
                 break
-            if clock.monotonic_s() - piece_s > WRITE_S_MAX:
-                piece = max(1, piece // 2)
-            else:
-                piece = min(self.piece, 2 * piece)
+            is_slow = clock.monotonic_s() - piece_s > WRITE_S_MAX
+            piece = max(1, piece // 2) if is_slow else min(self.piece, 2 * piece)
             self._rest(piece_s)
         self._write(lambda work: work.session.run("set_batch_phase", id=batch.id, phase=2, at_us=work.now_us))
         _LOG.info("batch.archived", batch=batch.id, seconds=round(clock.monotonic_s() - began_s, 1))
