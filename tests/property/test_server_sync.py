@@ -277,9 +277,18 @@ def check(server: Server, sites: list[Site]) -> None:
             assert server.delivered[job["id"]][-1] == job["done"]
     sums = [session.rows("campaign_whole", name=name)[0][7:9] for name in ("c", "d")]
     assert (done, failed) == (sum(row[0] for row in sums), sum(row[1] for row in sums))
-    assert (
-        sum(row[3] for row in session.rows("counts_in", every=1, kinds=[], state=-1, site=-1)) == server.jobs
-    )
+    counters = [
+        row for state in range(6) for row in session.rows("counters_of_state", state=state, limit=1000)
+    ]
+    assert sum(row[3] for row in counters) == server.jobs
+    assert all(row[1] > 1 for row in counters), "a counter of open jobs when all have ended"
+    totals: dict[str, int] = dict(session.rows("totals"))
+    kept = [totals.get(name, 0) for name in ("jobs", "events_done", "events_failed")]
+    assert kept == [server.jobs, done, failed]
+    for state in range(6):
+        assert totals.get(f"state/{state}", 0) == sum(row[3] for row in counters if row[1] == state)
+    owned = {name: number for name, number in session.rows("totals_of_owner", owner="") if number}
+    assert owned == {name: number for name, number in totals.items() if number and name in owned}
     leases = session.rows("leases_of_jobs", ids=[row[0] for row in rows])
     assert all(row[5] != 0 for row in leases), "an active lease of an ended job"
     used = session.rows("campaign_shares", ids=[1, 2])

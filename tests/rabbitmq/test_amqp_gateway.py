@@ -69,7 +69,7 @@ class World:
 
     @property
     def jobs(self) -> int:
-        return int(self.reader.rows("campaign_sums")[0][1])
+        return int(dict(self.reader.rows("totals")).get("jobs", 0))
 
     def close(self) -> None:
         for each in self.people:

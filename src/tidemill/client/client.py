@@ -149,8 +149,13 @@ class Client:
         """Everything about one job."""
         return self.get(f"/v1/jobs/{job}", JobDetail)
 
-    def jobs(self, *, limit: int | None = None, **filters: str | int | None) -> Iterator[JobRow]:
-        """Jobs, newest first, page by page. Filters: state, app, site, campaign, name."""
+    def jobs(
+        self, *, limit: int | None = None, archived: bool = False, **filters: str | int | None
+    ) -> Iterator[JobRow]:
+        """Jobs, newest first, page by page; `archived`: those that have left the database. Filters: state, app, site,
+        campaign, name."""
+        if archived:
+            filters["archived"] = "true"
         left = limit
         before: int | None = None
         while left is None or left > 0:
@@ -166,9 +171,10 @@ class Client:
         """One campaign: its jobs by state, events, usage and failures."""
         return self.get(f"/v1/campaigns/{name}", CampaignRow)
 
-    def campaigns(self) -> list[CampaignRow]:
-        """The newest 1,000 campaigns, newest first."""
-        return self.get("/v1/campaigns", list[CampaignRow], limit=PAGE_MAX)
+    def campaigns(self, *, archived: bool = False) -> list[CampaignRow]:
+        """The newest 1,000 campaigns, newest first; `archived`: of those that have left the database."""
+        more = {"archived": "true"} if archived else {}
+        return self.get("/v1/campaigns", list[CampaignRow], limit=PAGE_MAX, **more)
 
     def counts(self) -> Counts:
         """Jobs by state and sums over all campaigns."""

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill import config as config_files
 from tidemill.config.amqp import Amqp
+from tidemill.config.archive import ArchiveConfig
 from tidemill.config.keys import Duration, doc
 from tidemill.config.notify import Mail, Notify
 from tidemill.config.quotas import Quotas
@@ -56,6 +57,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tokens: Tokens = Tokens()
     roles: Roles = Roles()
     quotas: Quotas = Quotas()
+    archive: ArchiveConfig = ArchiveConfig()
     amqp: Amqp = Amqp()
     mail: Mail = Mail()
     notify: Notify = Notify()

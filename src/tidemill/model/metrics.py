@@ -215,7 +215,9 @@ SERVER: dict[str, Metric] = {
                 (
                     "database_away",
                     "database_full",
+                    "writer_ended",
                     "busy",
+                    "archive",
                     "no_site",
                     "sites_silent",
                     "broker_away",

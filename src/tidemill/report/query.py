@@ -64,7 +64,10 @@ def gather(
     until_us: int | None = None,
 ) -> ReportData:
     """A report of one campaign or of all that ran between two times. Raises JobError if there is none."""
-    found = [client.campaign(campaign)] if campaign is not None else client.campaigns()
+    if campaign is not None:
+        found = [client.campaign(campaign)]
+    else:
+        found = client.campaigns() + client.campaigns(archived=True)
     campaigns = [row for row in found if _overlaps(row, since_us, until_us)]
     if not campaigns:
         raise JobError("there is no campaign to report on", hint="`tidemill jobs` lists what there is")

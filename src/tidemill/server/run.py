@@ -26,6 +26,8 @@ from tidemill.model.identity import Identity
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
 from tidemill.server.api.pace import Gate
+from tidemill.server.archive.archiver import Archiver
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
@@ -44,6 +46,7 @@ from tidemill.wire.credentials import read_key
 
 DATABASE = "tidemill.db"
 SOCKET = "api.sock"
+ARCHIVE = "archive"
 LOCK = "server.lock"
 CHECK_SITES_S = 5.0
 GRACE_S = 5
@@ -92,6 +95,7 @@ def run_server(config: ServerConfig) -> int:
             with ExitStack() as parts, listening(config) as listeners:
                 dispatcher.start()
                 audit.join(dispatcher.writer.write)
+                parts.enter_context(archiving(store, dispatcher, keep_days=config.archive.keep_days))
                 gateway = parts.enter_context(
                     messages(
                         config.amqp,
@@ -114,6 +118,11 @@ def run_server(config: ServerConfig) -> int:
     return 0
 
 
+def archiving(store: Store, dispatcher: Dispatcher, *, keep_days: float) -> Archiver:
+    """What archives while the block lasts: of the server that writes, and of no other."""
+    return Archiver(store, dispatcher.writer.write, dispatcher.rules.archive, keep_s=keep_days * 86_400)
+
+
 def _raise_open_files() -> None:
     """Let the process hold as many connections as it may: the usual soft limit is 1,024 (systemd.exec(5))."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,7 +135,7 @@ def rules_of(config: ServerConfig) -> DispatchRules:
     return DispatchRules(
         site_lost_s=config.site_lost_s, half_life_s=config.half_life_s, margin_s=config.roles.margin_s,
         addressees=Addressees(config.mail, config.notify, messages=config.amqp.url is not None),
-        quotas=config.quotas,
+        quotas=config.quotas, archive=Archive(config.archive.dir or config.place / ARCHIVE),
     )  # fmt: skip
 
 

@@ -154,6 +154,7 @@ class JobDetail(msgspec.Struct, kw_only=True):
     waits_for: str | None
     waits_hint: str | None
     remark: str = ""  #: what was told when it was submitted, such as a credential that ends too early
+    archived: bool = False  #: it is in the archive: it cannot be retried
 
 
 class CampaignRow(msgspec.Struct, kw_only=True):
@@ -172,6 +173,7 @@ class CampaignRow(msgspec.Struct, kw_only=True):
     failures: dict[str, int]  #: by class
     first_started_us: int | None
     last_ended_us: int | None
+    archived: bool = False  #: it is in the archive: nothing of it changes any more
 
 
 class Change(msgspec.Struct, kw_only=True):

@@ -64,12 +64,11 @@ class Server:
     @property
     def done(self) -> int:
         """Events that were counted."""
-        return int(self.reader.rows("campaign_sums")[0][3])
+        return int(dict(self.reader.rows("totals")).get("events_done", 0))
 
     def states(self) -> set[int]:
-        return {
-            state for _, state, _, _ in self.reader.rows("counts_in", every=1, kinds=[], state=-1, site=-1)
-        }
+        totals = dict(self.reader.rows("totals"))
+        return {state for state in range(6) if totals.get(f"state/{state}")}
 
     def close(self) -> None:
         self.reader.close()

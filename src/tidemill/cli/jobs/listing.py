@@ -24,6 +24,11 @@ def define(parser: Parser) -> None:
     parser.add_argument("--campaign", metavar="NAME", help="only jobs of this campaign")
     parser.add_argument("--name", metavar="NAME", help="only jobs of this name")
     parser.add_argument(
+        "--archived",
+        action="store_true",
+        help="jobs of campaigns that have left the database for the archive",
+    )
+    parser.add_argument(
         "--limit", type=count, default=LIMIT, metavar="N", help=f"so many jobs at most (default: {LIMIT})"
     )
 
@@ -39,6 +44,7 @@ def run(args: Namespace) -> int:
     rows = list(
         client.jobs(
             limit=args.limit,
+            archived=args.archived,
             state=state,
             app=args.app,
             site=args.site,
@@ -48,6 +54,9 @@ def run(args: Namespace) -> int:
     )
     if args.json:
         show_json(rows)
+        return 0
+    if not rows and args.archived:
+        say("no such jobs in the archive")
         return 0
     if not rows:
         say("no jobs" if client.counts().jobs == 0 else "no such jobs")

@@ -12,12 +12,13 @@ import msgspec
 
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
 from tidemill.model.job import JobSpec
+from tidemill.server.archive import lookup
 from tidemill.server.audit import traces
 from tidemill.server.core import rights
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, web_pages
+from tidemill.server.read import api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter
 from tidemill.wire.api import (
     PAGE_MAX,
@@ -59,6 +60,7 @@ class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
     before: int | None = None
     limit: int | None = None
+    archived: bool = False
 
 
 class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,10 +73,11 @@ class OfCampaignQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PageQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Place of a page."""
+    """Place of a page; `archived`: of the archive."""
 
     before: int | None = None
     limit: int | None = None
+    archived: bool = False
 
 
 class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -164,12 +167,24 @@ def _jobs(call: Call) -> JobPage:
         state=query.state, app=query.app, site=query.site, campaign=query.campaign, name=query.name,
         owner=call.own(Act.READ),
     )  # fmt: skip
-    return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit)
+    kept = query.archived or _is_archived(call, query.campaign)
+    archive = call.dispatcher.rules.archive if kept else None
+    return api_pages.jobs(call.session, filters, before=query.before, limit=query.limit, archive=archive)
+
+
+def _is_archived(call: Call, campaign: str | None) -> bool:
+    return campaign is not None and lookup.place_of_campaign(call.session, campaign) is not None
 
 
 def _job(call: Call) -> JobDetail:
     rights.check_jobs(call.session, call.identity, Act.READ, [call.at["job"]])
-    return api_pages.job(call.session, call.at["job"], cache=call.specs, silent=call.silent())
+    return api_pages.job(
+        call.session,
+        call.at["job"],
+        cache=call.specs,
+        silent=call.silent(),
+        archive=call.dispatcher.rules.archive,
+    )
 
 
 def _failures(call: Call) -> FailurePage:
@@ -177,6 +192,9 @@ def _failures(call: Call) -> FailurePage:
     if own is not None and query.job is None and query.campaign is None:
         limit = api_pages.limit_of(query.limit)
         return web_pages.failures(call.session, campaign=None, owner=own, before=query.before, limit=limit)
+    wanted = _archived_rows(call, query)
+    if wanted is not None:
+        return archived.failures(call.session, call.dispatcher.rules.archive, wanted)
     return api_pages.failures(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )
@@ -204,6 +222,14 @@ def _own_query(call: Call) -> OfCampaignQuery:
     return query
 
 
+def _archived_rows(call: Call, query: OfCampaignQuery) -> archived.RowsWanted | None:
+    """None for a job or campaign that is not in the archive."""
+    place = archived.place_of(call.session, query.campaign, query.job)
+    if place is None:
+        return None
+    return archived.RowsWanted(place, query.job, query.before, api_pages.limit_of(query.limit))
+
+
 def _campaign(call: Call) -> CampaignRow:
     rights.check_campaign(call.session, call.identity, Act.READ, call.at["name"])
     return api_pages.campaign(call.session, call.at["name"], owner=call.own(Act.READ))
@@ -211,6 +237,9 @@ def _campaign(call: Call) -> CampaignRow:
 
 def _campaigns(call: Call) -> list[CampaignRow]:
     query: PageQuery = call.query
+    if query.archived:
+        limit = api_pages.limit_of(query.limit, PAGE_MAX)
+        return archived.campaigns(call.session, owner=call.own(Act.READ), before=query.before, limit=limit)
     return api_pages.campaigns(
         call.session, owner=call.own(Act.READ), before=query.before, limit=query.limit or PAGE_MAX
     )
@@ -241,6 +270,9 @@ def _allocations(call: Call) -> list[AllocationRow]:
 
 def _outputs(call: Call) -> OutputPage:
     query = _own_query(call)
+    wanted = _archived_rows(call, query)
+    if wanted is not None:
+        return archived.outputs(call.session, call.dispatcher.rules.archive, wanted)
     return api_pages.outputs(
         call.session, campaign=query.campaign, job=query.job, before=query.before, limit=query.limit
     )

@@ -17,6 +17,7 @@ from tidemill.wire.api import AllocationReport, AppOffer, AuditRow, RanRange, Ra
 
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 50  #: in one answer
+SUBMITS_PRUNED_MAX = 10_000  #: at a time
 ROWS_MAX = 10_000  #: of one allocation
 _ENCODER = msgspec.json.Encoder()
 _RAN = msgspec.json.Decoder(list[RanRange])
@@ -50,7 +51,8 @@ def keep_offers(work: UnitOfWork, site: Site, offers: Iterable[AppOffer]) -> Non
 
 
 def prune(work: UnitOfWork, before_us: int) -> None:
-    """Forget what is from before that time."""
+    """Forget what is from before that time, also the keys of submissions: nobody sends one again after a year."""
+    work.session.run("prune_submits", before=before_us, limit=SUBMITS_PRUNED_MAX)
     work.session.run("prune_ran", before=before_us)
     work.session.run("prune_placements", before=before_us)
 

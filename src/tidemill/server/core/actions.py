@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.model.identity import Act, Identity
 from tidemill.model.intervals import IntervalSet
+from tidemill.server.archive import lookup
 from tidemill.server.audit import audit_log
 from tidemill.server.core import ending, leasing, rights, silent_sites, site_records, submission
 from tidemill.server.core.submission import KEY_MAX
@@ -144,7 +145,8 @@ def campaign_id(work: UnitOfWork, name: str) -> int:
     """The campaign's number. Raises MissingError."""
     rows = work.session.rows("campaign_by_name", name=name)
     if not rows:
-        raise rights.missing_campaign(work.session, name, None)
+        refused = lookup.refusal_of_campaign(work.session, name)
+        raise refused or rights.missing_campaign(work.session, name, None)
     return int(rows[0][0])
 
 
@@ -154,7 +156,7 @@ def check_exist(work: UnitOfWork, jobs: Sequence[int]) -> None:
         raise rights.missing_job(next(each for each in jobs if not 0 < each < NUMBER_MAX))
     missing = set(jobs) - {row[0] for row in work.session.rows("states_by_id", ids=jobs)}
     if missing:
-        raise rights.missing_job(min(missing))
+        raise lookup.refusal_of_job(work.session, min(missing)) or rights.missing_job(min(missing))
 
 
 def members(work: UnitOfWork, campaign: int, states: Iterable[int], after: int) -> list[int]:
@@ -190,6 +192,7 @@ def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     Done events stay done, unless outputs were kept for them: these are delivered or gone, so the job starts again. A
     job of which only the delivery failed is delivered again.
     """
+    lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
     changed = 0
     for number in dict.fromkeys(jobs):

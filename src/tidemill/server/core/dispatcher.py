@@ -14,6 +14,7 @@ from tidemill.config.quotas import Quotas
 from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
 from tidemill.model.identity import LOCAL, Act, Identity, own_name
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
 from tidemill.server.core import actions, credential_expiry, rights, silent_sites, submission, sync
 from tidemill.server.core.meters import Meters
@@ -52,6 +53,7 @@ class DispatchRules(NamedTuple):
     margin_s: float = MARGIN_S
     addressees: Addressees = Addressees()
     quotas: Quotas = Quotas()
+    archive: Archive = Archive()
 
 
 class Dispatcher:

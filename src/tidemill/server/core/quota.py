@@ -6,12 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidemill.config.quotas import Quotas
-from tidemill.server.database.rows import KindKey
+from tidemill.server.database.rows import JOB_BYTES, KindKey
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import QuotaError
-
-JOB_BYTES = 300
-"""Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
 
 
 class QuotaDemand(NamedTuple):

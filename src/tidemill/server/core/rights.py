@@ -10,10 +10,12 @@ from collections.abc import Iterable
 
 from tidemill.errors import did_you_mean
 from tidemill.model.identity import Act, Identity, may, own_name
+from tidemill.server.archive import lookup
 from tidemill.server.database.store import Session
 from tidemill.server.errors import ConflictError, ForbiddenError, MissingError
 from tidemill.wire.api import SubmitRequest
 
+HINTED_MAX = 1_000  #: newest campaigns that a hint chooses from
 SHARES_OWN_MAX = 1.0  #: of a submitter's own campaigns; more is for the server's user to give
 
 
@@ -49,8 +51,10 @@ def check_campaign(session: Session, identity: Identity, act: Act, name: str | N
 
 
 def owners_of(session: Session, jobs: list[int]) -> dict[int, str]:
-    """Whose each of these jobs is; those that there are not are left out."""
-    return dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+    """Whose each of these jobs is, in the database or in the archive; those that there are not are left out."""
+    found: dict[int, str] = dict(session.rows("job_owners", ids=jobs)) if jobs else {}
+    missing = [each for each in jobs if each not in found]
+    return found | lookup.owners_of(session, missing) if missing else found
 
 
 def missing_job(number: int, *, of_another: bool = False) -> MissingError:
@@ -62,7 +66,11 @@ def missing_campaign(
     session: Session, name: str, owner: str | None, *, of_another: bool = False
 ) -> MissingError:
     """For a campaign that does not exist; the hint names campaigns of `owner` only, None = of all."""
-    rows = session.rows("campaign_known") if owner is None else session.rows("campaigns_owned", owner=owner)
+    rows = (
+        session.rows("campaign_known")
+        if owner is None
+        else session.rows("campaigns_owned", owner=owner, limit=HINTED_MAX)
+    )
     hint = did_you_mean(name, [row[0] for row in rows])
     return MissingError(f"there is no campaign `{name}`", hint=hint, of_another=of_another)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tidemill.model.job import NAME_PATTERN, Input, JobSpec, Output, Resources
 from tidemill.model.notification import Subscription
 from tidemill.model.parameter import parameters_fault
 from tidemill.model.seed import CAMPAIGN_EVENTS_MAX, campaign_offset
+from tidemill.server.archive import lookup
 from tidemill.server.core import ending, leasing, quota, rights, site_records
 from tidemill.server.core.body_count import BodyCount
 from tidemill.server.core.leasing import job_input
@@ -214,6 +215,7 @@ def submit(
         campaign=request.campaign,
         first_job=first,
         count=count,
+        now_us=work.now_us,
     )
     tables.subscribe(work, request.campaign, request.notify)
     ending.pass_on(work)
@@ -322,6 +324,7 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     rows = work.session.rows("campaign_by_name", name=request.campaign)
     opened = set(work.memory.open.campaigns)
     number, owner = (int(rows[0][0]), str(rows[0][3])) if rows else (0, request.owner)
+    _check_name(work, request.campaign, rows)
     if rows:
         work.memory.add_owner(number, owner)
     shares = float(request.shares if request.shares is not None else rows[0][2] if rows else 1.0)
@@ -352,6 +355,15 @@ def _campaign(work: UnitOfWork, request: SubmitRequest, half_life_s: float) -> t
     return number, int(rows[0][1]), shares
 
 
+def _check_name(work: UnitOfWork, name: str, rows: list[tuple[Any, ...]]) -> None:
+    """Raise ConflictError for a campaign that is in the archive, or on its way there. `rows`: what is stored of it."""
+    if rows and rows[0][4]:
+        raise lookup.name_taken(name, rows[0][5])
+    place = None if rows else lookup.place_of_campaign(work.session, name)
+    if place is not None:
+        raise lookup.name_taken(name, place.ended_us)
+
+
 def _enter_owner(work: UnitOfWork, owner: str, opened: set[str], half_life_s: float) -> None:
     """The owner has an account, which starts where those of the owners with open jobs stand."""
     if owner in opened:
@@ -378,6 +390,8 @@ class _Plan:
         self._work, self._submission, self._request, self._own = work, submission, submission.request, own
         self._campaign, self._events, self._shares = campaign
         self._after: dict[tuple[object, ...], tuple[list[tuple[int, int, int]], str]] = {}
+        self._needs: dict[tuple[str, ...], list[int]] = {}
+        self._is_new = campaign[1] == 0
         self._new_specs: list[tuple[int, bytes, bytes]] = []
         self._next_spec: int | None = None
 
@@ -388,6 +402,7 @@ class _Plan:
         rows: list[tuple[object, ...]] = []
         deps: list[tuple[int, int, int, int]] = []
         dead: list[tuple[int, str]] = []
+        needs: list[tuple[int, int]] = []
         counts: dict[tuple[int, int, int], int] = defaultdict(int)
         number, events, now_us = first, self._events, work.now_us
         placed = [self._place(each) for each in self._submission.shared]
@@ -397,6 +412,7 @@ class _Plan:
         ):
             kind, spec_id, pin = place
             waits, why = self._waits(spec, index, first) if spec.after or spec.inputs else ([], "")
+            needed = self._needed(spec) if spec.inputs else []
             name = spec.name or ""
             if not name and spec.command:
                 name = spec.command[0].rpartition("/")[2][:100].replace("\0", "")
@@ -411,6 +427,7 @@ class _Plan:
                     deps += [(number, *each) for each in waits]
                 if why:
                     dead.append((number, why))
+                needs += [(campaign, number) for campaign in needed]
                 number += 1
                 events += spec.events
             counts[(kind, WAITING, pin)] += times
@@ -420,6 +437,7 @@ class _Plan:
                 hint="seeds are unique within a campaign only up to that number: start another campaign",
             )
         self._write(rows, deps, counts, events)
+        work.session.many("insert_needs", needs)
         work.load(each for each, _ in dead)
         for each, why in dead:
             ending.fail(work, work.jobs[each], why)
@@ -448,6 +466,7 @@ class _Plan:
             events=events - self._events,
             shares=self._shares,
         )
+        self._work.grow(self._campaign, jobs=len(rows), events=events - self._events, is_new=self._is_new)
 
     def _place(self, shared: SharedSpec) -> tuple[int, int, int]:
         """Kind, stored spec and pin of the jobs that share a spec."""
@@ -484,11 +503,23 @@ class _Plan:
                 found = memory.spec_ids[shared.hash] = int(rows[0][1])
                 return found
             if self._next_spec is None:
-                self._next_spec = int(self._work.session.rows("specs_top")[0][0]) + 1
+                most = len(self._submission.shared)
+                rows = self._work.session.rows("take_numbers", name="next_spec", count=most)
+                self._next_spec = int(rows[0][0]) - most
             found = self._next_spec
             self._next_spec += 1
             self._new_specs.append((found, shared.hash, shared.body))
             memory.add_spec(shared.hash, found)
+        return found
+
+    def _needed(self, spec: JobSpec) -> list[int]:
+        """Campaigns whose delivered files the job needs: they stay in the database until it has ended."""
+        urls = tuple(each.url for each in spec.inputs)
+        found = self._needs.get(urls)
+        if found is None:
+            jobs = sorted(input_jobs(spec))
+            rows = self._work.session.rows("campaign_of_jobs", ids=jobs) if jobs else []
+            found = self._needs[urls] = [campaign for (campaign,) in rows]
         return found
 
     def _waits(self, spec: JobSpec, index: int, first: int) -> tuple[list[tuple[int, int, int]], str]:
@@ -508,9 +539,9 @@ def resolve_after(
     """What a job still waits for; why it cannot run, if what it comes after has failed. Raises RequestError where that
     does not exist; with `own` other owners' jobs do not. An input `job:ID/NAME` is what another job delivered."""
     where = f"job {index} of the request"
-    jobs = {each for each in spec.after if isinstance(each, int)}
-    jobs |= {named[0] for named in map(job_input, (each.url for each in spec.inputs)) if named is not None}
-    waits, whys = _after_jobs(work, sorted(jobs), where, own)
+    inputs = input_jobs(spec)
+    jobs = {each for each in spec.after if isinstance(each, int)} | inputs
+    waits, whys = _after_jobs(work, sorted(jobs), (where, inputs), own)
     for name in dict.fromkeys(each for each in spec.after if isinstance(each, str)):
         more, why = _after_campaign(work, name, where, upto=upto, own=own)
         waits += more
@@ -518,20 +549,27 @@ def resolve_after(
     return ([], whys[0]) if whys and not spec.after_any else (waits, "")
 
 
+def input_jobs(spec: JobSpec) -> set[int]:
+    """The jobs whose outputs are inputs of this one."""
+    named = (job_input(each.url) for each in spec.inputs)
+    return {each[0] for each in named if each is not None}
+
+
 def _after_jobs(
-    work: UnitOfWork, jobs: list[int], where: str, own: str | None
+    work: UnitOfWork, jobs: list[int], asked: tuple[str, set[int]], own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
+    where, inputs = asked
     rows = work.session.rows("states_by_id", ids=jobs) if jobs else []
-    known = {row[0] for row in rows}
-    if own is None:
-        mine = known
-    else:
-        mine = {job for job, owner in rights.owners_of(work.session, jobs).items() if owner == own}
+    stored = {row[0] for row in rows}
+    owners = rights.owners_of(work.session, jobs) if own is not None or stored != set(jobs) else {}
+    mine = stored | owners.keys() if own is None else {job for job, owner in owners.items() if owner == own}
     missing = set(jobs) - mine
     if missing:
         raise RequestError(
-            f"{where} comes after job {min(missing)}, which does not exist", of_another=min(missing) in known
+            f"{where} comes after job {min(missing)}, which does not exist", of_another=min(missing) in owners
         )
+    for archived in sorted(set(jobs) - stored):
+        lookup.check_after(work.session, archived, where, needs_files=archived in inputs)
     waits = [(number, 0, 0) for number, state, _ in sorted(rows) if state <= RUNNING]
     whys = [
         f"job {number}, which it comes after, has failed" + (f": {reason}" if reason else "")
@@ -545,11 +583,16 @@ def _after_campaign(
     work: UnitOfWork, name: str, where: str, *, upto: int, own: str | None
 ) -> tuple[list[tuple[int, int, int]], list[str]]:
     rows = work.session.rows("campaign_by_name", name=name)
+    archived = None if rows else lookup.place_of_campaign(work.session, name)
+    if archived is not None and own in (None, archived.owner):
+        bad_jobs = lookup.bad_of_campaign(work.session, name)
+        why = f"{bad_jobs} jobs of campaign `{name}`, which it comes after, have failed or were canceled"
+        return [], [why] if bad_jobs else []
     if not rows or own not in (None, rows[0][3]):
         raise RequestError(
             f"{where} comes after campaign `{name}`, which does not exist",
             hint="submit that first",
-            of_another=bool(rows),
+            of_another=bool(rows) or archived is not None,
         )
     campaign = int(rows[0][0])
     still = ending.oldest(work, campaign, (WAITING, RUNNING))

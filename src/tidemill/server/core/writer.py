@@ -10,7 +10,8 @@ import gc
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from tidemill import clock, log
@@ -58,11 +59,17 @@ class Writer:
         self.listeners: list[Callable[[], None]] = []  #: called after each commit, in the writer's thread
         self._waited = threading.local()
         self.full = False  #: the last commit found the database full or unreachable
+        self._ended = False  #: the thread is gone and nobody asked it to end
 
     @property
     def waiting(self) -> int:
         """Requests that wait for the writer."""
         return self._queue.qsize()
+
+    @property
+    def lives(self) -> bool:
+        """Whether changes are written: False once the thread has ended without being asked to."""
+        return not self._ended and (self._thread is None or self._thread.is_alive())
 
     @property
     def dialect(self) -> str:
@@ -98,7 +105,9 @@ class Writer:
         return waited_s
 
     def submit(self, act: Callable[[UnitOfWork], T]) -> Future[T]:
-        """Queue `act` for the writer's thread. Raises SiteError when too much waits."""
+        """Queue `act` for the writer's thread. Raises SiteError when too much waits, or when the thread is gone."""
+        if not self.lives:
+            raise SiteError("the server's writer has ended", hint="restart the server; its log says why")
         future: Future[T] = Future()
         try:
             self._queue.put_nowait((act, future))
@@ -120,20 +129,47 @@ class Writer:
         self._session.close()
 
     def _run(self) -> None:
+        """Commit until asked to end. Whatever a commit raises ends that commit only; what ends the thread all the same
+        ends everybody who waits, so that no request hangs."""
+        try:
+            while self._next():
+                pass
+        except BaseException as error:
+            self._ended = True
+            _LOG.error("writer.ended", error=repr(error))
+            self._refuse_waiting(error)
+            raise
+
+    def _next(self) -> bool:
+        """Commit what waits together; False when asked to end."""
+        entries: list[_Entry] = []
         going = True
-        while going:
-            entries: list[_Entry] = []
+        entry = self._queue.get()
+        while True:
+            if entry is None:
+                going = False
+                break
+            entries.append(entry)
+            if len(entries) == GROUP_MAX or self._queue.empty():
+                break
             entry = self._queue.get()
-            while True:
-                if entry is None:
-                    going = False
-                    break
-                entries.append(entry)
-                if len(entries) == GROUP_MAX or self._queue.empty():
-                    break
-                entry = self._queue.get()
+        try:
             if entries:
                 self._commit(entries)
+        except Exception as error:  # noqa: BLE001 - top of the writer's loop: log it and go on
+            _LOG.error("commit.unfinished", error=repr(error))
+            for _, future in entries:
+                _answer(future, error)
+        return going
+
+    def _refuse_waiting(self, error: BaseException) -> None:
+        while True:
+            try:
+                entry = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if entry is not None:
+                _answer(entry[1], error)
 
     def _commit(self, entries: list[_Entry]) -> None:
         """One transaction. A request that is refused is undone alone; a failing commit undoes and refuses all."""
@@ -166,14 +202,18 @@ class Writer:
                 gc.enable()
             self._count(answers, began_s)
             for future, answer in answers:
-                if isinstance(answer, BaseException):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
+                _answer(future, answer)
         if not self.full:
-            for each in tuple(self.listeners):
-                each()
+            self._tell_listeners()
         _explain(works)
+
+    def _tell_listeners(self) -> None:
+        """The commit is done: what a listener raises is its own trouble, not the next request's."""
+        for each in tuple(self.listeners):
+            try:
+                each()
+            except Exception as error:  # noqa: BLE001 - a listener must not end the writer
+                _LOG.error("listener.failed", error=repr(error))
 
     def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
         if not alone:
@@ -206,8 +246,8 @@ class Writer:
         self._staged.forget()
         try:
             self._session.rollback()
-        except SiteError as error:
-            _LOG.warning("rollback.failed", error=error.message)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next transaction begins anew or fails aloud
+            _LOG.warning("rollback.failed", error=repr(error))
 
     def _count(self, answers: list[tuple[Future[Any], Any]], began_s: float) -> None:
         errors = [answer for _, answer in answers if isinstance(answer, BaseException)]
@@ -215,6 +255,15 @@ class Writer:
         outcome = "failed" if failed else "refused" if len(errors) == len(answers) else "committed"
         self._meters.observe("tidemill_server_transaction_seconds", clock.monotonic_s() - began_s)
         self._meters.add("tidemill_server_transactions_total", outcome=outcome)
+
+
+def _answer(future: Future[Any], answer: Any) -> None:
+    """Give an answer to the one who waits, if that one still does: a future may be canceled, or answered before."""
+    with suppress(InvalidStateError):
+        if isinstance(answer, BaseException):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 def _explain(works: list[UnitOfWork]) -> None:

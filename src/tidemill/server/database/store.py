@@ -206,15 +206,17 @@ class _Sqlite:
         self._connection.execute(text)
 
     def rows(self, name: str, /, **parameters: Any) -> list[Row]:
+        return self._execute_named(name, parameters).fetchall()
+
+    def run(self, name: str, /, **parameters: Any) -> None:
+        self._execute_named(name, parameters)
+
+    def _execute_named(self, name: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         query = self._queries[name]
         for each in query.lists:
             parameters[each] = json.dumps(parameters[each])
         with _sqlite_errors(name):
-            return self._connection.execute(query.text, parameters).fetchall()
-
-    def run(self, name: str, /, **parameters: Any) -> None:
-        with _sqlite_errors(name):
-            self._connection.execute(self._queries[name].text, parameters)
+            return self._connection.execute(query.text, parameters)
 
     def many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
         if rows:

@@ -90,6 +90,7 @@ class UnitOfWork:
         self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)
         self.failures: dict[tuple[int, str], int] = defaultdict(int)
+        self._grown: dict[tuple[int, str], int] = defaultdict(int)
         self._changes: list[StoredJob] = []
         self._progressed: set[int] = set()  #: of those, the ones whose state is what it was
         self.changes: list[Change] = []  #: the state changes that were written
@@ -250,6 +251,12 @@ class UnitOfWork:
         """Change the counter of jobs."""
         self._counts[(kind, state, site)] += jobs
 
+    def grow(self, campaign: int, *, jobs: int, events: int, is_new: bool) -> None:
+        """Jobs were added to a campaign: part of the sums over everything."""
+        self._grown[(campaign, "campaigns")] += int(is_new)
+        self._grown[(campaign, "jobs")] += jobs
+        self._grown[(campaign, "events")] += events
+
     # ---- flush -----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -268,8 +275,10 @@ class UnitOfWork:
         many("update_leases", [_LEASE_UPDATED(lease) for lease in self._changed_leases.values()])
         many("add_counts", [(*key, number) for key, number in sorted(self._counts.items()) if number])
         self.memory.count(self._counts)
+        self._drop_idle_counts()
         many("add_failure_counts", [(*key, number) for key, number in sorted(self.failures.items())])
         self._flush_campaigns()
+        self._flush_totals()
         for name, latest in self.upserts.items():
             many(name, list(latest.values()))
         for name, rows in self.change_rows.items():
@@ -339,6 +348,47 @@ class UnitOfWork:
             for campaign, sums in sorted(self.sums.items())
         ]
         self.session.many("add_campaigns", rows)
+
+    def _drop_idle_counts(self) -> None:
+        """Counters of open jobs are there while they count: what is open is found without reading what has ended."""
+        opened = self.memory.open.of_kind
+        idle = {
+            kind
+            for (kind, state, site), number in self._counts.items()
+            if number < 0 and state <= RUNNING and (state, site) not in opened.get(kind, ())
+        }
+        if idle:
+            self.session.run("delete_idle_counts", kinds=sorted(idle))
+
+    def _flush_totals(self) -> None:
+        """Add to the sums over everything there ever was, of all and of each owner."""
+        changes: Counter[tuple[int, str]] = Counter(self._grown)
+        of_all: Counter[str] = Counter()
+        for (kind, state, site), jobs in self._counts.items():
+            changes[(self.memory.kinds[kind].campaign, f"state/{state}")] += jobs
+            if site:
+                of_all[f"site/{site}/{state}"] += jobs
+        for campaign, sums in self.sums.items():
+            changes[(campaign, "events_done")] += sums.done
+            changes[(campaign, "events_failed")] += sums.failed
+        for (_, name), failures in self.failures.items():
+            of_all[f"failures/{name}"] += failures
+        owners = self._owners({campaign for (campaign, _), change in changes.items() if change})
+        of_owner: Counter[tuple[str, str]] = Counter()
+        for (campaign, name), change in changes.items():
+            if change:
+                of_all[name] += change
+                of_owner[(owners[campaign], name)] += change
+        self.session.many("add_totals", [each for each in sorted(of_all.items()) if each[1]])
+        rows = [(*key, change) for key, change in sorted(of_owner.items()) if change]
+        self.session.many("add_owner_totals", rows)
+
+    def _owners(self, campaigns: set[int]) -> dict[int, str]:
+        known = self.memory.owners
+        found = {each: known[each] for each in campaigns if each in known}
+        if unknown := sorted(campaigns - found.keys()):
+            found.update((row[0], row[2]) for row in self.session.rows("campaign_owners", ids=unknown))
+        return found
 
     def _flush_changes(self) -> None:
         if not self._changes:

@@ -200,6 +200,11 @@ class WriterMemory:
         self.spec_ids[digest] = number
         self._changes.specs.append((digest, number))
 
+    def forget_spec(self, number: int, digest: bytes) -> None:
+        """A specification was deleted: after an undo it is looked up again."""
+        self.spec_ids.pop(digest, None)
+        self.specs.pop(number, None)
+
     def add_owner(self, campaign: int, owner: str) -> None:
         """Whose campaign it is."""
         if campaign not in self.owners:

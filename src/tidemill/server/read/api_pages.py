@@ -17,12 +17,12 @@ from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import (
     ACTIVE,
     JOB_STATES,
     LEASE_STATES,
-    RUNNING,
     JobKind,
     Site,
     StoredJob,
@@ -34,7 +34,7 @@ from tidemill.server.database.rows import (
 from tidemill.server.database.store import Session
 from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import listing
+from tidemill.server.read import archived, listing
 from tidemill.server.read.listing import TOP, Filter, Leg
 from tidemill.server.read.waiting import HINTS, Cause, after_texts, waits_for
 from tidemill.wire.api import (
@@ -84,26 +84,41 @@ def sites(session: Session) -> list[Site]:
     return [site_of(row) for row in session.rows("sites")]
 
 
-def jobs(session: Session, filters: Filter, *, before: int | None, limit: int | None) -> JobPage:
-    """A page of jobs, newest first."""
+def jobs(
+    session: Session,
+    filters: Filter,
+    *,
+    before: int | None,
+    limit: int | None,
+    archive: Archive | None = None,
+) -> JobPage:
+    """A page of jobs, newest first; of the archive if one is named, and for a campaign that is in it."""
+    if archive is not None:
+        return archived.jobs(session, archive, filters, before=before, limit=limit_of(limit))
     size, top = limit_of(limit), TOP if before is None else before
-    legs = None
+    legs: set[Leg] | listing.ManyLegs | None = None
     if filters.by_legs:
         if filters.campaign is not None and not session.rows("campaign_by_name", name=filters.campaign):
             raise rights.missing_campaign(session, filters.campaign, filters.owner)
-        legs = set(listing.legs_of(session, filters))
+        found = listing.legs_of(session, filters)
+        legs = set(found) if isinstance(found, dict) else found
     if filters.name is not None:
         ids = _named(session, filters.name, legs, top, size)
+    elif isinstance(legs, listing.ManyLegs):
+        ids, reached = listing.looked_by_id(session, legs, top, size=size, newest=True)
+        return JobPage(jobs=rows_of(session, ids), next=reached)
     else:
         ids = listing.by_id(session, legs, top, size=size, newest=True)
     return JobPage(jobs=rows_of(session, ids), next=ids[-1] if len(ids) == size else None)
 
 
-def _named(session: Session, name: str, legs: set[Leg] | None, top: int, size: int) -> list[int]:
+def _named(
+    session: Session, name: str, legs: set[Leg] | listing.ManyLegs | None, top: int, size: int
+) -> list[int]:
     ids: list[int] = []
     while len(ids) < size:
         rows = session.rows("jobs_newest_named", name=name, before=top, limit=PAGE_MAX)
-        ids += [row[0] for row in rows if legs is None or tuple(row[1:]) in legs]
+        ids += [row[0] for row in listing.passing(rows, legs)]
         if len(rows) < PAGE_MAX:
             break
         top = rows[-1][0]
@@ -131,11 +146,21 @@ def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_si
     )  # fmt: skip
 
 
-def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set[str]) -> JobDetail:
-    """Everything about one job. Raises MissingError."""
+def job(
+    session: Session,
+    number: int,
+    *,
+    cache: dict[int, JobSpec],
+    silent: set[str],
+    archive: Archive | None = None,
+) -> JobDetail:
+    """Everything about one job, which may be in the archive. Raises MissingError."""
     rows = session.rows("jobs_by_id", ids=[number])
     if not rows:
-        raise rights.missing_job(number)
+        kept = archived.job(session, archive or Archive(), number)
+        if kept is None:
+            raise rights.missing_job(number)
+        return kept
     found, all_sites = StoredJob(*rows[0]), sites(session)
     known = kinds_of(session, [found])
     kind = known[found.kind]
@@ -197,10 +222,13 @@ def campaigns(
 
 
 def campaign(session: Session, name: str, *, owner: str | None = None) -> CampaignRow:
-    """One campaign, of `owner` only, None = of anybody. Raises MissingError."""
+    """One campaign, of `owner` only, None = of anybody; also one of the archive. Raises MissingError."""
     rows = session.rows("campaign_whole", name=name)
+    kept = None if rows else archived.campaign(session, name)
+    if kept is not None and owner in (None, kept.owner):
+        return kept
     if not rows or owner not in (None, rows[0][2]):
-        raise rights.missing_campaign(session, name, owner, of_another=bool(rows))
+        raise rights.missing_campaign(session, name, owner, of_another=bool(rows) or kept is not None)
     return campaigns_of(session, rows)[0]
 
 
@@ -238,13 +266,17 @@ def owners(session: Session, own: str | None, *, after: str, limit: int | None) 
 
 def counts(session: Session) -> Counts:
     """Jobs by state, and sums."""
-    states: dict[str, int] = {str(state): 0 for state in JOB_STATES}
-    for state, jobs in session.rows("counts_by_state"):
-        states[JOB_STATES[state]] = int(jobs)
-    number, total, events, done, failed = (int(each) for each in session.rows("campaign_sums")[0])
+    return counts_of(dict(session.rows("totals")))
+
+
+def counts_of(totals: dict[str, int]) -> Counts:
+    """Sums by name, as `UnitOfWork` keeps them, for the API."""
     return Counts(
-        jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
-    )
+        jobs=totals.get("jobs", 0),
+        states={str(state): totals.get(f"state/{code}", 0) for code, state in enumerate(JOB_STATES)},
+        events=totals.get("events", 0), events_done=totals.get("events_done", 0),
+        events_failed=totals.get("events_failed", 0), campaigns=totals.get("campaigns", 0),
+    )  # fmt: skip
 
 
 # ---- failures and outputs ----------------------------------------------------------------------------------------
@@ -329,7 +361,7 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     leased: dict[int, int] = defaultdict(int)
     running: set[int] = set()
     if counts_leased:
-        running = {row[0] for row in session.rows("counts_in", every=1, kinds=[], state=RUNNING, site=-1)}
+        running = {row[0] for row in session.rows("kinds_running")}
     for site, events in session.rows("leased_events", kinds=sorted(running)) if running else ():
         leased[site] += int(events)
     return [

@@ -2,12 +2,15 @@
 
 A filter is the set of (kind, state, site) whose counters say that there are such jobs: its legs. Where jobs of the
 filter are frequent, the next `LOOK` jobs in order fill the page. Where they are rare, each leg is asked for its first
-job after the page's start, one index probe each, and only legs whose first job can be on the page are read.
+job after the page's start, one index probe each, and only legs whose first job can be on the page are read. A filter of
+more than LEGS_MAX legs names no campaign, and years of history hold so many: then `ROUNDS` times `LOOK` jobs are looked
+at, and the page may be short.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -15,13 +18,15 @@ import msgspec
 
 from tidemill.errors import did_you_mean
 from tidemill.model.state import JobState
-from tidemill.server.database.rows import CANCELED, COMPLETED, FAILED, PARTIAL, STATE_CODES
+from tidemill.server.database.rows import CANCELED, COMPLETED, FAILED, JOB_STATES, PARTIAL, STATE_CODES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
 
 TOP = 2**62
 LOOK = 5_000  #: jobs looked at in one step, by order; about 5 ms
+GLANCE = 500  #: jobs looked at before that: where jobs of the filter are frequent, they fill the page
 ROUNDS = 4  #: such steps for one page, at most
+LEGS_MAX = 500  #: as many index probes are made for one page, at most; about 5 ms
 LEGS_FEW = 16  #: up to this many legs are read at once, without a first pass
 LAST = "\U0010ffff"  #: above every name, in both databases
 ENDED = (COMPLETED, PARTIAL, FAILED, CANCELED)
@@ -68,21 +73,75 @@ class IdPage(NamedTuple):
 def find(session: Session, filters: Filter, sort: Sort, *, after: str | None, size: int) -> IdPage:
     """A page of jobs. Raises RequestError for a state that there is not, or a place that cannot be read."""
     legs = legs_of(session, filters) if filters.by_legs else None
-    total = None if legs is None else sum(legs.values())
-    chosen = None if legs is None else set(legs)
+    total = sum(legs.values()) if isinstance(legs, dict) else None
+    chosen = set(legs) if isinstance(legs, dict) else legs
     if filters.begins is not None or sort is Sort.NAME:
         return _named(session, filters.begins or "", chosen, sort, (after, size))
     if sort is Sort.ENDED:
-        if chosen is not None:
+        if isinstance(chosen, set):
             chosen = {leg for leg in chosen if leg[1] in ENDED}
         return _ended(session, chosen, after, size)._replace(total=total)
     start = _place(after, 1)[0] if after is not None else TOP if sort is Sort.NEWEST else 0
+    if isinstance(chosen, ManyLegs):
+        ids, reached = looked_by_id(session, chosen, start, size=size, newest=sort is Sort.NEWEST)
+        after = None if reached is None else str(reached)
+        return IdPage(ids, after, None, sort, partial=after is not None and len(ids) < size)
     ids = by_id(session, chosen, start, size=size, newest=sort is Sort.NEWEST)
     return IdPage(ids, str(ids[-1]) if len(ids) == size else None, total, sort)
 
 
-def legs_of(session: Session, filters: Filter) -> dict[Leg, int]:
-    """The (kind, state, site) of a filter and how many jobs each has."""
+class ManyLegs:
+    """A filter of more legs than are followed: says of jobs that were looked at whether they pass. `in` takes a leg."""
+
+    def __init__(self, session: Session, filters: Filter, site: int) -> None:
+        self._session, self._filters, self._site = session, filters, site
+        self._state = -1 if filters.state is None else STATE_CODES[filters.state]
+        self._kinds: dict[int, bool] = {}
+
+    def learn(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Look up the kinds of these rows, each once."""
+        app, owner = self._filters.app, self._filters.owner
+        fresh = {row[1] for row in rows} - self._kinds.keys()
+        if app is None and owner is None:
+            self._kinds.update(dict.fromkeys(fresh, True))
+        elif fresh:
+            for kind, of_app, of_owner in self._session.rows("kinds_look", ids=sorted(fresh)):
+                self._kinds[kind] = app in (None, of_app) and owner in (None, of_owner)
+
+    def __contains__(self, leg: tuple[Any, ...]) -> bool:
+        kind, state, site = leg
+        return self._kinds.get(kind, False) and self._state in (-1, state) and self._site in (-1, site)
+
+
+def passing(rows: list[tuple[Any, ...]], legs: set[Leg] | ManyLegs | None) -> list[tuple[Any, ...]]:
+    """The rows, of jobs with kind, state and site behind the id, that a filter lets pass; None = all."""
+    if legs is None:
+        return rows
+    if isinstance(legs, ManyLegs):
+        legs.learn(rows)
+    return [row for row in rows if row[1:4] in legs]
+
+
+def looked_by_id(
+    session: Session, chosen: ManyLegs, start: int, *, size: int, newest: bool
+) -> tuple[list[int], int | None]:
+    """The next ids before (`newest`) or after `start` among some thousand jobs, and how far was looked, None = to the
+    end."""
+    name, key = ("jobs_look_newest", "before") if newest else ("jobs_look_oldest", "after")
+    ids: list[int] = []
+    for look in (GLANCE, *[LOOK] * ROUNDS):
+        rows = session.rows(name, limit=look, **{key: start})
+        ids += [row[0] for row in passing(rows, chosen)]
+        if len(ids) >= size:
+            return ids[:size], ids[size - 1]
+        if len(rows) < look:
+            return ids, None
+        start = rows[-1][0]
+    return ids, start
+
+
+def legs_of(session: Session, filters: Filter) -> dict[Leg, int] | ManyLegs:
+    """The (kind, state, site) of a filter and how many jobs each has; a test of jobs where there are too many."""
     if filters.state is not None and filters.state not in STATE_CODES:
         raise RequestError(
             f"`{filters.state}` is no state of a job", hint=did_you_mean(filters.state, list(JobState))
@@ -96,25 +155,50 @@ def legs_of(session: Session, filters: Filter) -> dict[Leg, int]:
     kinds = _kinds(session, filters)
     if kinds is not None and not kinds:
         return {}
-    rows = session.rows(
-        "counts_in", every=int(kinds is None), kinds=kinds or [], site=site,
-        state=-1 if filters.state is None else STATE_CODES[filters.state],
-    )  # fmt: skip
+    if kinds is not None and len(kinds) > LEGS_MAX and filters.campaign is None:
+        return ManyLegs(session, filters, site)
+    rows = _counters(session, kinds, -1 if filters.state is None else STATE_CODES[filters.state], site)
+    if len(rows) > LEGS_MAX and filters.campaign is None:
+        return ManyLegs(session, filters, site)
     return {(kind, state, at): jobs for kind, state, at, jobs in rows}
 
 
+def _counters(session: Session, kinds: list[int] | None, state: int, site: int) -> list[tuple[Any, ...]]:
+    """Counters of these kinds, or (None) some more than LEGS_MAX of all at most."""
+    if kinds is not None:
+        return session.rows("counters", kinds=kinds, state=state, site=site)
+    rows: list[tuple[Any, ...]] = []
+    for each in range(len(JOB_STATES)) if state < 0 else (state,):
+        if site < 0:
+            rows += session.rows("counters_of_state", state=each, limit=LEGS_MAX + 1)
+        else:
+            rows += session.rows("counters_at_site", state=each, site=site, limit=LEGS_MAX + 1)
+    return rows
+
+
 def _kinds(session: Session, filters: Filter) -> list[int] | None:
-    if filters.campaign is None and filters.app is None and filters.owner is None:
-        return None
-    campaign = 0
+    """None = any. Without a campaign some more than LEGS_MAX at most."""
+    app, owner = filters.app, filters.owner
     if filters.campaign is not None:
         rows = session.rows("campaign_by_name", name=filters.campaign)
-        campaign = rows[0][0] if rows else -1
-    rows = session.rows(
-        "kinds_found", campaign=campaign,
-        owner=filters.owner or "", any_owner=int(filters.owner is None),
-        app=filters.app or "", any_app=int(filters.app is None),
-    )  # fmt: skip
+        if not rows or owner not in (None, rows[0][3]):
+            return []
+        any_app = int(app is None)
+        return [
+            row[0]
+            for row in session.rows(
+                "kinds_of_campaign", campaign=rows[0][0], app=app or "", any_app=any_app, limit=TOP
+            )
+        ]
+    if app is None and owner is None:
+        return None
+    if app is not None:
+        any_owner = int(owner is None)
+        rows = session.rows(
+            "kinds_of_app", app=app, owner=owner or "", any_owner=any_owner, limit=LEGS_MAX + 1
+        )
+    else:
+        rows = session.rows("kinds_of_owner", owner=owner, limit=LEGS_MAX + 1)
     return [row[0] for row in rows]
 
 
@@ -127,10 +211,11 @@ def by_id(session: Session, legs: set[Leg] | None, start: int, *, size: int, new
         return []
     if len(legs) > LEGS_FEW:
         name, key = ("jobs_look_newest", "before") if newest else ("jobs_look_oldest", "after")
-        rows = session.rows(name, limit=LOOK, **{key: start})
-        ids = [row[0] for row in rows if row[1:4] in legs]
-        if len(ids) >= size or len(rows) < LOOK:
-            return ids[:size]
+        for look in (GLANCE, LOOK):
+            rows = session.rows(name, limit=look, **{key: start})
+            ids = [row[0] for row in rows if row[1:4] in legs]
+            if len(ids) >= size or len(rows) < look:
+                return ids[:size]
     return _by_legs(session, legs, start, size=size, newest=newest)
 
 
@@ -153,35 +238,34 @@ def _by_legs(session: Session, legs: set[Leg], start: int, *, size: int, newest:
     return [sign * each for each in best]
 
 
-def _ended(session: Session, legs: set[Leg] | None, after: str | None, size: int) -> IdPage:
+def _ended(session: Session, legs: set[Leg] | ManyLegs | None, after: str | None, size: int) -> IdPage:
     """Those that ended last. `after` is `TIME.ID`."""
     ended_us, number = _place(after, 2) if after is not None else (TOP, TOP)
     ids: list[int] = []
-    if legs is not None and not legs:
+    if isinstance(legs, set) and not legs:
         return IdPage([], None, None, Sort.ENDED)
     look = LOOK if legs is not None else size + 1
     for _ in range(ROUNDS):
         rows = session.rows("jobs_look_ended", ended_us=ended_us, id=number, limit=look)
-        for row in rows:
-            ended_us, number = row[4], row[0]
-            if legs is None or row[1:4] in legs:
-                ids.append(row[0])
-                if len(ids) == size:
-                    return IdPage(ids, f"{ended_us}.{number}", None, Sort.ENDED)
+        for row in passing(rows, legs):
+            ids.append(row[0])
+            if len(ids) == size:
+                return IdPage(ids, f"{row[4]}.{row[0]}", None, Sort.ENDED)
         if len(rows) < look:
             return IdPage(ids, None, None, Sort.ENDED)
+        ended_us, number = rows[-1][4], rows[-1][0]
     return IdPage(ids, f"{ended_us}.{number}", None, Sort.ENDED, partial=True)
 
 
 def _named(
-    session: Session, prefix: str, legs: set[Leg] | None, sort: Sort, page: tuple[str | None, int]
+    session: Session, prefix: str, legs: set[Leg] | ManyLegs | None, sort: Sort, page: tuple[str | None, int]
 ) -> IdPage:
     """By name, all those that begin so; in another order if they are few enough to be sorted here."""
     after, size = page
     if sort is not Sort.NAME:
         rows = session.rows("jobs_look_named", name=prefix, id=-1, last=prefix + LAST, limit=LOOK)
         if len(rows) < LOOK:
-            return _sorted(session, [row for row in rows if legs is None or row[1:4] in legs], sort, page)
+            return _sorted(session, passing(rows, legs), sort, page)
     name, number = prefix, -1
     if after is not None:
         number = _place(after, 1)[0]
@@ -191,14 +275,13 @@ def _named(
     look = LOOK if legs is not None else size + 1
     for _ in range(ROUNDS):
         rows = session.rows("jobs_look_named", name=name, id=number, last=prefix + LAST, limit=look)
-        for row in rows:
-            number, name = row[0], row[4]
-            if legs is None or row[1:4] in legs:
-                ids.append(number)
-                if len(ids) == size:
-                    return IdPage(ids, str(number), None, Sort.NAME)
+        for row in passing(rows, legs):
+            ids.append(row[0])
+            if len(ids) == size:
+                return IdPage(ids, str(row[0]), None, Sort.NAME)
         if len(rows) < look:
             return IdPage(ids, None, None, Sort.NAME)
+        number, name = rows[-1][0], rows[-1][4]
     return IdPage(ids, str(number), None, Sort.NAME, partial=True)
 
 

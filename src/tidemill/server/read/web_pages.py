@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
 from tidemill.server.database.rows import JOB_STATES
 from tidemill.server.database.store import Session
 from tidemill.server.errors import RequestError
-from tidemill.server.read import api_pages, listing
+from tidemill.server.read import api_pages, archived, listing
 from tidemill.server.read.listing import TOP
-from tidemill.wire.api import AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
+from tidemill.wire.api import PAGE_MAX, AllocationRow, CampaignRow, Counts, FailurePage, JobRow, SiteView
 
 CAMPAIGN_SORTS = ("newest", "name", "jobs", "open", "failed", "time", "ended")
 OFFSET_MAX = 100_000
 LOGS_SHOWN = 10
 CHOICES_MAX = 1_000
 FAILURES_MAX = 100
+CAMPAIGNS_LOOK = 5_000  #: newest campaigns that are searched, or sorted by what no index has
 CAMPAIGNS_MAX = 100  #: of an owner, in which failures are looked for
 
 
@@ -39,12 +41,26 @@ def jobs(
     return JobsPage(api_pages.rows_of(session, found.ids), found)
 
 
+def archived_jobs(
+    session: Session, archive: Archive, filters: listing.Filter, *, after: str | None, size: int
+) -> JobsPage:
+    """A page of archived jobs, newest first. `after`: the number of the last one seen."""
+    if after is not None and not (after.isdecimal() and after.isascii() and len(after) < 19):
+        raise RequestError(f"`{after[:40]}` is no place in this listing", hint="start from its first page")
+    page = archived.jobs(session, archive, filters, before=None if after is None else int(after), limit=size)
+    ids, token = [row.id for row in page.jobs], None if page.next is None else str(page.next)
+    partial = token is not None and len(ids) < size
+    return JobsPage(page.jobs, listing.IdPage(ids, token, None, listing.Sort.NEWEST, partial))
+
+
 class CampaignQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which campaigns, in which order. `text`: part of the name, whatever the case."""
+    """Which campaigns, in which order. `text`: part of the name, whatever the case. `archived`: those in the archive,
+    the newest first."""
 
     text: str = ""
     owner: str | None = None
     unfinished: bool = False
+    archived: bool = False
     sort: str = "newest"
     offset: int = 0
     size: int = 50
@@ -56,42 +72,62 @@ def campaigns(session: Session, query: CampaignQuery) -> tuple[list[CampaignRow]
         raise RequestError(
             f"only the first {OFFSET_MAX:,} campaigns can be paged through", hint="search by name"
         )
-    held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
-    rows = session.rows(
-        "campaigns_sorted", pattern=f"%{held}%", owner=query.owner or "", open=int(query.unfinished), sort=query.sort,
-        limit=query.size + 1, offset=query.offset,
-    )  # fmt: skip
+    if query.archived:
+        most = min(query.offset + query.size + 1, PAGE_MAX)
+        kept = archived.campaigns(session, owner=query.owner, before=None, limit=most)[query.offset :]
+        return kept[: query.size], len(kept) > query.size
+    rows = _campaign_rows(session, query)
     return api_pages.campaigns_of(session, rows[: query.size]), len(rows) > query.size
+
+
+def _campaign_rows(session: Session, query: CampaignQuery) -> list[tuple[Any, ...]]:
+    """By an index where one has the order; else those that are open, or CAMPAIGNS_LOOK of the newest, sorted."""
+    held = query.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    page = {"limit": query.size + 1, "offset": query.offset}
+    if query.unfinished:
+        return session.rows(
+            "campaigns_unfinished", pattern=f"%{held}%", owner=query.owner or "", sort=query.sort, **page
+        )
+    if not held and query.sort == "newest":
+        if query.owner is None:
+            return session.rows("campaigns_newest", **page)
+        return session.rows("campaigns_newest_of", owner=query.owner, **page)
+    if not held and query.sort == "ended" and query.owner is None:
+        return session.rows("campaigns_ended", **page)
+    words = {"pattern": f"%{held}%", "sort": query.sort, "look": CAMPAIGNS_LOOK, **page}
+    if query.owner is None:
+        return session.rows("campaigns_sorted", **words)
+    return session.rows("campaigns_sorted_of", owner=query.owner, **words)
 
 
 def counts(session: Session, owner: str | None) -> Counts:
     """Jobs by state and sums, of all or of one owner."""
     if owner is None:
         return api_pages.counts(session)
-    states = {str(state): 0 for state in JOB_STATES}
-    for state, jobs in session.rows("owner_counts", owner=owner):
-        states[JOB_STATES[state]] = int(jobs)
-    number, total, events, done, failed = (int(each) for each in session.rows("owner_sums", owner=owner)[0])
-    return Counts(
-        jobs=total, states=states, events=events, events_done=done, events_failed=failed, campaigns=number
-    )
+    return api_pages.counts_of(dict(session.rows("totals_of_owner", owner=owner)))
 
 
 def campaign_names(session: Session, owner: str | None) -> list[str]:
     """Names of campaigns to choose from, the newest thousand."""
     if owner is not None:
-        return sorted(owned(session, owner))[:CHOICES_MAX]
+        rows = session.rows("campaigns_owned", owner=owner, limit=CHOICES_MAX)
+        return sorted(row[0] for row in rows)
     return sorted(row[0] for row in session.rows("campaign_known"))
 
 
 def failing(session: Session, owner: str | None) -> list[str]:
     """Names of campaigns in which something failed, the newest thousand."""
-    return sorted(row[0] for row in session.rows("campaigns_failing", owner=owner or "", limit=CHOICES_MAX))
+    if owner is None:
+        rows = session.rows("campaigns_failing", limit=CHOICES_MAX)
+    else:
+        rows = session.rows("campaigns_failing_of", owner=owner, limit=CHOICES_MAX)
+    return sorted(row[0] for row in rows)
 
 
-def owned(session: Session, owner: str) -> set[str]:
-    """Names of an owner's campaigns."""
-    return {row[0] for row in session.rows("campaigns_owned", owner=owner)}
+def owned(session: Session, owner: str, names: frozenset[str]) -> frozenset[str]:
+    """Which of these campaigns are an owner's."""
+    rows = session.rows("owners_by_name", names=sorted(names)) if names else []
+    return frozenset(name for name, of in rows if of == owner)
 
 
 def owners(session: Session, jobs: list[int]) -> dict[int, str]:
@@ -110,10 +146,10 @@ def failures(
     """Failures, newest first; only those in an owner's newest campaigns if an owner is named."""
     if campaign is not None or owner is None:
         return api_pages.failures(session, campaign=campaign, before=before, limit=limit)
-    numbers = sorted((row[0] for row in session.rows("campaigns_of_owner", owner=owner)), reverse=True)
+    numbers = [row[0] for row in session.rows("campaigns_of_owner", owner=owner, limit=CAMPAIGNS_MAX)]
     top = TOP if before is None else before
     found: list[int] = []
-    for number in numbers[:CAMPAIGNS_MAX]:
+    for number in numbers:
         rows = session.rows("failure_ids_of_campaign", campaign=number, before=top, limit=limit)
         found += [row[0] for row in rows]
     ids = heapq.nlargest(limit, found)
@@ -132,8 +168,11 @@ def running(session: Session) -> dict[str, SiteActivity]:
     """Of each site by name."""
     names: dict[int, str] = dict(session.rows("site_names"))
     states: dict[int, dict[str, int]] = defaultdict(dict)
-    for site, state, jobs in session.rows("counts_by_site"):
-        states[site][JOB_STATES[state]] = int(jobs)
+    for name, jobs in session.rows("totals"):
+        kind, _, place = name.partition("/")
+        if kind == "site" and jobs:
+            site, state = map(int, place.split("/"))
+            states[site][JOB_STATES[state]] = jobs
     told = site_views.told(session)
     return {
         name: SiteActivity(states[site], *told.get(site, (0, SiteView()))) for site, name in names.items()

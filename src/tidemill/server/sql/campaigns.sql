@@ -1,10 +1,6 @@
--- name: insert_campaign
--- A new campaign.
-INSERT INTO campaigns (name, owner, shares, created_us, used_core_s, used_at_us) VALUES (:name, :owner, :shares, :now_us, :used, :now_us) RETURNING id;
-
 -- name: campaign_by_name
 -- What submitting needs to know of a campaign.
-SELECT id, events, shares, owner FROM campaigns WHERE name = :name;
+SELECT id, events, shares, owner, batch, last_ended_us FROM campaigns WHERE name = :name;
 
 -- name: campaign_shares
 -- What the fair share needs to know of campaigns.
@@ -41,44 +37,13 @@ SELECT id, name, owner FROM campaigns WHERE id {in:ids};
 -- Names of campaigns.
 SELECT id, name FROM campaigns WHERE id {in:ids};
 
--- name: campaigns_of_owner
--- Whose campaigns are whose.
-SELECT id FROM campaigns WHERE owner = :owner;
-
--- name: campaigns_owned
--- Names of somebody's campaigns.
-SELECT name FROM campaigns WHERE owner = :owner;
-
--- name: campaigns_failing
--- Campaigns in which something failed, newest first, of an owner or of anybody ('').
-SELECT name FROM campaigns WHERE (:owner = '' OR owner = :owner) AND EXISTS (SELECT 1 FROM failure_counts WHERE campaign = campaigns.id) ORDER BY id DESC LIMIT :limit;
-
 -- name: job_owners
 -- Whose jobs these are.
 SELECT jobs.id, campaigns.owner FROM jobs JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE jobs.id {in:ids};
 
--- name: owner_counts
--- Jobs by state of somebody's campaigns.
-SELECT counts.state, SUM(counts.jobs) FROM counts JOIN kinds ON kinds.id = counts.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE campaigns.owner = :owner GROUP BY counts.state;
-
--- name: owner_sums
--- Sums over somebody's campaigns.
-SELECT COUNT(*), COALESCE(SUM(jobs), 0), COALESCE(SUM(events), 0), COALESCE(SUM(events_done), 0), COALESCE(SUM(events_failed), 0) FROM campaigns WHERE owner = :owner;
-
--- name: campaigns_sorted
--- Campaigns whose name holds a text, in one of several orders.
-SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
-FROM campaigns WHERE LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner) AND (:open = 0 OR events_done + events_failed < events)
-ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
-LIMIT :limit OFFSET :offset;
-
 -- name: campaign_known
 -- Names to hint at.
 SELECT name FROM campaigns ORDER BY id DESC LIMIT 1000;
-
--- name: campaign_sums
--- Sums over all campaigns.
-SELECT COUNT(*), COALESCE(SUM(jobs), 0), COALESCE(SUM(events), 0), COALESCE(SUM(events_done), 0), COALESCE(SUM(events_failed), 0) FROM campaigns;
 
 -- name: failure_counts
 -- Failures by class of campaigns.
@@ -141,6 +106,60 @@ SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE campaign 
 -- Delivered files of a campaign; whole jobs, newest first.
 SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
 
--- name: failure_sums
--- Failures of all campaigns by class.
-SELECT class, SUM(failures) FROM failure_counts GROUP BY class;
+-- name: campaigns_newest
+-- A page of campaigns, newest first.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns ORDER BY id DESC LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_newest_of
+-- The same of an owner's.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_ended
+-- Campaigns of which a job ended last.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE last_ended_us IS NOT NULL ORDER BY last_ended_us DESC, id DESC LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_sorted
+-- Of the newest campaigns, those whose name holds a text, in one of several orders.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM (SELECT * FROM campaigns ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_sorted_of
+-- The same of an owner's.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM (SELECT * FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :look) AS newest WHERE LOWER(name) LIKE :pattern ESCAPE '!'
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_unfinished
+-- Campaigns with jobs that have not ended, in the same orders.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE id IN (SELECT kinds.campaign FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state IN (0, 1) AND counts.jobs > 0)
+AND LOWER(name) LIKE :pattern ESCAPE '!' AND (:owner = '' OR owner = :owner)
+ORDER BY CASE WHEN :sort = 'name' THEN name END, CASE :sort WHEN 'jobs' THEN jobs WHEN 'open' THEN events - events_done - events_failed WHEN 'failed' THEN events_failed WHEN 'time' THEN wall_us WHEN 'ended' THEN COALESCE(last_ended_us, 0) ELSE id END DESC, id DESC
+LIMIT :limit OFFSET :offset;
+
+-- name: campaigns_failing
+-- The newest campaigns in which something failed.
+SELECT name FROM campaigns WHERE id IN (SELECT DISTINCT campaign FROM failure_counts ORDER BY campaign DESC LIMIT :limit) ORDER BY id DESC;
+
+-- name: campaigns_failing_of
+-- Those of an owner's newest campaigns in which something failed.
+SELECT name FROM (SELECT id, name FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit) AS newest WHERE EXISTS (SELECT 1 FROM failure_counts WHERE campaign = newest.id) ORDER BY id DESC;
+
+-- name: campaigns_of_owner
+-- Numbers of an owner's newest campaigns.
+SELECT id FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit;
+
+-- name: campaigns_owned
+-- Names of an owner's newest campaigns.
+SELECT name FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit;
+
+-- name: insert_campaign
+-- A new campaign. Its number was never another's, in the archive neither.
+INSERT INTO campaigns (id, name, owner, shares, created_us, used_core_s, used_at_us)
+SELECT 1 + MAX(tops.top), :name, :owner, :shares, :now_us, :used, :now_us FROM (SELECT COALESCE(MAX(id), 0) AS top FROM campaigns UNION ALL SELECT COALESCE(MAX(id), 0) FROM archived_campaigns) AS tops RETURNING id;

@@ -116,10 +116,6 @@ INSERT INTO specs (id, hash, body) SELECT v.id, v.hash, v.body FROM v;
 -- Which of these specs are there already.
 SELECT hash, id FROM specs WHERE hash = :hash;
 
--- name: specs_top
--- The highest number of a spec.
-SELECT COALESCE(MAX(id), 0) FROM specs;
-
 -- name: specs_by_id
 -- Texts of specs.
 SELECT id, body FROM specs WHERE id {in:ids};
@@ -145,21 +141,9 @@ SELECT id, campaign, app, cores, memory_mb, devices, nodes, ranks FROM kinds WHE
 -- Counters of jobs that have not ended.
 SELECT kind, state, site, jobs FROM counts WHERE state <= 1 AND jobs > 0;
 
--- name: kinds_found
--- Kinds of a campaign (or any: 0), of an owner's campaigns and of an application (or any).
-SELECT kinds.id FROM kinds JOIN campaigns ON campaigns.id = kinds.campaign WHERE (:campaign = 0 OR campaigns.id = :campaign) AND (:any_owner = 1 OR campaigns.owner = :owner) AND (:any_app = 1 OR kinds.app = :app);
-
 -- name: kinds_in
 -- How many kinds a campaign has, whatever has become of their jobs.
 SELECT COUNT(*) FROM kinds WHERE campaign = :campaign;
-
--- name: apps_known
--- Names of applications that jobs have asked for.
-SELECT DISTINCT app FROM kinds WHERE app <> '' ORDER BY app LIMIT :limit;
-
--- name: apps_known_to
--- Names of applications that jobs of an owner have asked for.
-SELECT DISTINCT app FROM kinds WHERE app <> '' AND campaign IN (SELECT id FROM campaigns WHERE owner = :owner) ORDER BY app LIMIT :limit;
 
 -- name: add_counts many(kind bigint, state smallint, site bigint, jobs bigint)
 -- Change the counters of jobs.
@@ -172,19 +156,7 @@ SELECT counts.kind, counts.state, counts.site FROM kinds JOIN counts ON counts.k
 
 -- name: campaigns_at_sites
 -- Which campaigns run at which sites.
-SELECT DISTINCT kinds.campaign, counts.site FROM counts JOIN kinds ON kinds.id = counts.kind WHERE counts.state = 1 AND counts.site > 0 AND counts.jobs > 0;
-
--- name: counts_by_state
--- Jobs by state.
-SELECT state, SUM(jobs) FROM counts GROUP BY state;
-
--- name: counts_by_site
--- Jobs by site and state.
-SELECT site, state, SUM(jobs) FROM counts WHERE site > 0 GROUP BY site, state;
-
--- name: counts_in
--- Counters of some kinds (or all), of a state and a site (or any: -1).
-SELECT kind, state, site, jobs FROM counts WHERE jobs > 0 AND (:every = 1 OR kind {in:kinds}) AND (:state < 0 OR state = :state) AND (:site < 0 OR site = :site);
+SELECT DISTINCT kinds.campaign, counts.site FROM counts CROSS JOIN kinds WHERE kinds.id = counts.kind AND counts.state = 1 AND counts.site > 0 AND counts.jobs > 0;
 
 -- name: counts_of_campaigns
 -- Jobs by state of some campaigns.
@@ -214,15 +186,57 @@ SELECT 1 FROM deps LIMIT 1;
 -- Dependencies that are over.
 DELETE FROM deps WHERE job IN (SELECT v.job FROM v WHERE v.on_job = deps.on_job AND v.on_campaign = deps.on_campaign);
 
+-- name: take_numbers
+-- Take numbers from a counter; returns the first after them.
+UPDATE meta SET value = value + :count WHERE name = :name RETURNING value;
+
+-- name: counters
+-- Counters of some kinds, of a state and a site (or any: -1).
+SELECT kind, state, site, jobs FROM counts WHERE jobs > 0 AND kind {in:kinds} AND (:state < 0 OR state = :state) AND (:site < 0 OR site = :site);
+
+-- name: counters_of_state
+-- Some counters of a state.
+SELECT kind, state, site, jobs FROM counts WHERE state = :state AND jobs > 0 LIMIT :limit;
+
+-- name: counters_at_site
+-- Some counters of a state at a site.
+SELECT kind, state, site, jobs FROM counts WHERE state = :state AND site = :site AND jobs > 0 LIMIT :limit;
+
+-- name: kinds_running
+-- Kinds of which jobs run.
+SELECT kind FROM counts WHERE state = 1 AND jobs > 0;
+
+-- name: kinds_of_campaign
+-- Kinds of a campaign, of an application or (any) of all.
+SELECT id FROM kinds WHERE campaign = :campaign AND (:any_app = 1 OR app = :app) LIMIT :limit;
+
+-- name: kinds_of_app
+-- Kinds of an application, of an owner's campaigns or (any) of all; the newest.
+SELECT kinds.id FROM kinds JOIN campaigns ON campaigns.id = kinds.campaign WHERE kinds.app = :app AND (:any_owner = 1 OR campaigns.owner = :owner) ORDER BY kinds.id DESC LIMIT :limit;
+
+-- name: kinds_of_owner
+-- Kinds of the newest of an owner's campaigns.
+SELECT kinds.id FROM (SELECT id FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT :limit) AS own JOIN kinds ON kinds.campaign = own.id LIMIT :limit;
+
+-- name: kinds_look
+-- What filters ask of kinds.
+SELECT kinds.id, kinds.app, campaigns.owner FROM kinds JOIN campaigns ON campaigns.id = kinds.campaign WHERE kinds.id {in:ids};
+
+-- name: apps_known
+-- Names of applications that jobs have asked for: one look into the index for each.
+WITH RECURSIVE known (app) AS (
+  SELECT MIN(app) FROM kinds WHERE app > ''
+  UNION ALL SELECT (SELECT MIN(kinds.app) FROM kinds WHERE kinds.app > known.app) FROM known WHERE known.app IS NOT NULL)
+SELECT app FROM known WHERE app IS NOT NULL LIMIT :limit;
+
+-- name: apps_known_to
+-- Names of applications that jobs of an owner's newest campaigns have asked for.
+SELECT DISTINCT app FROM kinds WHERE app <> '' AND campaign IN (SELECT id FROM campaigns WHERE owner = :owner ORDER BY id DESC LIMIT 1000) ORDER BY app LIMIT :limit;
+
 -- name: submit_by_key
 -- What was answered to this key of an owner.
 SELECT digest, campaign, first_job, count FROM submits WHERE owner = :owner AND key = :key;
 
 -- name: insert_submit
 -- Remember what is answered to a key.
-INSERT INTO submits (owner, key, digest, campaign, first_job, count) VALUES (:owner, :key, :digest, :campaign, :first_job, :count);
-
--- name: take_numbers
--- Take numbers from a counter; returns the first after them.
-UPDATE meta SET value = value + :count WHERE name = :name RETURNING value;
-
+INSERT INTO submits (owner, key, digest, campaign, first_job, count, at_us) VALUES (:owner, :key, :digest, :campaign, :first_job, :count, :now_us);

@@ -1,6 +1,6 @@
 -- name: campaign_owner
 -- Whose campaign it is.
-SELECT owner FROM campaigns WHERE name = :name;
+SELECT owner FROM campaigns WHERE name = :name UNION ALL SELECT owner FROM archived_campaigns WHERE name = :name;
 
 -- name: stored_of
 -- Bytes of an owner's jobs.

@@ -34,12 +34,22 @@ class ProblemKind(NamedTuple):
 
 
 PROBLEMS: dict[str, ProblemKind] = {
+    "writer_ended": ProblemKind(
+        False,
+        "the server writes no changes any more",
+        "restart the server; its log has `writer.ended` and why",
+    ),
     "database_away": ProblemKind(
         False, "the database does not answer", "is PostgreSQL running? nothing is lost meanwhile"
     ),
     "database_full": ProblemKind(False, "the database cannot grow or write", "free space on its file system"),
     "busy": ProblemKind(
         True, "many requests wait for the one writer", "look at `tidemill_server_transaction_seconds`"
+    ),
+    "archive": ProblemKind(
+        True,
+        "campaigns that ended long ago cannot be archived: they stay in the database",
+        "the log has `archive.failed` and why; without the package: `pip install 'tidemill[archive]'`",
     ),
     "no_site": ProblemKind(True, "none of the sites can be heard", "`tidemill site run` at a site"),
     "sites_silent": ProblemKind(
@@ -58,10 +68,14 @@ def problems(session: Session, watched: Watched) -> list[str]:
     """What is wrong now, the worst first. Raises SiteError if the database is away."""
     found = []
     writer, site_watch = watched.dispatcher.writer, watched.dispatcher.site_watch
+    if not writer.lives:
+        found.append("writer_ended")
     if writer.full:
         found.append("database_full")
     if writer.waiting > BUSY:
         found.append("busy")
+    if watched.dispatcher.rules.archive.trouble:
+        found.append("archive")
     joined = [site for site in api_pages.sites(session) if site.epoch]
     quiet = site_watch.silent(site.name for site in joined)
     silent = [site for site in joined if site.lost or site.name in quiet]
@@ -83,6 +97,8 @@ def health(session: Session | None, watched: Watched) -> Health:
         found = ["database_away"] if session is None else problems(session, watched)
     except SiteError:
         found = ["database_away"]
+    if not watched.dispatcher.writer.lives and "writer_ended" not in found:
+        found.insert(0, "writer_ended")
     failing = [each for each in found if not PROBLEMS[each].works]
     status = "full" if "database_full" in found else "failing" if failing else "degraded" if found else "ok"
     return Health(

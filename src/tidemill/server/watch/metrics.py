@@ -71,7 +71,8 @@ class ServerMetrics:
 
     def _of_database(self, session: Session) -> Iterator[Sample]:
         yield from _of_problems(problems(session, self._watched))
-        counts = api_pages.counts(session)
+        totals: dict[str, int] = dict(session.rows("totals"))
+        counts = api_pages.counts_of(totals)
         for state, number in counts.states.items():
             yield Sample("tidemill_server_jobs", number, (("state", str(state)),))
         events = {
@@ -83,8 +84,10 @@ class ServerMetrics:
             yield Sample("tidemill_server_events", number, (("state", state),))
         yield Sample("tidemill_server_campaigns", counts.campaigns)
         failures: Counter[str] = Counter()
-        for name, number in session.rows("failure_sums"):
-            failures[name if name in _CLASSES else OTHER] += int(number)
+        for name, number in totals.items():
+            kind, _, failure = name.partition("/")
+            if kind == "failures":
+                failures[failure if failure in _CLASSES else OTHER] += number
         for name, number in sorted(failures.items()):
             yield Sample("tidemill_server_failures_total", number, (("class", name),))
         yield Sample("tidemill_server_database_bytes", float(session.rows("database_bytes")[0][0]))

@@ -7,7 +7,7 @@ from tidemill.model.identity import Act
 from tidemill.server.read import api_pages, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.render import PageRequest, Pages
-from tidemill.wire.api import CampaignRow
+from tidemill.wire.api import CampaignRow, FailureRow
 
 SORTS = {
     "newest": "newest first", "name": "by name", "jobs": "most jobs", "open": "most events open",
@@ -21,6 +21,7 @@ def listing(ask: PageRequest, made: Pages) -> str:
     size, page = ask.query.size(), ask.query.number("page") or 0
     query = web_pages.CampaignQuery(
         text=ask.query.text("q") or "", owner=ask.own(Act.READ), unfinished=ask.query.text("open") == "1",
+        archived=ask.query.text("open") == "archived",
         sort=ask.query.choice("sort", tuple(SORTS)), offset=page * size, size=size,
     )  # fmt: skip
     rows, more = web_pages.campaigns(ask.session, query)
@@ -34,10 +35,15 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     """`/campaigns/NAME`."""
     row = api_pages.campaign(ask.session, ask.at["name"], owner=ask.own(Act.READ))
     ask.require(Act.READ, owner=row.owner)
-    newest = web_pages.jobs(ask.session, Filter(campaign=row.name), Sort.NEWEST, after=None, size=NEWEST).rows
-    failures = (
-        api_pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures if row.failures else []
-    )
+    filters = Filter(campaign=row.name)
+    failures: list[FailureRow] = []
+    if row.archived:
+        archive = ask.dispatcher.rules.archive
+        newest = web_pages.archived_jobs(ask.session, archive, filters, after=None, size=NEWEST).rows
+    else:
+        newest = web_pages.jobs(ask.session, filters, Sort.NEWEST, after=None, size=NEWEST).rows
+        if row.failures:
+            failures = api_pages.failures(ask.session, campaign=row.name, limit=NEWEST).failures
     files, _ = web_pages.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
     living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
@@ -47,7 +53,7 @@ def campaign(ask: PageRequest, made: Pages) -> str:
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={
             "cancel": living > 0 and ask.may(Act.CANCEL, owner=row.owner),
-            "retry": ended > 0 and ask.may(Act.RETRY, owner=row.owner),
+            "retry": ended > 0 and not row.archived and ask.may(Act.RETRY, owner=row.owner),
         },
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from tidemill.model.identity import Act
 from tidemill.model.state import JobState
 from tidemill.server.core import rights
 from tidemill.server.errors import MissingError, RequestError
-from tidemill.server.read import api_pages, web_pages
+from tidemill.server.read import api_pages, archived, web_pages
 from tidemill.server.read.listing import Filter, Sort
 from tidemill.server.web.query import own_path, to, with_values
 from tidemill.server.web.render import PageRequest, Pages
@@ -34,7 +34,13 @@ def listing(ask: PageRequest, made: Pages) -> str:
         begins=query.text("q"), owner=owner,
     )  # fmt: skip
     sort = Sort(query.choice("sort", tuple(SORTS)))
-    page = web_pages.jobs(ask.session, filters, sort, after=query.text("after"), size=query.size())
+    after, size = query.text("after"), query.size()
+    if archived.place_of(ask.session, filters.campaign, None) is not None:
+        page = web_pages.archived_jobs(
+            ask.session, ask.dispatcher.rules.archive, filters, after=after, size=size
+        )
+    else:
+        page = web_pages.jobs(ask.session, filters, sort, after=after, size=size)
     total = page.found.total
     if not filters.by_legs and filters.begins is None:
         total = api_pages.counts(ask.session).jobs
@@ -68,16 +74,16 @@ def _rights(ask: PageRequest, jobs: list[int]) -> dict[str, bool]:
 def job(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID`: everything about a job."""
     detail, owner = _detail(ask)
-    row = detail.row
+    row, is_open = detail.row, not detail.archived
     last = detail.failures[0].evidence if detail.failures else None
     return made.show(
         ask, "job.html", job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],
         logs=web_pages.logs(ask.session, row.id), after=web_pages.reached(ask.session),
         can={
-            "cancel": row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
-            "retry": row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
-            "log": bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
+            "cancel": is_open and row.state in ("WAITING", "RUNNING") and ask.may(Act.CANCEL, owner=owner),
+            "retry": is_open and row.state in ("PARTIAL", "FAILED", "CANCELED") and ask.may(Act.RETRY, owner=owner),
+            "log": is_open and bool(detail.attempts) and ask.may(Act.LOG, owner=owner),
         },
         end_us=row.ended_us or ask.now_us,
         has_page=ask.may(Act.SITES) and any(row.app == each.app.name for each in api_pages.applications(ask.session)),
@@ -87,7 +93,8 @@ def job(ask: PageRequest, made: Pages) -> str:
 def _detail(ask: PageRequest) -> tuple[JobDetail, str]:
     number = ask.at["job"]
     owner = _owner(ask, Act.READ, number)
-    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent()), owner
+    archive = ask.dispatcher.rules.archive
+    return api_pages.job(ask.session, number, cache=ask.specs, silent=ask.silent(), archive=archive), owner
 
 
 def _owner(ask: PageRequest, act: Act, number: int) -> str:

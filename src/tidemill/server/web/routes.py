@@ -221,7 +221,7 @@ class Website:
         owner = own_name(identity, Act.READ)
         if owner is None:
             return names
-        return names & await self.api.read(lambda session: web_pages.owned(session, owner))
+        return await self.api.read(lambda session: web_pages.owned(session, owner, names))
 
     def _static(self) -> Handler:
         async def handle(request: BoundedRequest) -> Response:

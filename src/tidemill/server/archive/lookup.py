@@ -1,0 +1,114 @@
+"""What the database knows of archived jobs and campaigns, without their files, and why nothing can change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill import clock
+from tidemill.server.database.store import Session, row
+from tidemill.server.errors import ConflictError, RequestError
+
+_BAD = ("FAILED", "CANCELED")
+
+
+class ArchivedPlace(NamedTuple):
+    """Where a job or campaign is. `month` and `batch`: its files."""
+
+    month: str
+    batch: int
+    campaign: str
+    owner: str
+    ended_us: int
+
+
+def place_of_job(session: Session, job: int) -> ArchivedPlace | None:
+    """Where an archived job is; None if it is not in the archive."""
+    found = row(session, "archived_range", job=job)
+    if found is None or not found[0] <= job <= found[1]:
+        return None
+    about = row(session, "archived_place", id=found[2])
+    return None if about is None else ArchivedPlace(*about)
+
+
+def place_of_campaign(session: Session, name: str) -> ArchivedPlace | None:
+    """Where an archived campaign is; None if it is not in the archive."""
+    found = row(session, "archived_place_by_name", name=name)
+    return None if found is None else ArchivedPlace(*found)
+
+
+def owners_of(session: Session, jobs: Iterable[int]) -> dict[int, str]:
+    """Whose these archived jobs are; others are left out."""
+    places = {job: place_of_job(session, job) for job in jobs}
+    return {job: place.owner for job, place in places.items() if place is not None}
+
+
+def refusal_of_job(session: Session, job: int) -> RequestError | None:
+    """Why an archived job cannot be changed; None if it is not in the archive."""
+    place = place_of_job(session, job)
+    return (
+        None if place is None else _unchangeable(f"job {job} of campaign `{place.campaign}`", place.ended_us)
+    )
+
+
+def refusal_of_campaign(session: Session, name: str) -> RequestError | None:
+    """The same for a campaign."""
+    place = place_of_campaign(session, name)
+    return None if place is None else _unchangeable(f"campaign `{name}`", place.ended_us)
+
+
+def refuse_closed(session: Session, jobs: Sequence[int]) -> None:
+    """Raises RequestError if one of these jobs is on its way into the archive."""
+    found = row(session, "closed_jobs", ids=list(jobs)) if jobs else None
+    if found is not None:
+        raise _unchangeable(f"job {found[0]} of campaign `{found[1]}`", found[2])
+
+
+def _unchangeable(what: str, ended_us: int) -> RequestError:
+    return RequestError(
+        f"{what} is in the archive since its campaign ended on {_day(ended_us)}: it cannot be retried or canceled",
+        hint="ended campaigns can be retried for `archive.keep_days` (see server.toml); `tidemill job show ID` prints "
+        "what a job was, so that you can submit it again",
+    )
+
+
+def name_taken(name: str, ended_us: int) -> ConflictError:
+    """For a submission to a campaign that is in the archive, or on its way there."""
+    return ConflictError(
+        f"campaign `{name}` ended on {_day(ended_us)} and is in the archive: it takes no more jobs",
+        hint="choose another name: a name is used once, also after its campaign is archived",
+    )
+
+
+def check_after(session: Session, job: int, where: str, *, needs_files: bool) -> None:
+    """Raise RequestError for a job that comes after an archived one, unless all jobs of that campaign ended well."""
+    place = place_of_job(session, job)
+    if place is None:
+        return
+    if needs_files:
+        raise RequestError(
+            f"{where} has an input of job {job}, which is in the archive",
+            hint=f"`tidemill job show {job}` prints where its files were delivered: name one by its URL",
+        )
+    bad = bad_of_campaign(session, place.campaign)
+    if bad:
+        raise RequestError(
+            f"{where} comes after job {job}, which is in the archive; {bad} jobs of its campaign have failed or were "
+            "canceled",
+            hint=f"`tidemill job show {job}` prints how it ended; leave it out",
+        )
+
+
+def bad_of_campaign(session: Session, name: str) -> int | None:
+    """How many jobs of an archived campaign have failed or were canceled; None if it is not in the archive."""
+    found = row(session, "archived_campaign", name=name)
+    if found is None:
+        return None
+    states: dict[str, Any] = msgspec.json.decode(found[19])
+    return sum(int(states.get(state, 0)) for state in _BAD)
+
+
+def _day(at_us: int) -> str:
+    return clock.utc_text(at_us)[:10]

@@ -1,0 +1,131 @@
+"""The archive's files: one set of Parquet tables for each batch of campaigns, in a directory for each month.
+
+    ARCHIVE/2026-07/00000012-jobs.parquet       also -campaigns, -leases, -failures, -outputs
+
+A set is written beside, synced and renamed; the database says which sets are complete (`archive_batches`). The only
+importer of pyarrow, when it is used. Knows no database.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tidemill.errors import SiteError
+from tidemill.files import TEMPORARY, replaced
+
+_USAGE = "payloads wall_us setup_us user_us system_us rss_kb read_bytes write_bytes"
+COLUMNS: dict[str, str] = {
+    "campaigns": "id name:text owner:text shares:float created_us jobs events events_done events_failed "
+    f"{_USAGE} first_started_us last_ended_us states:text failures:text",
+    "jobs": "id campaign:word owner:word name:text app:word state:word site:word events events_done events_failed "
+    "done:text failed:text priority seed_base created_us started_us ended_us reason:text attempts cores memory_mb "
+    f"devices:word nodes ranks {_USAGE} spec:json remark:word",
+    "leases": "job lease site:word first count state:word leased_us ended_us reason:text cores event_s:float",
+    "failures": "job campaign:word event seed site:word final evidence:json",
+    "outputs": "job campaign:word number name:text url:text size_bytes sha256:text",
+}
+"""Columns of each table and their types; a number without. `word`: text that repeats; `json`: bytes of it."""
+_LOCK = threading.Lock()  #: one reader at a time: a page of the archive is rare, and takes some memory
+
+
+def is_installed() -> bool:
+    """Whether the extra `archive` is there."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+class Archive:
+    """The archive in a directory; None = there is none, and nothing is in it."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
+        self.trouble = ""  #: why campaigns that should be here are not, as far as is known
+
+    def path(self, month: str, batch: int, table: str) -> Path:
+        """Where a table of a batch is."""
+        if self.directory is None:
+            raise SiteError("this server has no archive directory", hint="set `archive.dir` in server.toml")
+        return self.directory / month / f"{batch:08d}-{table}.parquet"
+
+    def rows(
+        self, month: str, batch: int, table: str, *, key: str, values: Sequence[int | str]
+    ) -> list[dict[str, Any]]:
+        """The rows of a table whose `key` is one of the values, in the file's order. Raises SiteError."""
+        path = self.path(month, batch, table)
+        try:
+            with _LOCK:
+                import pyarrow.parquet
+
+                wanted = [(key, "in", list(values))]
+                found = pyarrow.parquet.read_table(path, filters=wanted, use_threads=False, pre_buffer=False)
+                rows: list[dict[str, Any]] = found.to_pylist()
+                return rows
+        except ImportError as error:
+            raise SiteError(
+                f"the archive cannot be read: {error}", hint="`pip install 'tidemill[archive]'` at the server"
+            ) from error
+        except (OSError, ValueError) as error:  # pyarrow's own errors are both
+            raise SiteError(
+                f"file `{path.name}` of the archive cannot be read: {str(error)[:200]}",
+                hint="is the archive's directory there? restore the file from a copy",
+            ) from error
+
+    @contextmanager
+    def batch(self, month: str, batch: int) -> Iterator[BatchWriter]:
+        """Tables to write; when the block ends they are complete and durable, after an error there are none."""
+        folder = self.path(month, batch, "jobs").parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for torn in folder.glob(f".{batch:08d}-*{TEMPORARY}"):  # of a server that was killed
+            torn.unlink(missing_ok=True)
+        with ExitStack() as files:
+            opened = {
+                table: files.enter_context(replaced(self.path(month, batch, table))) for table in COLUMNS
+            }
+            with BatchWriter(opened) as writer:
+                yield writer
+
+
+class BatchWriter:
+    """Writes rows of tables as row groups. Memory: those of one call."""
+
+    def __init__(self, files: dict[str, Any]) -> None:
+        import pyarrow.parquet
+
+        self._schemas = {table: _schema(text) for table, text in COLUMNS.items()}
+        self._writers = {
+            table: pyarrow.parquet.ParquetWriter(file, self._schemas[table], compression="zstd")
+            for table, file in files.items()
+        }
+
+    def write(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Append rows, in the order of COLUMNS."""
+        import pyarrow
+
+        schema, columns = self._schemas[table], list(zip(*rows, strict=True))
+        if columns:
+            arrays = [
+                pyarrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
+            ]
+            self._writers[table].write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+    def __enter__(self) -> BatchWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _schema(text: str) -> Any:
+    import pyarrow
+
+    types = {
+        "": pyarrow.int64(), "float": pyarrow.float64(), "text": pyarrow.string(), "json": pyarrow.binary(),
+        "word": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    }  # fmt: skip
+    pairs = [column.partition(":") for column in text.split()]
+    return pyarrow.schema([(name, types[kind]) for name, _, kind in pairs])

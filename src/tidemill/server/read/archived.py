@@ -1,0 +1,238 @@
+"""What pages and the API show of the archive: campaigns from the database, the rest from its files. Bounded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidemill.model.failure import Evidence
+from tidemill.model.job import JobSpec
+from tidemill.model.state import JobState
+from tidemill.server.archive import lookup
+from tidemill.server.archive.lookup import ArchivedPlace
+from tidemill.server.archive.parquet import Archive
+from tidemill.server.database.store import Session, row
+from tidemill.server.read.listing import LOOK, ROUNDS, TOP, Filter
+from tidemill.wire.api import (
+    Attempt,
+    CampaignRow,
+    FailurePage,
+    FailureRow,
+    JobDetail,
+    JobOutput,
+    JobPage,
+    JobRow,
+    OutputPage,
+    OutputRow,
+    PayloadUsage,
+)
+
+ATTEMPTS_SHOWN = 100
+RANGES = 1_000  #: ranges of jobs looked at in one step
+_COLUMNS = {"app": "app", "state": "state", "site": "site", "name": "name", "owner": "owner"}
+Range = tuple[int, int, int, str]
+"""First and last job, batch and month."""
+
+
+def campaign(session: Session, name: str) -> CampaignRow | None:
+    """A campaign of the archive; None if it is not there."""
+    found = row(session, "archived_campaign", name=name)
+    return None if found is None else _campaign(found)
+
+
+def campaigns(session: Session, *, owner: str | None, before: int | None, limit: int) -> list[CampaignRow]:
+    """Campaigns of the archive, of an owner or of all, the newest first."""
+    place = {"before": TOP if before is None else before, "limit": limit}
+    rows = session.rows("archived_campaigns", owner=owner or "", any_owner=int(owner is None), **place)
+    return [_campaign(each) for each in rows]
+
+
+def _campaign(found: tuple[Any, ...]) -> CampaignRow:
+    return CampaignRow(
+        name=found[1], owner=found[2], shares=found[3], created_us=found[4], jobs=found[5],
+        states=msgspec.json.decode(found[19]), events=found[6], events_done=found[7], events_failed=found[8],
+        usage=PayloadUsage(**dict(zip(PayloadUsage.__struct_fields__, found[9:17], strict=True))),
+        failures=msgspec.json.decode(found[20]), first_started_us=found[17], last_ended_us=found[18], archived=True,
+    )  # fmt: skip
+
+
+def job(session: Session, archive: Archive, number: int) -> JobDetail | None:
+    """Everything about an archived job; None if it is not in the archive. Raises SiteError."""
+    place = lookup.place_of_job(session, number)
+    if place is None:
+        return None
+    found = _rows(archive, place, "jobs", [number], key="id")
+    if not found:
+        return None
+    (own,) = found
+    leases = _rows(archive, place, "leases", [number])[-ATTEMPTS_SHOWN:]
+    failed = sorted(_rows(archive, place, "failures", [number]), key=lambda each: -each["evidence_at"])
+    spec = msgspec.structs.replace(
+        msgspec.json.decode(own["spec"], type=JobSpec), events=own["events"], priority=own["priority"],
+        name=own["name"] or None,
+    )  # fmt: skip
+    return JobDetail(
+        row=_row(own), spec=spec, seed_base=own["seed_base"], done=own["done"], failed=own["failed"],
+        usage=PayloadUsage(**{name: own[name] for name in PayloadUsage.__struct_fields__}),
+        attempts=[_attempt(each) for each in leases], failures=[_failure(each) for each in failed][:ATTEMPTS_SHOWN],
+        outputs=[_output(each).output for each in _rows(archive, place, "outputs", [number])],
+        waits_for=None, waits_hint=None, remark=own["remark"], archived=True,
+    )  # fmt: skip
+
+
+def jobs(session: Session, archive: Archive, filters: Filter, *, before: int | None, limit: int) -> JobPage:
+    """A page of archived jobs, newest first; short pages with a next are for filters that few jobs pass."""
+    found: list[JobRow] = []
+    top = TOP if before is None else before
+    for _ in range(ROUNDS):
+        ranges = _ranges(session, filters, top)
+        if not ranges:
+            return JobPage(jobs=found, next=None)
+        for row_ in _read(archive, ranges):
+            if _passes(row_, filters):
+                found.append(_row(row_))
+                if len(found) == limit:
+                    return JobPage(jobs=found, next=row_["id"])
+        top = ranges[-1][0]
+    return JobPage(jobs=found, next=top)
+
+
+def _ranges(session: Session, filters: Filter, top: int) -> list[Range]:
+    """The next ranges of archived jobs before one, the newest first: LOOK jobs at most."""
+    if filters.campaign is not None:
+        place = lookup.place_of_campaign(session, filters.campaign)
+        if place is None or filters.owner not in (None, place.owner):
+            return []
+        rows = session.rows("archived_ranges_of", name=filters.campaign, before=top, limit=RANGES)
+        found = [(first, last, place.batch, place.month) for first, last in rows]
+    else:
+        any_owner = int(filters.owner is None)
+        found = session.rows(
+            "archived_ranges", owner=filters.owner or "", any_owner=any_owner, before=top, limit=RANGES
+        )
+    chosen: list[Range] = []
+    left = LOOK
+    for first, last, batch, month in found:
+        last = min(last, top - 1)
+        begin = max(first, last - left + 1)
+        chosen.append((begin, last, batch, month))
+        left -= last - begin + 1
+        if left <= 0 or begin > first:
+            break
+    return chosen
+
+
+def _read(archive: Archive, ranges: list[Range]) -> list[dict[str, Any]]:
+    """Rows of the jobs in some ranges, the newest first."""
+    by_file: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for first, last, batch, month in ranges:
+        by_file[(month, batch)] += range(first, last + 1)
+    rows = [
+        each
+        for (month, batch), ids in by_file.items()
+        for each in archive.rows(month, batch, "jobs", key="id", values=ids)
+    ]
+    return sorted(rows, key=lambda each: -each["id"])
+
+
+def _passes(found: dict[str, Any], filters: Filter) -> bool:
+    if filters.begins is not None and not found["name"].startswith(filters.begins):
+        return False
+    return all(getattr(filters, key) in (None, found[column]) for key, column in _COLUMNS.items())
+
+
+class RowsWanted(NamedTuple):
+    """Rows of an archived job, or of its campaign: those of jobs before a number."""
+
+    place: ArchivedPlace
+    job: int | None
+    before: int | None
+    limit: int
+
+
+def place_of(session: Session, campaign: str | None, job: int | None) -> ArchivedPlace | None:
+    """Where the job or the campaign is that a request names; None if that is not in the archive."""
+    if job is not None:
+        return lookup.place_of_job(session, job)
+    return None if campaign is None else lookup.place_of_campaign(session, campaign)
+
+
+def failures(session: Session, archive: Archive, wanted: RowsWanted) -> FailurePage:
+    """Failures, newest jobs first."""
+    rows, reached = _wanted(session, archive, wanted, table="failures")
+    rows.sort(key=lambda each: (-each["job"], -each["evidence_at"]))
+    return FailurePage(failures=[_failure(each) for each in rows], next=reached)
+
+
+def outputs(session: Session, archive: Archive, wanted: RowsWanted) -> OutputPage:
+    """Delivered files by whole jobs, newest first."""
+    rows, reached = _wanted(session, archive, wanted, table="outputs")
+    rows.sort(key=lambda each: (-each["job"], each["number"]))
+    return OutputPage(outputs=[_output(each) for each in rows], next=reached)
+
+
+def _wanted(
+    session: Session, archive: Archive, wanted: RowsWanted, *, table: str
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Rows of a job, or of the next jobs of the campaign, whole jobs until there are `limit` rows; where to go on."""
+    place = wanted.place
+    if wanted.job is not None:
+        return _rows(archive, place, table, [wanted.job]), None
+    found: list[dict[str, Any]] = []
+    top = TOP if wanted.before is None else wanted.before
+    for _ in range(ROUNDS):
+        ranges = _ranges(session, Filter(campaign=place.campaign), top)
+        if not ranges:
+            return found, None
+        ids = [each for first, last, _, _ in ranges for each in range(first, last + 1)]
+        found += _rows(archive, place, table, ids)
+        top = ranges[-1][0]
+        if len(found) >= wanted.limit:
+            break
+    return found, top
+
+
+def _rows(
+    archive: Archive, place: ArchivedPlace, table: str, jobs: Sequence[int], *, key: str = "job"
+) -> list[dict[str, Any]]:
+    rows = archive.rows(place.month, place.batch, table, key=key, values=jobs)
+    if table == "failures":
+        for each in rows:
+            each["evidence"] = msgspec.json.decode(each["evidence"], type=Evidence)
+            each["evidence_at"] = each["evidence"].at_us
+    return rows
+
+
+def _row(found: dict[str, Any]) -> JobRow:
+    return JobRow(
+        id=found["id"], campaign=found["campaign"], name=found["name"], app=found["app"],
+        state=JobState(found["state"]), site=found["site"] or None, events=found["events"],
+        events_done=found["events_done"], events_failed=found["events_failed"], events_leased=0,
+        priority=found["priority"],
+        created_us=found["created_us"], started_us=found["started_us"], ended_us=found["ended_us"],
+        reason=found["reason"],
+    )  # fmt: skip
+
+
+def _attempt(found: dict[str, Any]) -> Attempt:
+    return Attempt(
+        lease=found["lease"], site=found["site"], state=found["state"], first=found["first"], count=found["count"],
+        leased_us=found["leased_us"], ended_us=found["ended_us"], reason=found["reason"],
+    )  # fmt: skip
+
+
+def _failure(found: dict[str, Any]) -> FailureRow:
+    return FailureRow(
+        job=found["job"], event=found["event"], seed=found["seed"], site=found["site"], final=bool(found["final"]),
+        evidence=found["evidence"],
+    )  # fmt: skip
+
+
+def _output(found: dict[str, Any]) -> JobOutput:
+    output = OutputRow(
+        name=found["name"], url=found["url"], size_bytes=found["size_bytes"], sha256=found["sha256"]
+    )
+    return JobOutput(job=found["job"], output=output)

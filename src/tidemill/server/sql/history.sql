@@ -1,0 +1,193 @@
+-- name: totals
+-- Sums over everything there ever was.
+SELECT name, value FROM totals;
+
+-- name: totals_of_owner
+-- Sums over everything that an owner ever had.
+SELECT name, value FROM owner_totals WHERE owner = :owner;
+
+-- name: add_totals many(name text, value bigint)
+-- Something was added to the sums.
+INSERT INTO totals (name, value) SELECT v.name, v.value FROM v WHERE true
+ON CONFLICT (name) DO UPDATE SET value = totals.value + excluded.value;
+
+-- name: add_owner_totals many(owner text, name text, value bigint)
+-- The same for owners.
+INSERT INTO owner_totals (owner, name, value) SELECT v.owner, v.name, v.value FROM v WHERE true
+ON CONFLICT (owner, name) DO UPDATE SET value = owner_totals.value + excluded.value;
+
+-- name: archivable
+-- Campaigns whose last job ended before a time and that may leave, the oldest first, after a place in that order.
+SELECT id, last_ended_us, jobs FROM campaigns WHERE last_ended_us < :before AND (last_ended_us, id) > (:after_us, :after) AND batch = 0
+AND NOT EXISTS (SELECT 1 FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign = campaigns.id AND counts.state <= 1 AND counts.jobs > 0)
+ORDER BY last_ended_us, id LIMIT :limit;
+
+-- name: wanted_campaigns
+-- Which of these campaigns have files that jobs need that have not ended.
+SELECT DISTINCT needs.campaign FROM needs JOIN jobs ON jobs.id = needs.job WHERE needs.campaign {in:ids} AND jobs.state <= 1;
+
+-- name: undelivered_campaigns
+-- Which of these campaigns have a job whose outputs wait at a site for another try to deliver them, or that holds a lease.
+SELECT DISTINCT kinds.campaign FROM kinds JOIN jobs ON jobs.kind = kinds.id
+WHERE kinds.campaign {in:ids} AND (jobs.n_leased > 0 OR jobs.delivering = 1 OR (jobs.state = 4 AND jobs.home = 1 AND jobs.outputs = 1 AND jobs.n_done > 0 AND jobs.n_done + jobs.n_failed = jobs.events));
+
+-- name: open_campaigns
+-- Which of these campaigns have jobs that have not ended.
+SELECT DISTINCT kinds.campaign FROM kinds JOIN counts ON counts.kind = kinds.id WHERE kinds.campaign {in:ids} AND counts.state <= 1 AND counts.jobs > 0;
+
+-- name: close_campaigns
+-- These campaigns leave with a batch.
+UPDATE campaigns SET batch = :batch WHERE id {in:ids};
+
+-- name: insert_batch
+-- A batch is chosen.
+INSERT INTO archive_batches (id, month, phase, campaigns, jobs, at_us) SELECT COALESCE(MAX(id), 0) + 1, :month, 0, :campaigns, :jobs, :at_us FROM archive_batches RETURNING id;
+
+-- name: open_batch
+-- The batch that is not finished.
+SELECT id, month, phase, campaigns, jobs FROM archive_batches WHERE phase < 2 ORDER BY id LIMIT 1;
+
+-- name: set_batch_phase
+-- A batch has come further.
+UPDATE archive_batches SET phase = :phase, at_us = :at_us WHERE id = :id;
+
+-- name: campaigns_of_batch
+-- Campaigns of a batch that are still in the database.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us
+FROM campaigns WHERE batch = :batch AND batch > 0 AND id > :after ORDER BY id LIMIT :limit;
+
+-- name: failures_of_jobs
+-- What failed in some jobs.
+SELECT id, job, event, site, final, evidence FROM failures WHERE job {in:ids} ORDER BY job, id;
+
+-- name: remarks_of_jobs
+-- What was remarked when these jobs were submitted.
+SELECT first_job, count, remark FROM submits WHERE first_job <= :last AND first_job + count > :first AND remark <> '';
+
+-- name: insert_archived_campaigns many(id bigint, batch bigint, name text, owner text, shares double precision, created_us bigint, jobs bigint, events bigint, events_done bigint, events_failed bigint, payloads bigint, wall_us bigint, setup_us bigint, user_us bigint, system_us bigint, rss_kb bigint, read_bytes bigint, write_bytes bigint, first_started_us bigint, last_ended_us bigint, states text, failures text)
+-- Campaigns that are in the archive.
+INSERT INTO archived_campaigns (id, batch, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures)
+SELECT v.id, v.batch, v.name, v.owner, v.shares, v.created_us, v.jobs, v.events, v.events_done, v.events_failed, v.payloads, v.wall_us, v.setup_us, v.user_us, v.system_us, v.rss_kb, v.read_bytes, v.write_bytes, v.first_started_us, v.last_ended_us, v.states, v.failures FROM v;
+
+-- name: insert_archived_jobs many(first bigint, last bigint, campaign bigint)
+-- Jobs that are in the archive.
+INSERT INTO archived_jobs (first, last, campaign) SELECT v.first, v.last, v.campaign FROM v;
+
+-- name: archived_range
+-- The range that may hold an archived job.
+SELECT first, last, campaign FROM archived_jobs WHERE first <= :job ORDER BY first DESC LIMIT 1;
+
+-- name: archived_ranges
+-- Ranges of archived jobs of an owner or of anybody, the newest first.
+SELECT archived_jobs.first, archived_jobs.last, archived_campaigns.batch, archive_batches.month FROM archived_jobs JOIN archived_campaigns ON archived_campaigns.id = archived_jobs.campaign JOIN archive_batches ON archive_batches.id = archived_campaigns.batch
+WHERE archived_jobs.first < :before AND (:any_owner = 1 OR archived_campaigns.owner = :owner) ORDER BY archived_jobs.first DESC LIMIT :limit;
+
+-- name: archived_ranges_of
+-- Ranges of archived jobs of a campaign, the newest first.
+SELECT first, last FROM archived_jobs WHERE campaign = (SELECT id FROM archived_campaigns WHERE name = :name) AND first < :before ORDER BY first DESC LIMIT :limit;
+
+-- name: archived_campaign
+-- One campaign of the archive.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
+FROM archived_campaigns WHERE name = :name;
+
+-- name: archived_campaigns
+-- Campaigns of the archive, newest first, of an owner or of anybody.
+SELECT id, name, owner, shares, created_us, jobs, events, events_done, events_failed, payloads, wall_us, setup_us, user_us, system_us, rss_kb, read_bytes, write_bytes, first_started_us, last_ended_us, states, failures, batch
+FROM archived_campaigns WHERE id < :before AND (:any_owner = 1 OR owner = :owner) ORDER BY id DESC LIMIT :limit;
+
+-- name: closed_jobs
+-- The first of these jobs whose campaign is on its way into the archive.
+SELECT jobs.id, campaigns.name, campaigns.last_ended_us FROM jobs JOIN kinds ON kinds.id = jobs.kind JOIN campaigns ON campaigns.id = kinds.campaign WHERE jobs.id {in:ids} AND campaigns.batch > 0 ORDER BY jobs.id LIMIT 1;
+
+-- name: delete_jobs_leases
+-- Jobs leave the database: what belongs to them.
+DELETE FROM leases WHERE job {in:ids};
+
+-- name: delete_jobs_failures
+-- The same.
+DELETE FROM failures WHERE job {in:ids};
+
+-- name: delete_jobs_outputs
+-- The same.
+DELETE FROM outputs WHERE job {in:ids};
+
+-- name: delete_jobs_deps
+-- The same.
+DELETE FROM deps WHERE job {in:ids};
+
+-- name: delete_jobs_needs
+-- The same.
+DELETE FROM needs WHERE job {in:ids};
+
+-- name: delete_jobs_lost_results
+-- The same.
+DELETE FROM lost_results WHERE job {in:ids};
+
+-- name: delete_jobs
+-- Jobs leave the database.
+DELETE FROM jobs WHERE id {in:ids} RETURNING spec;
+
+-- name: delete_specs
+-- Specifications that no job has any more.
+DELETE FROM specs WHERE id {in:ids} AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.spec = specs.id) RETURNING id, hash, LENGTH(body);
+
+-- name: credit_stored
+-- An owner's jobs have left the database.
+UPDATE stored SET bytes = CASE WHEN bytes > :bytes THEN bytes - :bytes ELSE 0 END WHERE owner = :owner;
+
+-- name: delete_campaign_counts
+-- Campaigns leave the database: their counters.
+DELETE FROM counts WHERE kind IN (SELECT id FROM kinds WHERE campaign {in:ids});
+
+-- name: delete_campaign_kinds
+-- The same: their kinds.
+DELETE FROM kinds WHERE campaign {in:ids};
+
+-- name: delete_campaign_failures
+-- The same: their sums of failures.
+DELETE FROM failure_counts WHERE campaign {in:ids};
+
+-- name: delete_campaign_subscriptions
+-- The same: who wanted to be notified.
+DELETE FROM subscriptions WHERE campaign {in:ids};
+
+-- name: delete_campaign_needs
+-- The same: who needed their files.
+DELETE FROM needs WHERE campaign {in:ids};
+
+-- name: delete_campaigns
+-- Campaigns leave the database.
+DELETE FROM campaigns WHERE id {in:ids};
+
+-- name: insert_needs many(campaign bigint, job bigint)
+-- Jobs need delivered files of a campaign.
+INSERT INTO needs (campaign, job) SELECT v.campaign, v.job FROM v WHERE true ON CONFLICT (campaign, job) DO NOTHING;
+
+-- name: prune_submits
+-- Keys that nobody will use again, some at a time.
+DELETE FROM submits WHERE first_job IN (SELECT first_job FROM submits WHERE at_us < :before ORDER BY at_us LIMIT :limit);
+
+-- name: delete_idle_counts
+-- Counters of open jobs that have come to nothing.
+DELETE FROM counts WHERE kind {in:kinds} AND state <= 1 AND jobs = 0;
+
+-- name: archived_place
+-- Where a campaign is that is in the archive, or of which jobs are.
+SELECT archive_batches.month, leaving.batch, leaving.name, leaving.owner, leaving.last_ended_us FROM (
+  SELECT batch, name, owner, last_ended_us FROM archived_campaigns WHERE id = :id
+  UNION ALL SELECT batch, name, owner, last_ended_us FROM campaigns WHERE id = :id AND batch > 0) AS leaving
+JOIN archive_batches ON archive_batches.id = leaving.batch;
+
+-- name: archived_place_by_name
+-- Where a campaign is that is in the archive.
+SELECT archive_batches.month, archived_campaigns.batch, archived_campaigns.name, archived_campaigns.owner, archived_campaigns.last_ended_us
+FROM archived_campaigns JOIN archive_batches ON archive_batches.id = archived_campaigns.batch WHERE archived_campaigns.name = :name;
+
+-- name: still_archivable
+-- Which of these campaigns may leave, as far as their own rows say.
+SELECT id, jobs FROM campaigns WHERE id {in:ids} AND batch = 0 AND last_ended_us < :before;
+
+-- name: campaign_of_jobs
+-- Numbers of the campaigns of jobs.
+SELECT DISTINCT kinds.campaign FROM jobs JOIN kinds ON kinds.id = jobs.kind WHERE jobs.id {in:ids};
