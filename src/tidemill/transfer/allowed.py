@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
+from tidemill.model.failure import Fault
 from tidemill.transfer.contract import Direction, RemoteFile, TransferError
 
 PORTS = {
@@ -66,6 +67,7 @@ def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Rem
         + (", ".join(f"`{each.url}`" for each in endpoints) or "none"),
         transient=False,
         failure=direction.failure,
+        fault=Fault.SITE,
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
-from tidemill.model.failure import FailureClass
+from tidemill.model.failure import FailureClass, Fault
 
 DIRECTORIES_MAX = 32
 """Levels of directories that are made for an output, at most."""
@@ -41,7 +41,8 @@ class Direction(StrEnum):
 
 
 class TransferError(SiteError):
-    """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file."""
+    """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file; `fault`: whose
+    it is, where that is not the one of the class."""
 
     def __init__(
         self,
@@ -51,10 +52,12 @@ class TransferError(SiteError):
         transient: bool = True,
         failure: FailureClass | None = None,
         missing: bool = False,
+        fault: Fault | None = None,
     ) -> None:
         super().__init__(message, hint=hint, transient=transient)
         self.failure = failure
         self.missing = missing
+        self.fault = fault
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
