@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 
 import msgspec
 
-from tidemill.errors import TidemillError, is_transient
+from tidemill.errors import TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
 from tidemill.site.applications.programs import Preparer
@@ -19,7 +19,6 @@ from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import InputDef
 
 STAGED_EVENTS_PER_STEP = 500
-STAGE_TRIES_MAX = 3
 
 
 class _JobInputs(msgspec.Struct):
@@ -66,8 +65,8 @@ class StagedInputs:
         return self._jobs[job].inputs
 
     def is_ready(self, job: s.SiteJob) -> bool:
-        """Whether the first events that are ready are staged; has a thread stage them if not. Raises TidemillError if
-        that failed and is not to be tried again."""
+        """Whether the first events that are ready are staged; has a thread stage them if not. Raises TidemillError once
+        if that failed; whoever asks again has it tried again."""
         known = self._jobs.get(job.id)
         if known is None:
             known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])
@@ -102,11 +101,9 @@ class StagedInputs:
         except MovesPendingError as error:
             known.awaits = error.awaits
             return
-        except TidemillError as error:
+        except TidemillError:
             known.tries += 1
-            if not is_transient(error) or known.tries >= STAGE_TRIES_MAX:
-                raise
-            return
+            raise
         for first, end in known.events:
             known.staged.add(first, end)
 
