@@ -35,7 +35,7 @@ from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import listing
 from tidemill.server.read.listing import TOP, Filter, Leg
-from tidemill.server.read.waiting import after_texts, waits_for
+from tidemill.server.read.waiting import Known, after_texts, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
@@ -147,8 +147,9 @@ def job(session: Session, number: int, *, cache: dict[int, JobSpec], silent: set
     names: dict[int, str] = dict(
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
-    cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    more = Known(spec, after_texts(deps, names, spec), silent, leases)
+    cause, hint = waits_for(found, kind, all_sites, more)
     return JobDetail(
         row=_row(found, known, names, of_site), spec=spec, seed_base=found.seed_base, done=found.done,
         failed=found.failed, usage=usage_of(found.usage),
