@@ -76,7 +76,7 @@ def test_pilots_name_classes_of_the_table_only() -> None:
         for path in crates.rglob("*.rs")
         for word in re.findall(r'(?:failure: |cx\.fail\([^;]{0,60}\(|Err\(\()"([a-z_]+)"', path.read_text())
     }
-    assert {"disk", "image", "node", "payload"} <= named
+    assert {"disk", "payload"} <= named
     assert named <= set(FailureClass)
 
 

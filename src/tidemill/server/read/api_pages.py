@@ -41,6 +41,7 @@ from tidemill.wire.api import (
     AllocationRow,
     Attempt,
     CampaignRow,
+    Capacity,
     Change,
     Counts,
     FailurePage,
@@ -331,13 +332,21 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     return [
         SiteRow(
             name=site.name, state=_state(site, silent), epoch=site.epoch,
-            host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
+            host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site),
         )
         for site in sites(session)
         if site.capacity is not None
     ]  # fmt: skip
+
+
+def _shown_capacity(capacity: Capacity) -> dict[str, Any]:
+    """Without the numbers of jobs that wait: they may be other owners'."""
+    shown: dict[str, Any] = msgspec.to_builtins(capacity)
+    for each in shown["troubles"]:
+        del each["examples"]
+    return shown
 
 
 def unused_patterns(site: Site) -> list[str]:

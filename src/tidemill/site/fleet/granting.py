@@ -50,7 +50,7 @@ class Granting:
         self._stage = stage
         self._fleets = fleets
         self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
-        self.troubles = SiteTroubles(log, fleets.directory.parent, wait_max_s=fleets.config.wait_max_s)
+        self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config)
         self._defined: dict[int, tuple[Program, JobDef]] = {}
         self.unwritten: list[UnwrittenWork] = []
 

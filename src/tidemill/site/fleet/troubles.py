@@ -7,6 +7,7 @@ SITE/troubles.json      breakers for the next agent, and what `site status` show
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill import clock
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint
 from tidemill.errors import UNDECODABLE, JobError, SiteError, TidemillError, UnfitError
 from tidemill.files import read_bounded, write_durable
 from tidemill.log import Log
@@ -26,6 +29,7 @@ from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import load_key
 from tidemill.transfer.contract import TransferError
+from tidemill.transfer.credentials import secret_files
 from tidemill.wire.node import Done, Failed, Record
 
 NAME = "troubles.json"
@@ -113,12 +117,15 @@ def read_troubles(site_dir: Path) -> TroublesRecord:
 
 
 class SiteTroubles:
-    """The troubles of one agent's epoch. Which jobs wait is found again after a restart, the breakers are kept."""
+    """The troubles of one agent's epoch. Which jobs wait is found again after a restart; the breakers are kept, and are
+    tried at once then. Those for credentials are when a file of a credential changes."""
 
-    def __init__(self, log: SiteLog, site_dir: Path, *, wait_max_s: float) -> None:
+    def __init__(self, log: SiteLog, site_dir: Path, config: SiteConfig) -> None:
         self._log = log
         self._path = site_dir / NAME
-        self._waits = Waits(wait_max_s, _restored(read_troubles(site_dir)))
+        self._waits = Waits(config.wait_max_s, _restored(read_troubles(site_dir)))
+        self._credentials = _files_of(config.endpoints)
+        self._marks = self._marks_now()
         self._open = {each.cause for each in self._waits.breakers if each.is_open}
         self._written: list[Trouble] = []
         self._next_tend_s = 0.0
@@ -144,6 +151,7 @@ class SiteTroubles:
             self._next_tend_s = now_s + TEND_S
             jobs = self._log.pool.state.jobs
             late = [(jobs[job], self._given_up(job)) for job in self._waits.tend(jobs, now_us)]
+            self._look_for_renewals(now_us)
         self._write(now_us)
         return late
 
@@ -203,6 +211,25 @@ class SiteTroubles:
 
     # ---- steps they share ----
 
+    def _look_for_renewals(self, now_us: int) -> None:
+        if not self._waits.is_needed:
+            return
+        marks = self._marks_now()
+        if marks != self._marks:
+            self._marks = marks
+            self._waits.hasten(FailureClass.CREDENTIAL, now_us)
+
+    def _marks_now(self) -> list[tuple[int, int]]:
+        """What changes when a credential is renewed."""
+        found: list[tuple[int, int]] = []
+        for path in self._credentials:
+            try:
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_ino))
+            except OSError:
+                found.append((0, 0))
+        return found
+
     def _given_up(self, job: int) -> Evidence:
         breaker = self._waits.breaker_of(job)
         waited = duration_text(max(0, clock.now_us() - breaker.since_us) / 1e6)
@@ -241,7 +268,19 @@ class SiteTroubles:
 
 
 def _restored(record: TroublesRecord) -> list[Breaker]:
-    """Breakers of an earlier agent: which job they were tried with does not count any more."""
+    """Breakers of an earlier agent: which job they were tried with does not count any more, and something may have been
+    mended before the restart."""
     for each in record.breakers:
-        each.trial, each.trial_us, each.is_granted = 0, 0, False
+        each.trial, each.trial_us, each.is_granted, each.next_us = 0, 0, False, 0
     return record.breakers
+
+
+def _files_of(endpoints: Iterable[Endpoint]) -> list[Path]:
+    """The credentials that endpoints show, and those of the agent's environment."""
+    named = [
+        path
+        for each in endpoints
+        for path in (each.certificate, each.key, each.token_file, each.credentials_file)
+        if path is not None
+    ]
+    return list(dict.fromkeys([*named, *secret_files(os.environ)]))

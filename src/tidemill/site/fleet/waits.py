@@ -173,6 +173,15 @@ class Waits:
         """The job is over, or went back to the server."""
         self._leave(job)
 
+    def hasten(self, failure: FailureClass, now_us: int) -> None:
+        """Something was done about causes of this class: try them again now."""
+        for breaker in self._breakers.values():
+            if breaker.failure is failure and breaker.is_open:
+                breaker.next_us = now_us
+        for wait in self._jobs.values():
+            if wait.cause.failure is failure:
+                wait.next_us = now_us
+
     def tend(self, known: Container[int], now_us: int) -> list[int]:
         """Now and then: forget jobs that are not `known` any more, and causes that ended long ago; the jobs that have
         waited for too long."""

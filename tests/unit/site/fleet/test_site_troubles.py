@@ -161,7 +161,7 @@ def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_serve
     agent.close()
     kept = read_troubles(home)
     assert [each.name for each in kept.troubles] == [HOST]
-    again = SiteTroubles(agent.log, home, wait_max_s=1000)
+    again = SiteTroubles(agent.log, home, agent.config)
     assert [each.is_open for each in again.shown()] == [True]
 
 
@@ -180,12 +180,13 @@ def test_a_renewed_proxy_lets_them_run_by_themselves(home: Path) -> None:
     """The server is not there: what is asked of it after the renewal is another trouble, of its own."""
     pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     agent = Agent(home, Endpoint(url="https://127.0.0.1:9/", certificate=pem))
-    agent.lease(*(remote(n, "https://127.0.0.1:9") for n in range(2)))
-    agent.run(0.3)
-    assert {each.failure for each in agent.granting.troubles.shown()} == {"credential"}
+    agent.lease(*(remote(n, "https://127.0.0.1:9") for n in range(5)))
+    agent.run(0.5)
+    (shown,) = agent.granting.troubles.shown()
+    assert (shown.failure, shown.is_open) == ("credential", True)
     proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
-    until = time.monotonic() + 20
-    while {each.failure for each in agent.granting.troubles.shown()} != {"stage_in"}:
+    until = time.monotonic() + 30
+    while "stage_in" not in {each.failure for each in agent.granting.troubles.shown()}:
         assert time.monotonic() < until
         agent.tick()
     assert agent.refused == []

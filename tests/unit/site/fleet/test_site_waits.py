@@ -186,6 +186,19 @@ def test_breakers_are_taken_up_by_the_next_agent() -> None:
     assert len(tried(them, range(1, 5), 10 * S)) == 1
 
 
+def test_what_was_mended_is_tried_at_once() -> None:
+    them = opened()
+    for n in range(1, 10):
+        (trial,) = tried(them, range(1, 4), n * 10 * HOUR)
+        them.failed(trial, EXPIRED, n * 10 * HOUR)
+    now = 90 * HOUR + S
+    assert tried(them, range(1, 4), now) == []
+    them.hasten(FailureClass.IMAGE, now)
+    assert tried(them, range(1, 4), now) == []
+    them.hasten(FailureClass.CREDENTIAL, now)
+    assert len(tried(them, range(1, 4), now)) == 1
+
+
 def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
     them = waits()
     for job in range(1, 4):
