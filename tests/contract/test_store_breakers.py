@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.contract.server_world import SIM, Site, World, done, leases, refused
 
-from tidemill.model.failure import Evidence, FailureClass, Fault
+from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.job import Input, JobSpec
 from tidemill.model.trouble import EXAMPLES_MAX, TEXT_MAX, TROUBLES_MAX, Scope, Trouble
 from tidemill.server.read import api_pages
@@ -73,7 +73,7 @@ def test_three_sites_that_refuse_for_causes_of_their_own_leave_the_job_waiting_a
     causes = {
         "a": (FailureClass.CREDENTIAL, "our proxy expired", ""),
         "b": (FailureClass.IMAGE, "image `rel` cannot be mounted", ""),
-        "c": (FailureClass.DISPATCH, "this site runs no jobs of ada", Fault.SITE.value),
+        "c": (FailureClass.DISPATCH, "this site runs no jobs of ada", FaultKind.SITE.value),
     }
     sites = {name: Site(world, name) for name in causes}
     for site in sites.values():

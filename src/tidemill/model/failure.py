@@ -31,7 +31,7 @@ class FailureClass(StrEnum):
     LOST = "lost"
 
 
-class Fault(StrEnum):
+class FaultKind(StrEnum):
     """Whose fault a failure is: who can mend it."""
 
     APPLICATION = "application"  #: the program, its parameters, or what the job asks for
@@ -51,7 +51,7 @@ class Against(StrEnum):
     SITE = "site"
 
 
-JOBS_OWN = frozenset({Fault.APPLICATION, Fault.INPUT})
+JOBS_OWN = frozenset({FaultKind.APPLICATION, FaultKind.INPUT})
 """Faults of the job itself: nothing else fails a job."""
 
 
@@ -80,7 +80,7 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
     fails. `next_step` may hold `{job}`, `{event}` and `{of_event}`: see `next_step`.
     """
 
-    fault: Fault
+    fault: FaultKind
     counts: bool
     against_job: bool
     against: Against
@@ -91,7 +91,7 @@ class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 POLICY: dict[FailureClass, FailurePolicy] = {
     FailureClass.DISPATCH: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=False,
         against_job=True,
         against=Against.NOTHING,
@@ -100,7 +100,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="check the application and its parameters: `tidemill app show`, at the site `tidemill app check`",
     ),
     FailureClass.BATCH: FailurePolicy(
-        fault=Fault.BATCH,
+        fault=FaultKind.BATCH,
         counts=False,
         against_job=False,
         against=Against.SITE,
@@ -109,7 +109,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="see the batch system's message; at the site: `tidemill site check`",
     ),
     FailureClass.STAGE_IN: FailurePolicy(
-        fault=Fault.INPUT,
+        fault=FaultKind.INPUT,
         counts=True,
         against_job=True,
         against=Against.SITE,
@@ -118,7 +118,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="check URL and checksum of the input, then `tidemill job retry {job}`",
     ),
     FailureClass.IMAGE: FailurePolicy(
-        fault=Fault.SITE,
+        fault=FaultKind.SITE,
         counts=False,
         against_job=False,
         against=Against.NODE,
@@ -127,7 +127,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="at the site: `tidemill image verify`; the job goes on by itself once the image is sound",
     ),
     FailureClass.PAYLOAD_SETUP: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=True,
         against_job=True,
         against=Against.NOTHING,
@@ -136,7 +136,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="read its stderr: `tidemill job logs {job}{of_event}`",
     ),
     FailureClass.PAYLOAD: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=True,
         against_job=True,
         against=Against.NOTHING,
@@ -145,7 +145,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="read its stderr: `tidemill job logs {job}{of_event}`; repeat it with its seed",
     ),
     FailureClass.WALLTIME: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=True,
         against_job=True,
         against=Against.NOTHING,
@@ -154,7 +154,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="if the event is sound, raise `timeout_s` of the application or job (`tidemill submit --wall`)",
     ),
     FailureClass.PREEMPTED: FailurePolicy(
-        fault=Fault.BATCH,
+        fault=FaultKind.BATCH,
         counts=False,
         against_job=False,
         against=Against.NOTHING,
@@ -163,7 +163,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="nothing: the events run again elsewhere",
     ),
     FailureClass.NODE: FailurePolicy(
-        fault=Fault.NODE,
+        fault=FaultKind.NODE,
         counts=False,
         against_job=False,
         against=Against.NODE,
@@ -172,7 +172,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="nothing: the events run again elsewhere",
     ),
     FailureClass.MEMORY: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=True,
         against_job=True,
         against=Against.NOTHING,
@@ -181,7 +181,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="raise `memory_mb` of the application or job (`tidemill submit --memory`)",
     ),
     FailureClass.DISK: FailurePolicy(
-        fault=Fault.APPLICATION,
+        fault=FaultKind.APPLICATION,
         counts=True,
         against_job=True,
         against=Against.NOTHING,
@@ -190,7 +190,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="raise `scratch_mb` of the application or job, or free space at the site",
     ),
     FailureClass.CREDENTIAL: FailurePolicy(
-        fault=Fault.CREDENTIAL,
+        fault=FaultKind.CREDENTIAL,
         counts=False,
         against_job=False,
         against=Against.SITE,
@@ -199,7 +199,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="at the site, renew the credential that the message names; the job goes on by itself",
     ),
     FailureClass.STAGE_OUT: FailurePolicy(
-        fault=Fault.SITE,
+        fault=FaultKind.SITE,
         counts=True,
         against_job=False,
         against=Against.SITE,
@@ -208,7 +208,7 @@ POLICY: dict[FailureClass, FailurePolicy] = {
         next_step="check the destination's space and rights, then `tidemill job retry {job}`",
     ),
     FailureClass.LOST: FailurePolicy(
-        fault=Fault.SITE,
+        fault=FaultKind.SITE,
         counts=False,
         against_job=False,
         against=Against.SITE,
@@ -234,14 +234,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         str
     ] = []  #: how the allocation's nodes did things, as far as they told: images, work directories
     fault: str = (
-        ""  #: a `Fault` where it is not the one of the class; what this version does not know is ignored
+        ""  #: a `FaultKind` where it is not the one of the class; what this version does not know is ignored
     )
 
 
-def fault_of(evidence: Evidence) -> Fault:
+def fault_of(evidence: Evidence) -> FaultKind:
     """Whose fault a failure is: as its evidence says, else as its class has it."""
     try:
-        return Fault(evidence.fault)
+        return FaultKind(evidence.fault)
     except ValueError:
         return POLICY[evidence.failure].fault
 

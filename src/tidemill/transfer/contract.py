@@ -18,7 +18,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
-from tidemill.model.failure import FailureClass, Fault
+from tidemill.model.failure import FailureClass, FaultKind
 
 DIRECTORIES_MAX = 32
 """Levels of directories that are made for an output, at most."""
@@ -41,8 +41,9 @@ class Direction(StrEnum):
 
 
 class TransferError(SiteError):
-    """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file; `fault`: whose
-    it is, where that is not the one of the class."""
+    """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file."""
+
+    fault: FaultKind | None = None  #: None = as the class has it
 
     def __init__(
         self,
@@ -52,12 +53,16 @@ class TransferError(SiteError):
         transient: bool = True,
         failure: FailureClass | None = None,
         missing: bool = False,
-        fault: Fault | None = None,
     ) -> None:
         super().__init__(message, hint=hint, transient=transient)
         self.failure = failure
         self.missing = missing
-        self.fault = fault
+
+
+class NotPermittedError(TransferError):
+    """The site's configuration permits no such move; another site's may."""
+
+    fault = FaultKind.SITE
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import draw_failures
 import msgspec
 import pytest
 
@@ -18,7 +19,7 @@ from tidemill.model.failure import (
     Evidence,
     FailureClass,
     FailurePolicy,
-    Fault,
+    FaultKind,
     fault_of,
     is_jobs_own,
     next_step,
@@ -82,8 +83,10 @@ def test_pilots_name_classes_of_the_table_only() -> None:
 
 def test_a_job_is_blamed_for_its_own_fault_only_whatever_the_evidence_says() -> None:
     for failure in FailureClass:
-        said = {fault: Evidence(failure=failure, message="x", fault=fault.value) for fault in Fault}
-        assert {fault: fault_of(each) for fault, each in said.items()} == {fault: fault for fault in Fault}
+        said = {fault: Evidence(failure=failure, message="x", fault=fault.value) for fault in FaultKind}
+        assert {fault: fault_of(each) for fault, each in said.items()} == {
+            fault: fault for fault in FaultKind
+        }
         blamed = {fault for fault, each in said.items() if is_jobs_own(each)}
         assert blamed in (set(JOBS_OWN), set())
         for unknown in ("", "a fault of a newer version"):
@@ -101,6 +104,11 @@ def test_pauses_grow_from_seconds_to_an_hour() -> None:
         3600,
         3600,
     ]
+
+
+def test_the_page_is_as_drawn() -> None:
+    page = Path(__file__).parents[3] / "docs" / "failures.md"
+    assert page.read_text() == draw_failures.drawn(), "hint: make gen"
 
 
 # ---- next steps ----------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ def status(args: Namespace) -> int:
     from tidemill.site.applications.catalogue import Applications
     from tidemill.site.applications.checksums import RECORD
     from tidemill.site.data.transfer_node import under_way
-    from tidemill.site.fleet.troubles import read_troubles
     from tidemill.site.nodes.outage import read_outage
     from tidemill.site.nodes.planning import policy_of
     from tidemill.site.staff.drain import drained
@@ -77,7 +76,7 @@ def status(args: Namespace) -> int:
                 "plans": plans,
                 "metrics": samples,
                 "moving": under_way(directory),
-                "troubles": read_troubles(directory).troubles,
+                "troubles": _troubles(directory),
                 "contact": config.contact,
                 "stop_file": None if config.stop_file is None else str(config.stop_file),
                 "applications": sorted(applications.by_name),
@@ -117,12 +116,17 @@ def status(args: Namespace) -> int:
 def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple[str, str]]:
     """What goes on: (head, text)."""
     from tidemill.site.data.transfer_node import under_way
-    from tidemill.site.fleet.troubles import read_troubles
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
-    troubles = trouble_lines(read_troubles(directory).troubles)
+    troubles = trouble_lines(_troubles(directory))
     return [*metrics_lines(samples), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
+
+
+def _troubles(directory: Path) -> list[Trouble]:
+    from tidemill.site.fleet.troubles import read_troubles
+
+    return read_troubles(directory).troubles
 
 
 def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ def waiting_for(site: Site, job: int, app: str, spec: JobSpec) -> Trouble | None
     return None
 
 
-class Gate:
+class BreakerGate:
     """The open breakers of one site in one sync. `passed`: what earlier syncs found."""
 
     def __init__(self, site: Site, passed: PassedKinds, now_us: int) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from tidemill.model.job import Input, JobSpec
-from tidemill.server.core import breakers, ending, matching, refusals
+from tidemill.server.core import breakers, ending, matching
 from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
+from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
     RUNNING,
@@ -48,14 +49,14 @@ class _Terms(NamedTuple):
     """How a site is served in one sync."""
 
     half_life_s: float
-    gate: breakers.Gate
+    gate: breakers.BreakerGate
 
 
 class _Queue(Contender, kw_only=True):
     """What one campaign has for the site."""
 
     kinds: list[JobKind]
-    gate: breakers.Gate
+    gate: breakers.BreakerGate
     after: tuple[int, int] | None = (
         -(2**62),
         0,
@@ -70,7 +71,7 @@ def lease(work: UnitOfWork, site: Site, ranges_max: int, half_life_s: float) -> 
         return False
     ranges_max = min(ranges_max, capacity.want_ranges_max)
     passed = work.memory.passed.setdefault(site.id, PassedKinds())
-    terms = _Terms(half_life_s, breakers.Gate(site, passed, work.now_us))
+    terms = _Terms(half_life_s, breakers.BreakerGate(site, passed, work.now_us))
     left, more = _lease(work, site, ranges_max, terms, wide=False)
     _, more_wide = _lease(work, site, left, terms, wide=True)
     terms.gate.close()

@@ -15,7 +15,8 @@ from tidemill import log
 from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import traces
-from tidemill.server.core import ending, refusals
+from tidemill.server.core import ending
+from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
     LOST,

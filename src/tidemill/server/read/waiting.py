@@ -11,7 +11,8 @@ from tidemill import clock
 from tidemill.errors import did_you_mean
 from tidemill.model.job import JobSpec
 from tidemill.model.trouble import Trouble
-from tidemill.server.core import breakers, matching, refusals
+from tidemill.server.core import breakers, matching
+from tidemill.server.database import refusals
 from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
 
 SITES_NAMED = 10

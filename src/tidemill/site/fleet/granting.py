@@ -66,7 +66,9 @@ class Granting:
         number = pool.state.next_grant
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
-            defined = self._define(job) if self.troubles.may_try(job) else None
+            # what is on its way when a breaker opens is still taken: a later try would get that old outcome
+            is_due = self.troubles.may_try(job) or self.inputs.is_under_way(job_id)
+            defined = self._define(job) if is_due else None
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready
                     backlog[job_id] = backlog.pop(job_id)

@@ -125,6 +125,8 @@ class Lifecycle:
         known = list(jobs)
         for job in known:
             self.granting.forget(job)
+        if known:
+            self.granting.troubles.freed()
         return bool(known)
 
     def _drain(self) -> bool:

@@ -60,6 +60,11 @@ class StagedInputs:
             (job, each.tries) for job, each in self._jobs.items() if each.under_way is not None or each.awaits
         ]
 
+    def is_under_way(self, job: int) -> bool:
+        """Whether inputs of this job are being copied, or come: what came of that is still to be taken."""
+        known = self._jobs.get(job)
+        return known is not None and (known.under_way is not None or bool(known.awaits))
+
     def of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
         return self._jobs[job].inputs

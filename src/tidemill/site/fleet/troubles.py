@@ -21,10 +21,10 @@ from tidemill.config.transfer import Endpoint
 from tidemill.errors import UNDECODABLE, JobError, SiteError, TidemillError, UnfitError
 from tidemill.files import read_bounded, write_durable
 from tidemill.log import Log
-from tidemill.model.failure import POLICY, Evidence, FailureClass, Fault
+from tidemill.model.failure import POLICY, Evidence, FailureClass, FaultKind
 from tidemill.model.quantities import duration_text
 from tidemill.model.trouble import Scope, Trouble, meets, place_of
-from tidemill.site.fleet.waits import Breaker, Cause, Meets, Reason, Waits
+from tidemill.site.fleet.waits import Breaker, Meets, Reason, TroubleCause, Waits
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.site.state.settlement import load_key
@@ -48,34 +48,34 @@ class TroublesRecord(msgspec.Struct, kw_only=True):
     troubles: list[Trouble] = []
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """What an error means for a job. `reason`: what it can wait for here; None = it goes back with the evidence."""
 
     evidence: Evidence
     reason: Reason | None = None
 
 
-def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Verdict:
+def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
     """Whose fault an error is that came of defining a job, or of staging its inputs."""
     message = error.message + (f" ({error.hint})" if error.hint else "")
     at_us = clock.now_us()
     if not isinstance(error, SiteError):
         is_own = isinstance(error, JobError) and not isinstance(error, UnfitError)
-        fault = "" if is_own else Fault.SITE
-        return Verdict(
+        fault = "" if is_own else FaultKind.SITE
+        return Judgement(
             Evidence(failure=FailureClass.DISPATCH, message=message, at_us=at_us, fault=str(fault))
         )
     failure = FailureClass.STAGE_IN if staging else FailureClass.DISPATCH
     known = None
     if isinstance(error, TransferError):
         failure, known = error.failure or failure, error.fault
-    if not error.transient and POLICY[failure].fault is not Fault.CREDENTIAL:
+    if not error.transient and POLICY[failure].fault is not FaultKind.CREDENTIAL:
         fault = "" if known is None else known
-        return Verdict(Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)))
-    fault = POLICY[failure].fault if failure is FailureClass.CREDENTIAL else Fault.SITE
-    cause = Cause(failure, *_scope(job, error, staging=staging))
+        return Judgement(Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)))
+    fault = POLICY[failure].fault if failure is FailureClass.CREDENTIAL else FaultKind.SITE
+    cause = TroubleCause(failure, *_scope(job, error, staging=staging))
     hint = error.hint or POLICY[failure].next_step.format(job=job.id, event="N", of_event="")
-    return Verdict(
+    return Judgement(
         Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)),
         Reason(cause, error.message, hint),
     )
@@ -193,6 +193,11 @@ class SiteTroubles:
         """The job is over, or went back."""
         self._waits.forget(job)
 
+    def freed(self) -> None:
+        """Inputs of jobs that are over were deleted: there may be space for others."""
+        if self._waits.is_needed:
+            self._waits.hasten(FailureClass.STAGE_IN, clock.now_us(), scope=Scope.INPUTS)
+
     def heard(self, records: Iterable[Record]) -> None:
         """Images that could not be used on nodes: several nodes in a row are the site's image."""
         jobs = self._log.pool.state.jobs
@@ -201,7 +206,7 @@ class SiteTroubles:
             if type(record) is Failed and record.failure == FailureClass.IMAGE:
                 job = jobs.get(record.job)
                 if job is not None and job.spec.app:
-                    cause = Cause(FailureClass.IMAGE, Scope.APP, job.spec.app)
+                    cause = TroubleCause(FailureClass.IMAGE, Scope.APP, job.spec.app)
                     hint = POLICY[FailureClass.IMAGE].next_step
                     self._waits.failed(job.id, Reason(cause, record.message, hint), now_us, who=record.p)
             elif type(record) is Done and self._waits.is_needed:
@@ -233,7 +238,7 @@ class SiteTroubles:
     def _given_up(self, job: int) -> Evidence:
         breaker = self._waits.breaker_of(job)
         waited = duration_text(max(0, clock.now_us() - breaker.since_us) / 1e6)
-        fault = Fault.CREDENTIAL if breaker.failure is FailureClass.CREDENTIAL else Fault.SITE
+        fault = FaultKind.CREDENTIAL if breaker.failure is FailureClass.CREDENTIAL else FaultKind.SITE
         return Evidence(
             failure=breaker.failure,
             message=f"this site has waited {waited} for it to end: {breaker.message} ({breaker.hint})",

@@ -30,7 +30,7 @@ HELD_MAX = 1.5
 """Of the longest pause: what is further ahead is of a clock that was set back."""
 
 
-class Cause(NamedTuple):
+class TroubleCause(NamedTuple):
     """What jobs wait for."""
 
     failure: FailureClass
@@ -58,15 +58,15 @@ class Breaker(msgspec.Struct, kw_only=True):
     is_granted: bool = False  #: the trial is at a fleet: its records tell how it goes
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> TroubleCause:
         """Its key."""
-        return Cause(self.failure, self.scope, self.name)
+        return TroubleCause(self.failure, self.scope, self.name)
 
 
 class Wait(msgspec.Struct):
     """A job that waits. `tries`: that failed; `load`, `events`: what of the open work it is."""
 
-    cause: Cause
+    cause: TroubleCause
     since_us: int
     tries: int = 0
     next_us: int = 0
@@ -77,12 +77,12 @@ class Wait(msgspec.Struct):
 class Reason(NamedTuple):
     """Why something failed, in words."""
 
-    cause: Cause
+    cause: TroubleCause
     message: str
     hint: str = ""
 
 
-Meets = Callable[[Cause], bool]
+Meets = Callable[[TroubleCause], bool]
 """Whether a job would meet a cause."""
 
 
@@ -114,9 +114,9 @@ class Waits:
         return bool(self._breakers)
 
     def is_known(self, reason: Reason) -> bool:
-        """Whether this cause said the same before."""
+        """Whether this cause failed jobs before, and none has succeeded since."""
         known = self._breakers.get(reason.cause)
-        return known is not None and known.message == reason.message[:TEXT_MAX]
+        return known is not None and (known.is_open or known.failed > 0)
 
     def breaker_of(self, job: int) -> Breaker:
         """What a waiting job waits for."""
@@ -173,13 +173,13 @@ class Waits:
         """The job is over, or went back to the server."""
         self._leave(job)
 
-    def hasten(self, failure: FailureClass, now_us: int) -> None:
-        """Something was done about causes of this class: try them again now."""
+    def hasten(self, failure: FailureClass, now_us: int, *, scope: str | None = None) -> None:
+        """Something was done about causes of this class (and scope): try them again now."""
         for breaker in self._breakers.values():
-            if breaker.failure is failure and breaker.is_open:
+            if breaker.failure is failure and breaker.is_open and scope in (None, breaker.scope):
                 breaker.next_us = now_us
         for wait in self._jobs.values():
-            if wait.cause.failure is failure:
+            if wait.cause.failure is failure and scope in (None, wait.cause.scope):
                 wait.next_us = now_us
 
     def tend(self, known: Container[int], now_us: int) -> list[int]:
@@ -187,7 +187,7 @@ class Waits:
         waited for too long."""
         for job in [job for job in self._jobs if job not in known]:
             self._leave(job)
-        used: set[Cause] = set()
+        used: set[TroubleCause] = set()
         for wait in self._jobs.values():
             used.add(wait.cause)
             longest_us = POLICY[wait.cause.failure].back_off.longest_s * 1e6
@@ -240,9 +240,9 @@ class Waits:
 
     def troubles(self, now_us: int) -> list[Trouble]:
         """What people and the server should know: open breakers, and causes for which jobs wait."""
-        jobs: dict[Cause, list[int]] = {}
-        counts: dict[Cause, int] = {}
-        fresh: set[Cause] = set()
+        jobs: dict[TroubleCause, list[int]] = {}
+        counts: dict[TroubleCause, int] = {}
+        fresh: set[TroubleCause] = set()
         for job, wait in self._jobs.items():
             counts[wait.cause] = counts.get(wait.cause, 0) + 1
             named = jobs.setdefault(wait.cause, [])
@@ -296,14 +296,14 @@ class Waits:
         known.message, known.hint = reason.message[:TEXT_MAX], reason.hint[:TEXT_MAX]
         return known
 
-    def _room_for(self, cause: Cause) -> Cause:
+    def _room_for(self, cause: TroubleCause) -> TroubleCause:
         """The cause, where another breaker may be made; else the one for single jobs of its class."""
         if not cause.scope or len(self._breakers) < TROUBLES_MAX:
             return cause
         used = {wait.cause for wait in self._jobs.values()}
         idle = [each for each in self._breakers.values() if not each.is_open and each.cause not in used]
         if not idle:
-            return Cause(cause.failure, "")
+            return TroubleCause(cause.failure, "")
         del self._breakers[min(idle, key=lambda each: each.closed_us).cause]
         return cause
 
@@ -338,9 +338,9 @@ class Waits:
                 wait.next_us = now_us
         self.is_news = True
 
-    def _choose(self, due: dict[Cause, Breaker], now_us: int) -> None:
+    def _choose(self, due: dict[TroubleCause, Breaker], now_us: int) -> None:
         """The job of each that was tried least, the first of them."""
-        best: dict[Cause, tuple[int, int]] = {}
+        best: dict[TroubleCause, tuple[int, int]] = {}
         for job, wait in self._jobs.items():
             if wait.cause in due and wait.tries < best.get(wait.cause, (1 << 60, 0))[0]:
                 best[wait.cause] = (wait.tries, job)

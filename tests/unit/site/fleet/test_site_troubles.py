@@ -15,7 +15,7 @@ from tests.unit.site.state.test_site_log import open_log
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
 from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, UnfitError
-from tidemill.model.failure import Evidence, FailureClass, Fault, is_jobs_own
+from tidemill.model.failure import Evidence, FailureClass, FaultKind, is_jobs_own
 from tidemill.model.job import Input, JobSpec
 from tidemill.model.trouble import Scope, place_of
 from tidemill.site.applications.launching import Launching
@@ -229,7 +229,7 @@ def test_a_host_that_the_site_does_not_read_from_is_the_sites_refusal(home: Path
     agent.lease(remote(1))
     agent.run(0.3)
     (evidence,) = agent.refused
-    assert (evidence.failure, evidence.fault) == (FailureClass.STAGE_IN, Fault.SITE)
+    assert (evidence.failure, evidence.fault) == (FailureClass.STAGE_IN, FaultKind.SITE)
     assert not is_jobs_own(evidence)
     agent.close()
 
@@ -253,29 +253,29 @@ JOB = s.SiteJob(
 @pytest.mark.parametrize(
     ("error", "staging", "fault", "scope"),
     [
-        (JobError("no parameter `x`"), False, Fault.APPLICATION, None),
-        (UnfitError("this site runs no jobs of ada"), False, Fault.SITE, None),
-        (ConfigError("site.toml: ..."), False, Fault.SITE, None),
-        (SiteError("failed to read `/sw/prog`: Stale file handle"), False, Fault.SITE, (Scope.APP, "sim")),
-        (SiteError("`/x` lies outside this site's data roots", transient=False), False, Fault.APPLICATION, None),
-        (SiteError("failed to stage inputs of job 1 in `/s/1`: No space left on device"), True, Fault.SITE,
+        (JobError("no parameter `x`"), False, FaultKind.APPLICATION, None),
+        (UnfitError("this site runs no jobs of ada"), False, FaultKind.SITE, None),
+        (ConfigError("site.toml: ..."), False, FaultKind.SITE, None),
+        (SiteError("failed to read `/sw/prog`: Stale file handle"), False, FaultKind.SITE, (Scope.APP, "sim")),
+        (SiteError("`/x` lies outside this site's data roots", transient=False), False, FaultKind.APPLICATION, None),
+        (SiteError("failed to stage inputs of job 1 in `/s/1`: No space left on device"), True, FaultKind.SITE,
          (Scope.INPUTS, "")),
-        (SiteError("failed to copy `/data/x/y` to `/s/t`: no space left at the site"), True, Fault.SITE,
+        (SiteError("failed to copy `/data/x/y` to `/s/t`: no space left at the site"), True, FaultKind.SITE,
          (Scope.INPUTS, "")),
-        (SiteError("failed to copy `/data/x/y` to `/s/t`: Input/output error"), True, Fault.SITE,
+        (SiteError("failed to copy `/data/x/y` to `/s/t`: Input/output error"), True, FaultKind.SITE,
          (Scope.INPUT, "file:///data")),
-        (SiteError("`/data/x` has checksum 1, the job expects 2", transient=False), True, Fault.INPUT, None),
-        (TransferError(f"failed to read `{HOST}/1`: 503"), True, Fault.SITE, (Scope.INPUT, HOST)),
-        (TransferError("it was slow"), True, Fault.SITE, (Scope.INPUT, HOST)),
-        (TransferError("failed to read `root://x.example.org:1094//f`"), True, Fault.SITE,
+        (SiteError("`/data/x` has checksum 1, the job expects 2", transient=False), True, FaultKind.INPUT, None),
+        (TransferError(f"failed to read `{HOST}/1`: 503"), True, FaultKind.SITE, (Scope.INPUT, HOST)),
+        (TransferError("it was slow"), True, FaultKind.SITE, (Scope.INPUT, HOST)),
+        (TransferError("failed to read `root://x.example.org:1094//f`"), True, FaultKind.SITE,
          (Scope.INPUT, "root://x.example.org:1094")),
-        (TransferError(f"failed to read `{HOST}/1`: 404", transient=False, missing=True), True, Fault.INPUT, None),
+        (TransferError(f"failed to read `{HOST}/1`: 404", transient=False, missing=True), True, FaultKind.INPUT, None),
         (TransferError(f"`{HOST}/1` refuses us", transient=False, failure=FailureClass.CREDENTIAL), True,
-         Fault.CREDENTIAL, (Scope.INPUT, HOST)),
+         FaultKind.CREDENTIAL, (Scope.INPUT, HOST)),
     ],
 )  # fmt: skip
 def test_whose_fault_an_error_is(
-    error: TidemillError, staging: bool, fault: Fault, scope: tuple[Scope, str] | None
+    error: TidemillError, staging: bool, fault: FaultKind, scope: tuple[Scope, str] | None
 ) -> None:
     from tidemill.model.failure import fault_of
 

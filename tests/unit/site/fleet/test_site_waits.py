@@ -8,14 +8,14 @@ import msgspec
 
 from tidemill.model.failure import FailureClass
 from tidemill.model.trouble import EXAMPLES_MAX, TROUBLES_MAX, Scope
-from tidemill.site.fleet.waits import Breaker, Cause, Reason, Waits
+from tidemill.site.fleet.waits import Breaker, Reason, TroubleCause, Waits
 
 S = 1_000_000
 HOUR = 3600 * S
 DAY = 24 * HOUR
-HOST = Cause(FailureClass.CREDENTIAL, Scope.INPUT, "https://dav.example.org")
-OTHER = Cause(FailureClass.STAGE_IN, Scope.INPUT, "https://other.example.org")
-IMAGE = Cause(FailureClass.IMAGE, Scope.APP, "sim")
+HOST = TroubleCause(FailureClass.CREDENTIAL, Scope.INPUT, "https://dav.example.org")
+OTHER = TroubleCause(FailureClass.STAGE_IN, Scope.INPUT, "https://other.example.org")
+IMAGE = TroubleCause(FailureClass.IMAGE, Scope.APP, "sim")
 EXPIRED = Reason(HOST, "our certificate expired", "renew it")
 LOAD = (("sim", 1), 5)
 
@@ -24,7 +24,7 @@ def waits(wait_max_s: float = 3 * 86400, breakers: list[Breaker] | None = None) 
     return Waits(wait_max_s, breakers or [], jitter=lambda: 1.0)
 
 
-def of(cause: Cause):  # type: ignore[no-untyped-def]
+def of(cause: TroubleCause):  # type: ignore[no-untyped-def]
     return lambda other: other == cause
 
 
@@ -46,7 +46,7 @@ def tried(them: Waits, jobs: range, now_us: int) -> list[int]:
 def test_a_job_is_tried_again_at_once_then_with_pauses_up_to_an_hour() -> None:
     them, now, pauses = waits(wait_max_s=1e9), 0, []
     for _ in range(16):
-        assert them.failed(7, Reason(Cause(FailureClass.STAGE_IN, ""), "stale file handle"), now)
+        assert them.failed(7, Reason(TroubleCause(FailureClass.STAGE_IN, ""), "stale file handle"), now)
         then = now
         while not them.may_try(7, of(OTHER), LOAD, then):
             then += S // 2
@@ -228,7 +228,7 @@ def test_causes_and_examples_are_bounded_whatever_goes_wrong() -> None:
     them, draw = waits(), random.Random(3)
     for job in range(5000):
         host = draw.randrange(400)
-        cause = Cause(FailureClass.STAGE_IN, Scope.INPUT, f"https://h{host}.example.org")
+        cause = TroubleCause(FailureClass.STAGE_IN, Scope.INPUT, f"https://h{host}.example.org")
         them.failed(job, Reason(cause, "no answer " + "x" * 5000), S)
     assert len(them.breakers) <= TROUBLES_MAX + len(FailureClass)
     shown = them.troubles(S)

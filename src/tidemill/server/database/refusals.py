@@ -14,32 +14,32 @@ SITES_MAX = 16  #: remembered of a job, the latest
 PAUSES = BackOff(first_s=10.0, longest_s=3600.0)
 
 
-class Refusal(NamedTuple):
+class GivenBack(NamedTuple):
     """`until_s` 0 = for what is wrong with the job."""
 
     until_s: int = 0
     times: int = 0
 
 
-def parse(text: str) -> dict[int, Refusal]:
+def parse(text: str) -> dict[int, GivenBack]:
     """By site, the latest last. What cannot be read is left out."""
-    found: dict[int, Refusal] = {}
+    found: dict[int, GivenBack] = {}
     for word in text.split():
         site, *numbers = word.split(":")
         if site.isdecimal() and len(numbers) in (0, 2) and all(each.isdecimal() for each in numbers):
-            found[int(site)] = Refusal(*map(int, numbers))
+            found[int(site)] = GivenBack(*map(int, numbers))
     return found
 
 
 def noted(text: str, site: int, *, own: bool, now_us: int) -> str:
     """The text after this site gave the job back. `own`: for what is wrong with the job."""
     found = parse(text)
-    before = found.pop(site, Refusal())
+    before = found.pop(site, GivenBack())
     if own:
-        found[site] = Refusal()
+        found[site] = GivenBack()
     else:
         times = before.times + 1
-        found[site] = Refusal(int(now_us / 1e6 + PAUSES.pause_s(times + 1)), times)
+        found[site] = GivenBack(int(now_us / 1e6 + PAUSES.pause_s(times + 1)), times)
     latest = list(found.items())[-SITES_MAX:]
     return " ".join(
         str(number) if not each.until_s else f"{number}:{each.until_s}:{each.times}"
