@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import socket
 import ssl
 import tempfile
 import threading
@@ -69,6 +71,17 @@ def told(it: World, job: int, *parts: str) -> str:
         time.sleep(0.2)
 
 
+def page(it: World, path: str) -> str:
+    """A page of the server's, by its socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(it.home / "server" / "api.sock"))
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            text = answer.read().decode()
+    assert text.startswith("HTTP/1.1 200"), text[:2000]
+    return html.unescape(text)
+
+
 def test_jobs_of_a_lone_site_whose_proxy_expired_wait_until_it_is_renewed(
     served: tuple[str, Path, Path],
 ) -> None:
@@ -94,6 +107,11 @@ transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
         status = it.run("site", "status").stdout
         assert "breaker" in status
         assert f"renew `{pem}`" in " ".join(status.split())
+        for path in ("/sites/here", "/sites", f"/jobs/{jobs[0]}"):
+            assert f"our certificate <code>{pem}</code> expired" in page(it, path), path
+        assert "Breaker open: it takes no more work that would meet this. 8 jobs wait" in page(
+            it, "/sites/here"
+        )
         (row,) = it.client.sites()
         assert [each["is_open"] for each in row.capacity["troubles"]] == [True]
         (late,) = it.submit("remote", specs[0])
@@ -103,6 +121,16 @@ transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
         for job in [*jobs, late]:
             until(it, job, "COMPLETED")
         assert list(it.client.failures(campaign="remote")) == []
+        assert "Troubles of its own" not in page(it, "/sites/here")
+        (bad,) = it.submit("bad", JobSpec(command=["/bin/false"], retries=0, resources=FAST))
+        deadline = time.monotonic() + 60
+        while it.client.job(bad).row.state != "FAILED":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for path in (f"/jobs/{bad}", "/campaigns/bad", "/failures"):
+            assert f"tidemill job logs {bad} --event 0" in page(it, path), path
+        (group,) = json.loads(it.run("errors", "--campaign", "bad", "--json").stdout)
+        assert f"tidemill job logs {bad} --event 0" in group["next_step"]
 
 
 def test_a_stage_area_that_is_full_makes_jobs_wait_not_fail() -> None:
