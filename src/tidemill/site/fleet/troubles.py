@@ -74,10 +74,9 @@ def judge(job: s.SiteJob, error: TidemillError, *, staging: bool) -> Judgement:
         return Judgement(Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)))
     fault = POLICY[failure].fault if failure is FailureClass.CREDENTIAL else FaultKind.SITE
     cause = TroubleCause(failure, *_scope(job, error, staging=staging))
-    hint = error.hint or POLICY[failure].next_step.format(job=job.id, event="N", of_event="")
     return Judgement(
         Evidence(failure=failure, message=message, at_us=at_us, fault=str(fault)),
-        Reason(cause, error.message, hint),
+        Reason(cause, error.message, error.hint or ""),
     )
 
 
@@ -241,7 +240,8 @@ class SiteTroubles:
         fault = FaultKind.CREDENTIAL if breaker.failure is FailureClass.CREDENTIAL else FaultKind.SITE
         return Evidence(
             failure=breaker.failure,
-            message=f"this site has waited {waited} for it to end: {breaker.message} ({breaker.hint})",
+            message=f"this site has waited {waited} for it to end: {breaker.message}"
+            + (f" ({breaker.hint})" if breaker.hint else ""),
             at_us=clock.now_us(),
             fault=fault.value,
         )

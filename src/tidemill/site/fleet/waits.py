@@ -196,8 +196,8 @@ class Waits:
             breaker.since_us = min(breaker.since_us, now_us)  # the clock may have been set back
             if breaker.trial and now_us - breaker.trial_us > TRIAL_S_MAX * 1e6:
                 breaker.trial, breaker.is_granted = 0, False
-            is_idle = cause not in used and not breaker.is_open
-            if is_idle and now_us - max(breaker.closed_us, breaker.since_us) > CLOSED_KEPT_S * 1e6:
+            over_us = breaker.next_us if breaker.is_open else max(breaker.closed_us, breaker.since_us)
+            if cause not in used and now_us - over_us > CLOSED_KEPT_S * 1e6:  # no job asks for it any more
                 del self._breakers[cause]
                 self.is_news = True
         return [job for job, wait in self._jobs.items() if self._is_late(wait, now_us)]

@@ -239,3 +239,13 @@ def test_causes_and_examples_are_bounded_whatever_goes_wrong() -> None:
     assert not them.load
     them.tend((), S + DAY)
     assert len([each for each in them.breakers if not each.is_open]) == 0
+
+
+def test_an_open_breaker_that_no_job_asks_for_is_forgotten() -> None:
+    them = opened()
+    for job in range(1, 4):
+        them.forget(job)
+    them.tend((), HOUR)
+    assert any(each.is_open for each in them.troubles(HOUR))
+    them.tend((), 3 * HOUR)
+    assert them.troubles(3 * HOUR) == []
