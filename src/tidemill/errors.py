@@ -2,6 +2,7 @@
 
     TidemillError
     ├── JobError        the job is wrong: its text, its application, its inputs          (exit code 1)
+    │   └── UnfitError  it does not fit this site; another one may take it
     ├── ConfigError     a file, key or option is wrong; names the nearest legal one      (exit code 2)
     ├── SiteError       batch system, storage, network or service; `transient` tells     (exit code 3)
     └── ProtocolError   what another process sent cannot be read; quotes it              (exit code 3)
@@ -33,6 +34,10 @@ class JobError(TidemillError):
     """The job is wrong, wherever it runs."""
 
     exit_code = 1
+
+
+class UnfitError(JobError):
+    """This site does not run the job as it is; another one may."""
 
 
 class ConfigError(TidemillError):

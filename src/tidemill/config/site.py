@@ -466,6 +466,14 @@ class SiteConfig(
         msgspec.Meta(ge=1),
         doc("Bytes of all outputs of one job at most, holes included; the delivery of more fails"),
     ] = 10_000_000_000_000
+    wait_max_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=0),
+        doc(
+            "Jobs wait at the site this long at most for a trouble of its own to end, such as an expired credential or "
+            "a full disk; then they go back to the server"
+        ),
+    ] = 259200.0
     lease_ahead_s: Annotated[
         Duration, msgspec.Meta(ge=1), doc("Seconds of work for all cores that the site keeps leased ahead")
     ] = 60.0

@@ -1,11 +1,13 @@
-"""What can go wrong, as a closed list: class, what it means, what to do next, who tries again.
+"""What can go wrong, as a closed list: class, whose fault it is, what it counts against, how long to wait, what to do.
 
-Pure. "Unknown" is not a class: what fits none is a bug to be fixed.
+The only table of failures: server, site and pages decide by it. Pure. "Unknown" is not a class: what fits none is a bug
+to be fixed.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,66 +31,190 @@ class FailureClass(StrEnum):
     LOST = "lost"
 
 
-class FailurePolicy(msgspec.Struct, frozen=True):
-    """How a class is treated: `counts` = it uses up one of the event's retries; `next_step` is told to people."""
+class FaultKind(StrEnum):
+    """Whose fault a failure is: who can mend it."""
 
+    APPLICATION = "application"  #: the program, its parameters, or what the job asks for
+    INPUT = "input"  #: a file that the job names
+    SITE = "site"  #: the site's storage, images, configuration or limits
+    NODE = "node"
+    BATCH = "batch"
+    CREDENTIAL = "credential"
+    OURS = "ours"  #: Tidemill itself: a full database, a disk of its own
+
+
+class Against(StrEnum):
+    """What else a failure counts against, besides event and job."""
+
+    NOTHING = "nothing"
+    NODE = "node"
+    SITE = "site"
+
+
+JOBS_OWN = frozenset({FaultKind.APPLICATION, FaultKind.INPUT})
+"""Faults of the job itself: nothing else fails a job."""
+
+
+class BackOff(NamedTuple):
+    """Pauses between tries at a site: the second try comes at once, the third after `first_s`, each later pause is
+    twice as long, at most `longest_s`. `breaker`: different jobs (or nodes) in a row that open the site's breaker."""
+
+    first_s: float = 1.0
+    longest_s: float = 3600.0
+    breaker: int = 3
+
+    def pause_s(self, tries: int) -> float:
+        """The pause after so many failed tries."""
+        if tries < 2:
+            return 0.0
+        return float(min(self.longest_s, self.first_s * 2 ** min(tries - 2, 40)))
+
+
+NO_WAIT = BackOff(0.0, 0.0, 0)
+
+
+class FailurePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a class is treated: a row of the table.
+
+    `counts`: it uses up one of the event's retries. `against_job`: a job that is given back with it several times
+    fails. `next_step` may hold `{job}`, `{event}` and `{of_event}`: see `next_step`.
+    """
+
+    fault: FaultKind
     counts: bool
+    against_job: bool
+    against: Against
+    back_off: BackOff
     meaning: str
     next_step: str
 
 
 POLICY: dict[FailureClass, FailurePolicy] = {
     FailureClass.DISPATCH: FailurePolicy(
-        False,
-        "the site cannot take the job",
-        "check the application and its parameters: `tidemill app check`",
+        fault=FaultKind.APPLICATION,
+        counts=False,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=BackOff(),
+        meaning="the site cannot take the job",
+        next_step="check the application and its parameters: `tidemill app show`, at the site `tidemill app check`",
     ),
     FailureClass.BATCH: FailurePolicy(
-        False,
-        "the batch system refused or lost an allocation",
-        "see the batch system's message; `tidemill site check`",
+        fault=FaultKind.BATCH,
+        counts=False,
+        against_job=False,
+        against=Against.SITE,
+        back_off=BackOff(2.0, 600.0, 0),
+        meaning="the batch system refused or lost an allocation",
+        next_step="see the batch system's message; at the site: `tidemill site check`",
     ),
     FailureClass.STAGE_IN: FailurePolicy(
-        True,
-        "an input is missing, unreadable or corrupt",
-        "check URL and checksum of the input, then `tidemill job retry`",
+        fault=FaultKind.INPUT,
+        counts=True,
+        against_job=True,
+        against=Against.SITE,
+        back_off=BackOff(),
+        meaning="an input is missing, unreadable or corrupt",
+        next_step="check URL and checksum of the input, then `tidemill job retry {job}`",
     ),
     FailureClass.IMAGE: FailurePolicy(
-        False, "the software image could not be mounted or read", "`tidemill image verify`, then retry"
+        fault=FaultKind.SITE,
+        counts=False,
+        against_job=False,
+        against=Against.NODE,
+        back_off=BackOff(5.0),
+        meaning="the software image could not be mounted or read",
+        next_step="at the site: `tidemill image verify`; the job goes on by itself once the image is sound",
     ),
     FailureClass.PAYLOAD_SETUP: FailurePolicy(
-        True, "the payload ended before it was ready for events", "read its stderr: `tidemill job logs`"
+        fault=FaultKind.APPLICATION,
+        counts=True,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=NO_WAIT,
+        meaning="the payload ended before it was ready for events",
+        next_step="read its stderr: `tidemill job logs {job}{of_event}`",
     ),
     FailureClass.PAYLOAD: FailurePolicy(
-        True,
-        "the payload failed on the event",
-        "read its stderr: `tidemill job logs ID --event N`; repeat it with its seed",
+        fault=FaultKind.APPLICATION,
+        counts=True,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=NO_WAIT,
+        meaning="the payload failed on the event",
+        next_step="read its stderr: `tidemill job logs {job}{of_event}`; repeat it with its seed",
     ),
     FailureClass.WALLTIME: FailurePolicy(
-        True,
-        "the event ran longer than its time limit",
-        "raise `timeout` of the application if the event is sound",
+        fault=FaultKind.APPLICATION,
+        counts=True,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=BackOff(),
+        meaning="the event ran longer than its time limit",
+        next_step="if the event is sound, raise `timeout_s` of the application or job (`tidemill submit --wall`)",
     ),
     FailureClass.PREEMPTED: FailurePolicy(
-        False, "the allocation was given back or ended first", "nothing: the events run again elsewhere"
+        fault=FaultKind.BATCH,
+        counts=False,
+        against_job=False,
+        against=Against.NOTHING,
+        back_off=NO_WAIT,
+        meaning="the allocation was given back or ended first",
+        next_step="nothing: the events run again elsewhere",
     ),
     FailureClass.NODE: FailurePolicy(
-        False, "the node or its pilot died", "nothing: the events run again elsewhere"
+        fault=FaultKind.NODE,
+        counts=False,
+        against_job=False,
+        against=Against.NODE,
+        back_off=NO_WAIT,
+        meaning="the node or its pilot died",
+        next_step="nothing: the events run again elsewhere",
     ),
     FailureClass.MEMORY: FailurePolicy(
-        True, "the payload used more memory than its slot has", "raise `memory` of the application or job"
+        fault=FaultKind.APPLICATION,
+        counts=True,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=NO_WAIT,
+        meaning="the payload used more memory than its slot has",
+        next_step="raise `memory_mb` of the application or job (`tidemill submit --memory`)",
     ),
     FailureClass.DISK: FailurePolicy(
-        True, "a file system was full", "raise `scratch` of the application, or free space at the site"
+        fault=FaultKind.APPLICATION,
+        counts=True,
+        against_job=True,
+        against=Against.NOTHING,
+        back_off=NO_WAIT,
+        meaning="a file system was full",
+        next_step="raise `scratch_mb` of the application or job, or free space at the site",
     ),
     FailureClass.CREDENTIAL: FailurePolicy(
-        False, "a credential was refused or had expired", "renew it, then retry"
+        fault=FaultKind.CREDENTIAL,
+        counts=False,
+        against_job=False,
+        against=Against.SITE,
+        back_off=BackOff(5.0),
+        meaning="a credential was refused or had expired",
+        next_step="at the site, renew the credential that the message names; the job goes on by itself",
     ),
     FailureClass.STAGE_OUT: FailurePolicy(
-        True, "an output could not be delivered", "check the destination's space and rights, then retry"
+        fault=FaultKind.SITE,
+        counts=True,
+        against_job=False,
+        against=Against.SITE,
+        back_off=BackOff(5.0),
+        meaning="an output could not be delivered",
+        next_step="check the destination's space and rights, then `tidemill job retry {job}`",
     ),
     FailureClass.LOST: FailurePolicy(
-        False, "the site has been silent for too long", "nothing: the events run again at another site"
+        fault=FaultKind.SITE,
+        counts=False,
+        against_job=False,
+        against=Against.SITE,
+        back_off=NO_WAIT,
+        meaning="the site has been silent for too long",
+        next_step="nothing: the events run again at another site",
     ),
 }
 
@@ -107,3 +233,29 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[
         str
     ] = []  #: how the allocation's nodes did things, as far as they told: images, work directories
+    fault: str = (
+        ""  #: a `FaultKind` where it is not the one of the class; what this version does not know is ignored
+    )
+
+
+def fault_of(evidence: Evidence) -> FaultKind:
+    """Whose fault a failure is: as its evidence says, else as its class has it."""
+    try:
+        return FaultKind(evidence.fault)
+    except ValueError:
+        return POLICY[evidence.failure].fault
+
+
+def is_jobs_own(evidence: Evidence) -> bool:
+    """Whether a job that is given back with this evidence is to blame for it."""
+    return POLICY[evidence.failure].against_job and fault_of(evidence) in JOBS_OWN
+
+
+def next_step(failure: str, *, job: int | None = None, event: int | None = None) -> str:
+    """What to do about a failure of this class, for this job and event as far as they are known."""
+    text = POLICY[FailureClass(failure)].next_step
+    return text.format(
+        job="ID" if job is None else job,
+        event="N" if event is None else event,
+        of_event="" if event is None else f" --event {event}",
+    )

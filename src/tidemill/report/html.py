@@ -250,7 +250,7 @@ def _group(group: CauseGroup) -> str:
     return (
         f"<h3>{escape(group.failure)}: {escape(group.cause)}</h3>"
         f"<p>{times_text(group.count)}, {count_text(group.final)} final: {escape(policy.meaning)}. "
-        f'<span class="soft">Next: {_code(policy.next_step)}.</span></p>'
+        f'<span class="soft">Next: {_code(group.next_step)}.</span></p>'
         + (f"<pre>{escape(shown)}</pre>" if shown else "")
         + "<details><summary>examples</summary>"
         + table(["job", "event", "seed", "site", "node", "message"], rows, right=range(3))

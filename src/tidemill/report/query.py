@@ -10,7 +10,7 @@ import msgspec
 from tidemill import clock
 from tidemill.client.client import Client
 from tidemill.errors import JobError
-from tidemill.model.failure import FailureClass
+from tidemill.model.failure import FailureClass, next_step
 from tidemill.wire.api import AllocationRow, CampaignRow, FailureRow, JobRow, SiteRow
 
 JOBS_MAX = 20_000  #: newest jobs that the timeline is made of
@@ -29,6 +29,7 @@ class CauseGroup(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     final: int
     examples: list[FailureRow]
+    next_step: str = ""  #: for the first of the examples
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,17 +131,20 @@ def group_failures(rows: Iterable[FailureRow | None]) -> list[CauseGroup]:
     for row in rows:
         if row is not None:
             groups.setdefault((row.evidence.failure, cause_of(row)), []).append(row)
-    made = [
-        CauseGroup(
-            failure=failure,
-            cause=cause,
-            count=len(members),
-            final=sum(each.final for each in members),
-            examples=sorted(members, key=lambda each: not each.final)[:EXAMPLES_MAX],
-        )
-        for (failure, cause), members in groups.items()
-    ]
+    made = [_group(failure, cause, members) for (failure, cause), members in groups.items()]
     return sorted(made, key=lambda group: (-group.count, group.failure, group.cause))
+
+
+def _group(failure: FailureClass, cause: str, members: list[FailureRow]) -> CauseGroup:
+    examples = sorted(members, key=lambda each: not each.final)[:EXAMPLES_MAX]
+    return CauseGroup(
+        failure=failure,
+        cause=cause,
+        count=len(members),
+        final=sum(each.final for each in members),
+        examples=examples,
+        next_step=next_step(failure, job=examples[0].job, event=examples[0].event),
+    )
 
 
 def cause_of(row: FailureRow) -> str:

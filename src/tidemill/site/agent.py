@@ -77,6 +77,7 @@ class Agent:
         self.harvesting.heard(entry.records)
         self.offers.profiles.heard(fleet, entry.records)
         self.metrics.totals.take(entry.records)
+        self.fleets.granting.troubles.heard(entry.records)
 
     def _sync(self) -> None:
         sync, room = self.exchange.sync, self.exchange.intake.room

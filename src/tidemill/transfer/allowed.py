@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import ConfigError
-from tidemill.transfer.contract import Direction, RemoteFile, TransferError
+from tidemill.transfer.contract import Direction, NotPermittedError, RemoteFile, TransferError
 
 PORTS = {
     "http": 80, "https": 443, "dav": 80, "davs": 443, "root": 1094, "roots": 1094, "xroot": 1094, "xroots": 1094,
@@ -58,7 +58,7 @@ def permit(url: str, endpoints: Sequence[Endpoint], direction: Direction) -> Rem
             return _place(url, parts, endpoint)
     verb = "read from" if direction is Direction.IN else "write to"
     shown = url.partition("?")[0][:300]
-    raise TransferError(
+    raise NotPermittedError(
         f"`{shown}`: this site does not {verb} there",
         hint="its operator may add an `[[endpoints]]` entry"
         + (" with `write = true`" if direction is Direction.OUT else "")

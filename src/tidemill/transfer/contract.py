@@ -18,7 +18,7 @@ import msgspec
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
 from tidemill.errors import SiteError
-from tidemill.model.failure import FailureClass
+from tidemill.model.failure import FailureClass, FaultKind
 
 DIRECTORIES_MAX = 32
 """Levels of directories that are made for an output, at most."""
@@ -43,6 +43,8 @@ class Direction(StrEnum):
 class TransferError(SiteError):
     """A move failed. `failure`: its class, where the adapter knows it; `missing`: there is no such file."""
 
+    fault: FaultKind | None = None  #: None = as the class has it
+
     def __init__(
         self,
         message: str,
@@ -59,6 +61,12 @@ class TransferError(SiteError):
 
 class NoSpaceError(TransferError):
     """A file cannot be written at the site: its disk or quota is full."""
+
+
+class NotPermittedError(TransferError):
+    """The site's configuration permits no such move; another site's may."""
+
+    fault = FaultKind.SITE
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

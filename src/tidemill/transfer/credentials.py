@@ -5,6 +5,8 @@ Secrets go to clients by files and environment, never by arguments, which every 
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 import ssl
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from tidemill import clock
 from tidemill.config.transfer import Endpoint
-from tidemill.errors import ConfigError
+from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.model.failure import FailureClass
 from tidemill.transfer.contract import RemoteFile, TransferError
 from tidemill.wire.credentials import Credentials, read_secret
@@ -40,6 +42,8 @@ REFUSED = re.compile(
 )
 """Words of clients by which a refusal for want of a credential is known."""
 
+END_S_MAX = 4_102_444_800.0  #: the year 2100
+
 CONTEXTS_MAX = 64
 """Of TLS, kept: endpoints of a site that are in use."""
 
@@ -48,11 +52,53 @@ def credential_error(place: RemoteFile, why: str, hint: str | None = None) -> Tr
     """Class `credential`: what we showed was refused, or we have nothing to show."""
     return TransferError(
         f"`{place.shown}` refuses us: {why}",
-        hint=hint
-        or "renew the certificate, proxy or token of this endpoint, or ask for the right to use the file",
+        hint=hint or _renewal(place.endpoint),
         transient=False,
         failure=FailureClass.CREDENTIAL,
     )
+
+
+def _renewal(endpoint: Endpoint) -> str:
+    """What would end a refusal: names the file that was shown, and when it ends."""
+    rights = "or ask for the right to use the file"
+    if endpoint.token_file is not None:
+        return f"renew the bearer token in `{endpoint.token_file}`{_ends(token_end_s(endpoint.token_file))}, {rights}"
+    if endpoint.certificate is not None:
+        ends = _ends(certificate_end_s(endpoint.certificate))
+        return f"renew the certificate or proxy `{endpoint.certificate}`{ends}, {rights}"
+    if endpoint.credentials_file is not None:
+        return f"renew the access keys in `{endpoint.credentials_file}`, {rights}"
+    if endpoint.discover_token:
+        return f"renew the bearer token that the agent finds (BEARER_TOKEN_FILE), {rights}"
+    return (
+        f"name a `certificate` or `token_file` of the endpoint `{endpoint.url}` in site.toml, renew the one that the "
+        f"agent's environment names, {rights}"
+    )
+
+
+def _ends(end_s: float | None) -> str:
+    if end_s is None:
+        return ""
+    return f", which {'ended' if end_s < clock.now_s() else 'ends'} at {clock.utc_text(int(end_s * 1e6))}"
+
+
+def certificate_end_s(path: Path) -> float | None:
+    """When a certificate or proxy ends; None where that cannot be read."""
+    try:
+        decoded = ssl._ssl._test_decode_cert(str(path))  # type: ignore[attr-defined]
+        return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
+    except (OSError, ssl.SSLError, KeyError, ValueError):
+        return None
+
+
+def token_end_s(path: Path) -> float | None:
+    """When a bearer token ends that is a JWT; None for others. Its signature is not checked: it is for people."""
+    try:
+        body = read_secret(path).split(".")[1]
+        end = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"]
+        return float(end) if 0 <= end < END_S_MAX else None
+    except (ConfigError, LookupError, TypeError, *UNDECODABLE):
+        return None
 
 
 def environment(endpoint: Endpoint) -> dict[str, str]:
@@ -133,13 +179,14 @@ def _host_cas() -> Path | None:
 
 def check_expiry(place: RemoteFile, certificate: Path) -> None:
     """Refuse to show a certificate or proxy that has expired: the server's own words would be unclear."""
-    try:
-        decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
-        ends_s = ssl.cert_time_to_seconds(decoded["notAfter"])
-    except (OSError, ssl.SSLError, KeyError, ValueError):
-        return  # it is told by those who load it
-    if ends_s < clock.now_s():
-        raise credential_error(place, f"our certificate `{certificate}` expired at {decoded['notAfter']}")
+    ends_s = certificate_end_s(certificate)  # one that cannot be read is told by those who load it
+    if ends_s is not None and ends_s < clock.now_s():
+        ended = clock.utc_text(int(ends_s * 1e6))
+        raise credential_error(
+            place,
+            f"our certificate `{certificate}` expired at {ended}",
+            f"renew `{certificate}`, as voms-proxy-init or your centre's renewal of proxies does",
+        )
 
 
 def _discovered(place: RemoteFile, environ: Mapping[str, str]) -> str | None:

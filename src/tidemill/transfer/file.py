@@ -28,6 +28,20 @@ APART = "@"
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
 
 
+LASTING = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENXIO,
+)
+"""What a path says that stays as it is until it is mended; all else, such as ESTALE, EIO and ETIMEDOUT, is the file
+system's: whoever asks tries again."""
+
+
 def is_location(text: str) -> bool:
     """Whether a text is meant as the place of a file: an absolute path, or a URL."""
     if text.startswith("/"):
@@ -138,7 +152,9 @@ class FileTransfer:
         try:
             status = path.stat()
         except OSError as error:
-            raise SiteError(f"failed to read `{url}`: {error.strerror}", transient=False) from error
+            raise SiteError(
+                f"failed to read `{url}`: {error.strerror}", transient=error.errno not in LASTING
+            ) from error
         if not stat.S_ISREG(status.st_mode):
             raise SiteError(f"`{url}` is no plain file", transient=False)
         if status.st_size > self._size_max:
@@ -159,7 +175,12 @@ class FileTransfer:
                 size, digest = _copy(file, copy, self._size_max, with_digest=sha256 is not None)
         except OSError as error:
             target.unlink(missing_ok=True)
-            raise of_os_error(error, f"copy `{source.path}` to `{target}`") from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise of_os_error(error, f"copy `{source.path}` to `{target}`") from error
+            is_lasting = error.errno in LASTING and error.filename == source.path
+            raise SiteError(
+                f"failed to copy `{source.path}` to `{target}`: {error.strerror}", transient=not is_lasting
+            ) from error
         if sha256 is not None and digest != sha256.removeprefix("sha256:").lower():
             target.unlink(missing_ok=True)
             raise SiteError(

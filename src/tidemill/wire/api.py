@@ -16,6 +16,7 @@ from tidemill.model.application import Parameter
 from tidemill.model.failure import Evidence
 from tidemill.model.job import JobSpec
 from tidemill.model.notification import Subscription
+from tidemill.model.trouble import Trouble
 
 # ---- limits: also in the OpenAPI document --------------------------------------------------------------------------
 
@@ -401,6 +402,7 @@ class Capacity(msgspec.Struct, kw_only=True):
     wide_core_s: float = 0.0
     wide_nodes_max: int = 0
     launcher: str = ""
+    troubles: list[Trouble] = []  #: for which work waits there; what the server is to send no more of
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):

@@ -14,10 +14,12 @@ from tidemill.cli.site.status import (
     plan_text,
     quarantine_lines,
     read_metrics,
+    trouble_lines,
 )
 from tidemill.config.site import Cluster, Harvest, SiteConfig
 from tidemill.harvest.account.records import PlanMade, Submitted, encode
 from tidemill.harvest.machine.quarantine import NodeRecord, Sentence, State
+from tidemill.model.trouble import Trouble
 from tidemill.site.nodes.outage import clear_outage, read_outage, show_outage
 from tidemill.site.state.epoch import claim
 
@@ -146,3 +148,19 @@ def test_nodes_in_quarantine_are_told_with_reason_and_end(tmp_path: Path) -> Non
     ]
     path.write_text("{")
     assert "cannot be read" in quarantine_lines(path, now_s=60)[0][1]
+
+
+def test_troubles_say_what_waits_and_what_would_end_it() -> None:
+    proxy = Trouble(
+        failure="credential", scope="input", name="https://dav.example.org", message="our certificate expired",
+        hint="renew `/etc/proxy.pem`", jobs=1_200, is_open=True, next_us=2_000_000,
+    )  # fmt: skip
+    other = Trouble(failure="stage_in", scope="inputs", message="no space left at the site", jobs=1)
+    assert trouble_lines([proxy, other]) == [
+        (
+            "breaker",
+            "credential at https://dav.example.org, 1,200 jobs waiting: our certificate expired; to end it: renew "
+            "`/etc/proxy.pem`; nothing more of it is taken, tried again at 1970-01-01T00:00:02Z",
+        ),
+        ("waits", "stage_in, 1 job waiting: no space left at the site"),
+    ]

@@ -144,3 +144,27 @@ def test_large_shared_inputs_have_a_digest_by_which_nodes_exchange_them(tmp_path
     it.clean(3)
     it.sweep()
     assert not (tmp_path / "stage" / "3").exists()
+
+
+def test_what_lacks_is_lasting_and_what_a_file_system_fails_for_a_moment_is_not(
+    tmp_path: Path, root: Path
+) -> None:
+    transfer = FileTransfer(Roots([Path("/")]), size_max=100)
+    with pytest.raises(SiteError, match="No such file") as lacks:
+        transfer.look(str(root / "none"))
+    assert not lacks.value.transient
+    source = transfer.look(str(root / "in.txt"))
+    (root / "in.txt").unlink()
+    with pytest.raises(SiteError, match="No such file") as gone:
+        transfer.fetch(source, tmp_path / "copy", sha256=None)
+    assert not gone.value.transient
+    (root / "in.txt").write_text("hello")
+    with pytest.raises(SiteError, match="No such file") as no_stage:
+        transfer.fetch(transfer.look(str(root / "in.txt")), tmp_path / "none" / "copy", sha256=None)
+    assert no_stage.value.transient, "the stage area is the site's"
+    (root / "sick").symlink_to(
+        "/proc/self/mem"
+    )  # reading it fails with EIO, as of a file system that is away
+    with pytest.raises(SiteError, match="Input/output error") as sick:
+        transfer.fetch(transfer.look(str(root / "sick")), tmp_path / "copy", sha256="0" * 64)
+    assert sick.value.transient

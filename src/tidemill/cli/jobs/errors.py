@@ -45,7 +45,7 @@ def run(args: Namespace) -> int:
             show(f"    job {each.job}{event} at {each.site}{node}: {each.evidence.message}")
         for line in group.examples[0].evidence.stderr_tail.strip().splitlines()[-3:]:
             show(f"      | {line}")
-        show(f"    next: {policy.next_step.replace(' ID', f' {group.examples[0].job}')}")
+        show(f"    next: {group.next_step}")
     return 0
 
 

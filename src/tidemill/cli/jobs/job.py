@@ -138,11 +138,12 @@ def _show_failures(failures: list[FailureRow]) -> None:
 
 def explain(args: Namespace) -> int:
     """Print the one cause that holds a job up, or how it ended."""
-    from tidemill.model.failure import POLICY
+    from tidemill.model.failure import POLICY, next_step
 
     detail = client_of(args).job(args.job)
     row = detail.row
     last = detail.failures[0] if detail.failures else None
+    step = next_step(last.evidence.failure, job=row.id, event=last.event) if last else None
     if args.json:
         show_json(
             {
@@ -150,7 +151,7 @@ def explain(args: Namespace) -> int:
                 "state": row.state,
                 "reason": row.reason,
                 "waits_for": detail.waits_for,
-                "hint": detail.waits_hint or (POLICY[last.evidence.failure].next_step if last else None),
+                "hint": detail.waits_hint or step,
                 "failure": last,
             }
         )
@@ -165,7 +166,7 @@ def explain(args: Namespace) -> int:
     if last is not None:
         policy = POLICY[last.evidence.failure]
         show(f"its latest failure: {last.evidence.failure} ({policy.meaning}): {last.evidence.message}")
-        show(f"next step: {policy.next_step.replace(' ID', f' {row.id}')}")
+        show(f"next step: {step}")
     return 0
 
 

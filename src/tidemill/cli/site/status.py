@@ -18,6 +18,7 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text
 if TYPE_CHECKING:
     from tidemill.config.site import SiteConfig
     from tidemill.harvest.account.records import PlanMade
+    from tidemill.model.trouble import Trouble
     from tidemill.site.data.moves import UnderWay
     from tidemill.site.nodes.outage import BatchOutage
     from tidemill.wire.api import SiteRow
@@ -75,6 +76,7 @@ def status(args: Namespace) -> int:
                 "plans": plans,
                 "metrics": samples,
                 "moving": under_way(directory),
+                "troubles": _troubles(directory),
                 "contact": config.contact,
                 "stop_file": None if config.stop_file is None else str(config.stop_file),
                 "applications": sorted(applications.by_name),
@@ -117,7 +119,28 @@ def _figures(directory: Path, samples: Samples, denied: list[str]) -> list[tuple
 
     bad = quarantine_lines(directory / "quarantine.json", now_s=clock.now_us() / 1e6)
     moves = moves_lines(under_way(directory))
-    return [*metrics_lines(samples), *moves, *bad, *(("denied", each) for each in denied)]
+    troubles = trouble_lines(_troubles(directory))
+    return [*metrics_lines(samples), *moves, *troubles, *bad, *(("denied", each) for each in denied)]
+
+
+def _troubles(directory: Path) -> list[Trouble]:
+    from tidemill.site.fleet.troubles import read_troubles
+
+    return read_troubles(directory).troubles
+
+
+def trouble_lines(troubles: list[Trouble]) -> list[tuple[str, str]]:
+    """What jobs wait for at the site, and what would end it: (head, text)."""
+    lines: list[tuple[str, str]] = []
+    for each in troubles:
+        jobs = f"{count_text(each.jobs)} job{'' if each.jobs == 1 else 's'} waiting"
+        text = f"{each.failure}{f' at {each.name}' if each.name else ''}, {jobs}: {each.message}"
+        if each.hint:
+            text += f"; to end it: {each.hint}"
+        if each.is_open:
+            text += f"; nothing more of it is taken, tried again at {clock.utc_text(each.next_us)}"
+        lines.append(("breaker" if each.is_open else "waits", text))
+    return lines
 
 
 def _show_contact(config: SiteConfig, directory: Path) -> None:

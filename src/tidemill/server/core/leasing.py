@@ -8,12 +8,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Container
+from typing import NamedTuple
 
 import msgspec
 
 from tidemill.model.job import Input, JobSpec
-from tidemill.server.core import ending, matching
+from tidemill.server.core import breakers, ending, matching
 from tidemill.server.core.matching import Candidate, Claim, Contender, LeaseRange, OwnerAccount
+from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
     RUNNING,
@@ -24,6 +27,7 @@ from tidemill.server.database.rows import (
     free_of,
 )
 from tidemill.server.database.unit_of_work import UnitOfWork
+from tidemill.server.database.writer_memory import PassedKinds
 
 WINDOWS = (1_024, 8_192, 8_192)  #: candidates of all campaigns together, in successive looks
 KINDS_FEW = 16  #: up to this many kinds of a campaign are read one after the other
@@ -41,10 +45,18 @@ class _Told(msgspec.Struct, frozen=True):
     from_jobs: dict[str, int] = {}
 
 
+class _Terms(NamedTuple):
+    """How a site is served in one sync."""
+
+    half_life_s: float
+    gate: breakers.BreakerGate
+
+
 class _Queue(Contender, kw_only=True):
     """What one campaign has for the site."""
 
     kinds: list[JobKind]
+    gate: breakers.BreakerGate
     after: tuple[int, int] | None = (
         -(2**62),
         0,
@@ -58,17 +70,20 @@ def lease(work: UnitOfWork, site: Site, ranges_max: int, half_life_s: float) -> 
     if capacity is None:
         return False
     ranges_max = min(ranges_max, capacity.want_ranges_max)
-    left, more = _lease(work, site, ranges_max, half_life_s, wide=False)
-    _, more_wide = _lease(work, site, left, half_life_s, wide=True)
+    passed = work.memory.passed.setdefault(site.id, PassedKinds())
+    terms = _Terms(half_life_s, breakers.BreakerGate(site, passed, work.now_us))
+    left, more = _lease(work, site, ranges_max, terms, wide=False)
+    _, more_wide = _lease(work, site, left, terms, wide=True)
+    terms.gate.close()
     return more or more_wide
 
 
-def _lease(work: UnitOfWork, site: Site, wanted: int, half_life_s: float, *, wide: bool) -> tuple[int, bool]:
+def _lease(work: UnitOfWork, site: Site, wanted: int, terms: _Terms, *, wide: bool) -> tuple[int, bool]:
     """Ranges that may still be leased, and whether there was more."""
     want_core_s, more = matching.wanted_core_s(site, wide=wide), False
     if want_core_s <= 0:
         return wanted, False
-    queues = _queues(work, site, half_life_s, wide=wide)
+    queues = _queues(work, site, terms, wide=wide)
     for window in WINDOWS:
         if not queues or wanted <= 0 or want_core_s <= 0:
             break
@@ -104,21 +119,23 @@ def _claims(work: UnitOfWork, site: Site, queues: list[_Queue], window: int) -> 
     return claims
 
 
-def _queues(work: UnitOfWork, site: Site, half_life_s: float, *, wide: bool) -> list[_Queue]:
+def _queues(work: UnitOfWork, site: Site, terms: _Terms, *, wide: bool) -> list[_Queue]:
     kinds = work.memory.kinds
     by_campaign: dict[int, dict[int, JobKind]] = defaultdict(dict)
     for number in work.memory.open.of_kind:
         if bool(kinds[number].nodes) is not wide:
             continue
+        if not terms.gate.admits_kind(number, kinds[number].app):
+            continue
         if matching.obstacle(site, kinds[number]) is None:
             by_campaign[kinds[number].campaign][number] = kinds[number]
     rows = work.session.rows("campaign_shares", ids=sorted(by_campaign)) if by_campaign else []
-    accounts = owner_accounts(work, {row[5] for row in rows}, half_life_s)
+    accounts = owner_accounts(work, {row[5] for row in rows}, terms.half_life_s)
     return [
         _Queue(
             campaign, shares,
-            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=half_life_s),
-            accounts[owner], kinds=list(by_campaign[campaign].values()),
+            matching.decayed(used, since_us=at_us, now_us=work.now_us, half_life_s=terms.half_life_s),
+            accounts[owner], kinds=list(by_campaign[campaign].values()), gate=terms.gate,
         )
         for campaign, _, shares, used, at_us, owner in rows
     ]  # fmt: skip
@@ -139,9 +156,9 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
     specs = work.specs(job.spec for job in jobs)
     candidates = []
     cost: dict[tuple[int, int], float] = {}
-    me = str(site.id)
+    gate = queue.gate
     for job in jobs:
-        if job.refused and me in job.refused.split() and _elsewhere(work, job):
+        if job.refused and _is_refused(work, site, job):
             continue
         key = (job.kind, job.spec)
         event_core_s = cost.get(key)
@@ -154,6 +171,12 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
             free = _ONE  # it is ready
         else:
             free = work.sets(job).free(0, job.events) if work.parsed(job) else free_of(job)
+        if (
+            free
+            and not gate.is_open
+            and not gate.admits(job.kind, work.memory.kinds[job.kind].app, specs[job.spec])
+        ):
+            continue
         if free:
             candidates.append(Candidate(job.id, job.rank, free, event_core_s))
     return Claim(queue.campaign, queue.shares, queue.used_core_s, candidates, queue.owner)
@@ -221,14 +244,26 @@ def _next_of_many(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> l
     return [job for _, number in found if (job := work.jobs[number]).ready]
 
 
-def _elsewhere(work: UnitOfWork, job: StoredJob) -> bool:
+def _is_refused(work: UnitOfWork, site: Site, job: StoredJob) -> bool:
+    """Whether this site gave the job back, and gets it not now: another one may take it, or its time has not come."""
+    found = refusals.parse(job.refused)
+    mine = found.get(site.id)
+    if mine is None:
+        return False
+    if job.id in work.given_back or mine.until_s * 1_000_000 > work.now_us:
+        return True
+    return not mine.until_s and _elsewhere(work, job, found)
+
+
+def _elsewhere(work: UnitOfWork, job: StoredJob, refused: Container[int]) -> bool:
     """Whether a site that has not refused the job could take it."""
     if job.place:
         return False
-    refused = set(job.refused.split())
     kind = work.memory.kinds[job.kind]
     return any(
-        str(site.id) not in refused and matching.obstacle(site, kind) is None
+        site.id not in refused
+        and matching.obstacle(site, kind) is None
+        and breakers.met(site, kind.app, work.spec(job)) is None
         for site in work.memory.sites.values()
     )
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill import log
-from tidemill.model.failure import FailureClass
+from tidemill.model.failure import Evidence, is_jobs_own
 from tidemill.model.intervals import IntervalSet
 from tidemill.server.audit import traces
 from tidemill.server.core import ending
+from tidemill.server.database import refusals
 from tidemill.server.database.rows import (
     ACTIVE,
     LOST,
@@ -43,7 +44,6 @@ from tidemill.wire.api import (
 )
 
 REFUSALS_MAX = 3
-FAULTLESS = frozenset({FailureClass.BATCH, FailureClass.PREEMPTED, FailureClass.NODE, FailureClass.LOST})
 _LOG = log.Log("server")
 
 
@@ -207,12 +207,19 @@ def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: Relea
     _return(work, job, lease, (report.first, report.first + report.count), report.reason)
     if not job.n_leased and job.home and not job.n_done:
         job.home, job.place, job.told = 0, job.pin, 0
-    if report.evidence is not None and report.evidence.failure not in FAULTLESS:
+    if report.evidence is not None:
+        _refused(work, job, lease.site, report.evidence)
+
+
+def _refused(work: UnitOfWork, job: StoredJob, site: int, evidence: Evidence) -> None:
+    """A site gave events back. What is wrong with the job fails it in the end; for a site's own cause it only waits."""
+    is_own = is_jobs_own(evidence)
+    work.given_back.add(job.id)
+    job.refused = refusals.noted(job.refused, site, own=is_own, now_us=work.now_us)
+    if is_own:
         job.refusals += 1
-        refused = dict.fromkeys([*job.refused.split(), str(lease.site)])
-        job.refused = " ".join(refused)
         if job.refusals >= REFUSALS_MAX:
-            text = f"given back {job.refusals} times with a failure, the last time: {report.evidence.message}"
+            text = f"given back {job.refusals} times with a failure, the last time: {evidence.message}"
             ending.fail(work, job, text)
 
 

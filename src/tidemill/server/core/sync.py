@@ -14,7 +14,7 @@ import msgspec
 from tidemill import log
 from tidemill.model.job import NAME_PATTERN
 from tidemill.server.audit import traces
-from tidemill.server.core import ending, leasing, settling, silent_sites, site_records, site_views
+from tidemill.server.core import breakers, ending, leasing, settling, silent_sites, site_records, site_views
 from tidemill.server.database.rows import Site, clean
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import ConflictError, RequestError
@@ -118,6 +118,7 @@ def _admit(work: UnitOfWork, request: SyncRequest) -> Site:
             "site.epoch", site=site.name, epoch=request.epoch, host=request.host, version=request.version
         )
     site.epoch, site.host, site.version = request.epoch, request.host, request.version
+    request.capacity.troubles = breakers.bounded(request.capacity.troubles)
     site.seen_us, site.capacity, site.allocations = work.now_us, request.capacity, request.allocations
     if request.offers is not None:
         offers = {offer.name: offer for offer in request.offers}

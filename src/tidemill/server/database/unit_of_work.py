@@ -86,6 +86,9 @@ class UnitOfWork:
         self._first: list[tuple[StoredJob, StoredLease]] = []
         self._completed: list[StoredJob] = []
         self.ended: list[int] = []
+        self.given_back: set[int] = (
+            set()
+        )  #: jobs that a site gave back for a reason: it gets them not at once again
         self._orders: dict[int, list[Order]] = defaultdict(list)
         self.sums: dict[int, CampaignSums] = defaultdict(CampaignSums)
         self._counts: dict[tuple[int, int, int], int] = defaultdict(int)

@@ -89,6 +89,13 @@ class _Changes(msgspec.Struct):
     owners: list[int] = []
 
 
+class PassedKinds(msgspec.Struct):
+    """Kinds of jobs that a site's breakers hold back as a whole: until when they are not read. `mark`: the breakers."""
+
+    mark: tuple[tuple[str, str, int], ...] = ()
+    until_us: dict[int, int] = {}
+
+
 class WriterMemory:
     """What the writer remembers between transactions. `begin` a request; `undo` it or go on; `settle` at the commit."""
 
@@ -106,6 +113,7 @@ class WriterMemory:
         self.waited_for: bool | None = None  #: whether any job waits for another; None = look
         #: jobs of one event and their only lease, exactly as they are stored; to use one, take it out
         self.held: dict[int, tuple[StoredJob, StoredLease]] = {}
+        self.passed: dict[int, PassedKinds] = {}  #: by site
         self.is_loaded = False
         self._idle: set[int] = set()  #: kinds that may have no open jobs
         self._changes = _Changes({}, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.config.addressee import Occasion
-from tidemill.model.failure import POLICY, Evidence, FailureClass
+from tidemill.model.failure import POLICY, Evidence, FailureClass, next_step
 from tidemill.server.database.store import Session
 from tidemill.server.errors import MissingError
 from tidemill.server.notices.gathering import Notice
@@ -119,7 +119,7 @@ def _groups(session: Session, campaign: str, counted: dict[str, int]) -> list[Fa
                 failure=failure,
                 count=count,
                 meaning=policy.meaning,
-                next_step=policy.next_step,
+                next_step=next_step(failure, job=job, event=event),
                 job=job,
                 event=event,
                 example=message[:TEXT_MAX],

@@ -36,12 +36,13 @@ from tidemill.server.database.unit_of_work import specs
 from tidemill.server.errors import MissingError, RequestError
 from tidemill.server.read import archived, listing
 from tidemill.server.read.listing import TOP, Filter, Leg
-from tidemill.server.read.waiting import HINTS, Cause, after_texts, waits_for
+from tidemill.server.read.waiting import HINTS, Cause, Known, after_texts, waits_for
 from tidemill.wire.api import (
     PAGE_MAX,
     AllocationRow,
     Attempt,
     CampaignRow,
+    Capacity,
     Change,
     Counts,
     FailurePage,
@@ -173,8 +174,9 @@ def job(
     names: dict[int, str] = dict(
         session.rows("campaign_names", ids=[kind.campaign, *(row[2] for row in deps)])
     )
-    cause, hint = waits_for(found, kind, all_sites, after=after_texts(deps, names, spec), silent=silent)
     leases = [StoredLease(*row) for row in session.rows("leases_of_job", job=number, limit=ATTEMPTS_SHOWN)]
+    more = Known(spec, after_texts(deps, names, spec), silent, leases)
+    cause, hint = waits_for(found, kind, all_sites, more)
     having = {each.site for each in leases if each.state == ACTIVE}
     room = site_views.awaited_inputs(session, number, having) if cause is Cause.RUNNING else None
     if room is not None:
@@ -367,13 +369,21 @@ def site_rows(session: Session, silent: set[str], *, counts_leased: bool = True)
     return [
         SiteRow(
             name=site.name, state=_state(site, silent), epoch=site.epoch,
-            host=site.host, version=site.version, seen_us=site.seen_us, capacity=msgspec.to_builtins(site.capacity),
+            host=site.host, version=site.version, seen_us=site.seen_us, capacity=_shown_capacity(site.capacity),
             allocations=site.allocations, applications=sorted(site.offers), leased_events=leased[site.id],
             remarks=unused_patterns(site),
         )
         for site in sites(session)
         if site.capacity is not None
     ]  # fmt: skip
+
+
+def _shown_capacity(capacity: Capacity) -> dict[str, Any]:
+    """Without the numbers of jobs that wait: they may be other owners'."""
+    shown: dict[str, Any] = msgspec.to_builtins(capacity)
+    for each in shown["troubles"]:
+        del each["examples"]
+    return shown
 
 
 def unused_patterns(site: Site) -> list[str]:

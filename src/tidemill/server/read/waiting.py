@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
+from typing import NamedTuple
 
+from tidemill import clock
 from tidemill.errors import did_you_mean
 from tidemill.model.job import JobSpec
-from tidemill.server.core import matching
-from tidemill.server.database.rows import RUNNING, WAITING, JobKind, Site, StoredJob
+from tidemill.model.trouble import Trouble
+from tidemill.server.core import breakers, matching
+from tidemill.server.database import refusals
+from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
+
+SITES_NAMED = 10
 
 
 class Cause(StrEnum):
@@ -26,6 +34,8 @@ class Cause(StrEnum):
     SITE_PINNED_UNFIT = "site_pinned_unfit"
     SITE_SILENT = "site_silent"
     SITE_DRAINED = "site_drained"
+    SITE_TROUBLE = "site_trouble"
+    SITE_REFUSED = "site_refused"
     SITE_WANTS_NOTHING = "site_wants_nothing"
     FAIR_SHARE = "fair_share"
     STAGE_FULL = "stage_full"
@@ -47,6 +57,8 @@ HINTS = {
     Cause.SITE_PINNED_UNFIT: "the only site that it may run at cannot run it",
     Cause.SITE_SILENT: "every site that could run it is silent: see their agents",
     Cause.SITE_DRAINED: "its operator has drained every site that could run it: it goes on when one is resumed",
+    Cause.SITE_TROUBLE: "it waits for the sites that could run it to end a trouble of their own; it goes on by itself",
+    Cause.SITE_REFUSED: "the sites that could run it gave it back for causes of their own, and get it again later",
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
@@ -56,34 +68,92 @@ HINTS = {
 }
 
 
+class Known(NamedTuple):
+    """What else is known of a job. `after`: what it still comes after, as text; `silent`: sites that say nothing now;
+    `leases`: its latest, the newest first."""
+
+    spec: JobSpec
+    after: Sequence[str] = ()
+    silent: AbstractSet[str] = frozenset()
+    leases: Sequence[StoredLease] = ()
+
+
 def waits_for(
-    job: StoredJob, kind: JobKind, sites: list[Site], *, after: list[str], silent: set[str]
+    job: StoredJob, kind: JobKind, sites: list[Site], known: Known
 ) -> tuple[Cause | None, str | None]:
-    """The cause and its hint; None for a job that has ended. `after`: what it still comes after, as text."""
-    cause, detail = _cause(job, kind, sites, after=after, silent=silent)
+    """The cause and its hint; None for a job that has ended."""
+    cause, detail = _cause(job, kind, sites, known)
     if cause is None:
         return None, None
     return cause, HINTS[cause] + (f" ({detail})" if detail else "")
 
 
-def _cause(
-    job: StoredJob, kind: JobKind, sites: list[Site], *, after: list[str], silent: set[str]
-) -> tuple[Cause | None, str]:
+def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tuple[Cause | None, str]:
     if job.state not in (WAITING, RUNNING):
         return None, ""
     if job.delivering:
         return Cause.DELIVERING, ""
     if job.blocked:
-        return Cause.AFTER, ", ".join(after[:5])
-    if not job.ready:
-        return Cause.RUNNING, ""
+        return Cause.AFTER, ", ".join(known.after[:5])
     joined = [site for site in sites if site.capacity is not None]
+    if not job.ready:
+        return _at_work(job, joined, kind, known)
     if job.place:
-        return _pinned(next((site for site in joined if site.id == job.place), None), kind, silent)
-    return _anywhere(joined, kind, silent)
+        found = _pinned(next((site for site in joined if site.id == job.place), None), kind, known.silent)
+    else:
+        found = _anywhere(joined, kind, known.silent)
+    if found[0] not in (Cause.SITE_WANTS_NOTHING, Cause.FAIR_SHARE):
+        return found
+    awake = [site for site in joined if job.place in (0, site.id) and matching.obstacle(site, kind) is None]
+    heard = [site for site in awake if site.name not in known.silent]
+    held = {site.id: why for site in heard if (why := _held(site, job, kind, known)) is not None}
+    free = [site for site in heard if site.id not in held]
+    if held and not free:
+        causes = {cause for cause, _ in held.values()}
+        cause = Cause.SITE_TROUBLE if Cause.SITE_TROUBLE in causes else Cause.SITE_REFUSED
+        return cause, "; ".join(text for _, text in list(held.values())[:SITES_NAMED])
+    if held and not any(matching.wanted_core_s(site, wide=bool(kind.nodes)) > 0 for site in free):
+        return Cause.SITE_WANTS_NOTHING, ", ".join(site.name for site in free[:5])
+    return found
 
 
-def _anywhere(joined: list[Site], kind: JobKind, silent: set[str]) -> tuple[Cause, str]:
+def _at_work(job: StoredJob, joined: list[Site], kind: JobKind, known: Known) -> tuple[Cause, str]:
+    """A job that sites have: it may wait there."""
+    having = {lease.site for lease in known.leases if lease.state == ACTIVE}
+    told = [
+        _trouble(site, each)
+        for site in joined
+        if site.id in having
+        and (each := breakers.waiting_for(site, job.id, kind.app, known.spec)) is not None
+    ]
+    return (Cause.SITE_TROUBLE, "; ".join(told[:SITES_NAMED])) if told else (Cause.RUNNING, "")
+
+
+def _held(site: Site, job: StoredJob, kind: JobKind, known: Known) -> tuple[Cause, str] | None:
+    """Why this site does not get the job now; None = it may have it."""
+    trouble = breakers.met(site, kind.app, known.spec)
+    if trouble is not None:
+        return Cause.SITE_TROUBLE, _trouble(site, trouble)
+    refusal = refusals.parse(job.refused).get(site.id)
+    if refusal is None or not refusal.until_s:
+        return None
+    reasons = (lease.reason for lease in known.leases if lease.site == site.id and lease.reason)
+    again = clock.utc_text(refusal.until_s * 1_000_000)
+    return (
+        Cause.SITE_REFUSED,
+        f"{site.name}: {next(reasons, 'it gave the job back')}, offered again at {again}",
+    )
+
+
+def _trouble(site: Site, trouble: Trouble) -> str:
+    """A site's trouble, what would end it, and when it is tried again."""
+    text = f"{site.name}: {trouble.message}"
+    if trouble.hint:
+        text += f"; to end it: {trouble.hint}"
+    return text + (f"; tried again at {clock.utc_text(trouble.next_us)}" if trouble.next_us else "")
+
+
+def _anywhere(joined: list[Site], kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
     if not joined:
         return Cause.NO_SITE, ""
     obstacles = {site.name: matching.obstacle(site, kind) for site in joined}
@@ -122,7 +192,7 @@ def _asked(cause: Cause, joined: list[Site], kind: JobKind) -> str:
     return ""
 
 
-def _pinned(site: Site | None, kind: JobKind, silent: set[str]) -> tuple[Cause, str]:
+def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
     if site is None:
         return Cause.SITE_PINNED_UNKNOWN, ""
     obstacle = matching.obstacle(site, kind)

@@ -47,8 +47,10 @@ def campaign(ask: PageRequest, made: Pages) -> str:
     files, _ = web_pages.delivered(ask.session, campaign=row.name, after=None, size=NEWEST)
     living = sum(row.states.get(each, 0) for each in ("WAITING", "RUNNING"))
     ended = sum(row.states.get(each, 0) for each in ("PARTIAL", "FAILED", "CANCELED"))
+    examples = {each.evidence.failure: {"job": each.job, "event": each.event} for each in reversed(failures)}
     return made.show(
-        ask, "campaign.html", row=row, newest=newest, failures=failures, files=files, policy=POLICY, living=living,
+        ask, "campaign.html", row=row, examples=examples, newest=newest, failures=failures, files=files,
+        policy=POLICY, living=living,
         ended=ended, rate=events_per_s(row, ask.now_us), after=web_pages.reached(ask.session),
         classes=sorted(((FailureClass(name), n) for name, n in row.failures.items()), key=lambda each: -each[1]),
         can={

@@ -75,7 +75,7 @@ def job(ask: PageRequest, made: Pages) -> str:
     """`/jobs/ID`: everything about a job."""
     detail, owner = _detail(ask)
     row, is_open = detail.row, not detail.archived
-    last = detail.failures[0].evidence if detail.failures else None
+    last = detail.failures[0] if detail.failures else None
     return made.show(
         ask, "job.html", job=detail, row=row, owner=owner, policy=POLICY, last=last,
         open_attempts=[each for each in detail.attempts if each.state == "ACTIVE"],

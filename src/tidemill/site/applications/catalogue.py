@@ -15,7 +15,15 @@ import msgspec
 from tidemill.config import load
 from tidemill.config.hidden import why_hidden
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, did_you_mean, is_transient
+from tidemill.errors import (
+    ConfigError,
+    JobError,
+    SiteError,
+    TidemillError,
+    UnfitError,
+    did_you_mean,
+    is_transient,
+)
 from tidemill.log import Log
 from tidemill.model.application import (
     DEFAULT_CORES,
@@ -320,7 +328,7 @@ class Applications:
         if approved is None and self.pending:
             raise PendingError(f"files of applications are being read: {', '.join(sorted(self.pending))}")
         if approved is None:
-            raise JobError(
+            raise UnfitError(
                 f"application `{name}` is not approved here", hint=did_you_mean(name, self.by_name)
             )
         return approved
@@ -335,16 +343,16 @@ class Applications:
             except SiteError as error:
                 if error.transient:
                     raise
-                raise JobError(f"application `{name}`: {error}") from error
+                raise UnfitError(f"application `{name}`: {error}") from error
             if found != wanted:
-                raise JobError(
+                raise UnfitError(
                     f"application `{name}`: `{path}` has digest {found}, approved is {wanted}",
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )
         for image in approved.images:
             why = why_changed(image, approved.store, self.digests)
             if why is not None:
-                raise JobError(
+                raise UnfitError(
                     f"application `{name}`: {why}",
                     hint="the site's staff has to approve it again: `tidemill app check`",
                 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemill.config.site import ContainerRuntime
-from tidemill.errors import JobError
+from tidemill.errors import UnfitError
 from tidemill.model.application import Application, Container, Mode, Runtime
 
 OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -64,12 +64,12 @@ def wrap_words(app: Application, runtime: ContainerRuntime, *, namespaces: bool 
 
 def environment_of(container: Container, user: Callable[[], str], uid: int) -> dict[str, str]:
     """What a runtime itself needs of a payload's environment: ch-run does not start without USER (0.31), podman must be
-    told that its user namespace is there. Raises JobError where `user` knows no name and one is needed."""
+    told that its user namespace is there. Raises UnfitError where `user` knows no name and one is needed."""
     if container.runtime is Runtime.CHARLIECLOUD:
         try:
             return {"USER": user()}
         except (KeyError, OSError) as error:
-            raise JobError(
+            raise UnfitError(
                 f"Charliecloud needs the name of user {uid}, and the password database has none",
                 hint="set LOGNAME where the agent starts",
             ) from error

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.config.site import SiteConfig
-from tidemill.errors import ConfigError, JobError, TidemillError, did_you_mean
+from tidemill.errors import ConfigError, JobError, TidemillError, UnfitError, did_you_mean
 from tidemill.model.application import (
     DEFAULT_CORES,
     DEFAULT_EVENT_S,
@@ -92,7 +92,7 @@ class Preparer:
         """Raises JobError for a submitter whom the site's staff deny."""
         why = None if self._denials is None or job.id >= s.STEP_BASE else self._denials.why(job.owner)
         if why is not None:
-            raise JobError(why)
+            raise UnfitError(why)
 
     def program(self, spec: JobSpec, measured_s: float | None) -> Program:
         """The program of a job. Raises JobError (class `dispatch`), SiteError where a file system fails briefly."""
@@ -128,7 +128,7 @@ class Preparer:
                 spec.params, inputs, cores=self._cores_of_rank(spec, arguments.approved)
             )
             if spec.env and not self._config.allow_adhoc:
-                raise JobError(
+                raise UnfitError(
                     f"environment variable `{min(spec.env)}`: this site lets no job set any for approved applications",
                     hint="use the application's parameters",
                 )
@@ -196,7 +196,7 @@ class Preparer:
         if spec.app is not None:
             return self._applications.known(spec.app)
         if not self._config.allow_adhoc:
-            raise JobError(
+            raise UnfitError(
                 "this site runs approved applications only, no commands",
                 hint=did_you_mean("", self._applications.by_name),
             )
@@ -284,14 +284,14 @@ class Preparer:
             )
         )
         if why is not None:
-            raise JobError(why)
+            raise UnfitError(why)
         if approved.images:
-            raise JobError(
+            raise UnfitError(
                 f"application `{app.name}` uses images, and the launcher's ranks on other nodes do not see them",
                 hint="ask for one payload per node, or approve the application without `images` for such jobs",
             )
         if spec.app is None and self._config.serves_others and not self._config.allow_unisolated:
-            raise JobError(
+            raise UnfitError(
                 "ranks cannot be isolated from the site: this site starts them for approved applications only"
             )
         return msgspec.structs.replace(
@@ -318,7 +318,7 @@ class Preparer:
             runtime = runtime_of(app.container, self._config)
             return wrap_words(app, runtime, namespaces=self._config.isolation != "off")
         except ConfigError as error:
-            raise JobError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
+            raise UnfitError(f"application `{app.name}`: {error.message}", hint=error.hint) from error
 
     def _named(self, approved: Approved, *, adhoc: bool) -> NamedPaths:
         """What the application's slot shows. A command is its submitter's: nothing follows from it."""
@@ -363,7 +363,7 @@ class Preparer:
             *((kind, number, shape.devices.get(kind, 0)) for kind, number in devices.items()),
         ]:
             if wanted > there:
-                raise JobError(f"a slot of {wanted} {what} is asked for, a node of this site has {there}")
+                raise UnfitError(f"a slot of {wanted} {what} is asked for, a node of this site has {there}")
 
     def _check_memory(self, program: Program) -> None:
         """Work directories count: they are in memory, unless the site has a place for large ones."""
@@ -371,12 +371,12 @@ class Preparer:
         if has_room(program, there_mb, spills=spill_dir is not None):
             return
         if program.memory_mb > there_mb:
-            raise JobError(
+            raise UnfitError(
                 f"a slot of {program.memory_mb} MB of memory is asked for, a node of this site has {there_mb}"
             )
         image_mb = images_mb(program.images)
         images = f", its images {image_mb} MB" if image_mb else ""
-        raise JobError(
+        raise UnfitError(
             f"a slot needs {program.memory_mb} MB of memory, its work directory {program.scratch_mb} MB{images}: "
             f"together more than the {there_mb} MB that a node of this site has",
             hint="lower `resources.scratch_mb` or `resources.memory_mb`"

@@ -121,6 +121,11 @@ class Fleets:
         """Where the fleets' directories are."""
         return self._directory
 
+    @property
+    def config(self) -> SiteConfig:
+        """The site's."""
+        return self._config
+
     def adopt(self, state: s.SiteState) -> None:
         """Open the fleets of earlier epochs that are not finished; one that was never made is only noted."""
         for record in state.fleets.values():

@@ -7,9 +7,9 @@ from itertools import islice
 
 import msgspec
 
-from tidemill.errors import JobError, SiteError, TidemillError
+from tidemill.errors import TidemillError
 from tidemill.log import Log
-from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.failure import Evidence
 from tidemill.model.job import rate_key
 from tidemill.node.fleet import WorkOrder
 from tidemill.site.applications.checksums import PendingError
@@ -18,10 +18,10 @@ from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.staged_inputs import StagedInputs
+from tidemill.site.fleet.troubles import SiteTroubles
 from tidemill.site.fleet.workload import event_s
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
-from tidemill.transfer.contract import TransferError
 from tidemill.wire.node import End, Grant, JobDef, Program
 
 JOBS_PER_TICK = 4000
@@ -50,8 +50,8 @@ class Granting:
         self._stage = stage
         self._fleets = fleets
         self.inputs = StagedInputs(log, preparer, stage, fleets, executor)
+        self.troubles = SiteTroubles(log, fleets.directory.parent, fleets.config)
         self._defined: dict[int, tuple[Program, JobDef]] = {}
-        self._hiccup = ""  #: that was logged last
         self.unwritten: list[UnwrittenWork] = []
 
     def plan(self, fleet: OpenFleet, launching: Launching) -> bool:
@@ -66,18 +66,18 @@ class Granting:
         number = pool.state.next_grant
         for job_id in list(islice(backlog, JOBS_PER_TICK)):
             job = pool.state.jobs[job_id]
-            try:
-                defined = self._define(job)
-            except TidemillError as error:
-                known = error.failure if isinstance(error, TransferError) else None
-                self._refuse(job, known or FailureClass.DISPATCH, error)
-                continue
+            # what is on its way when a breaker opens is still taken: a later try would get that old outcome
+            is_due = self.troubles.may_try(job) or self.inputs.is_under_way(job_id)
+            defined = self._define(job) if is_due else None
             if defined is None:
                 if job_id in backlog:  # it is not refused: behind those that are ready
                     backlog[job_id] = backlog.pop(job_id)
                 continue
+            is_trial = self.troubles.is_trial(job_id)
             for piece in job.ready:
                 count = self.inputs.covered(job, piece)
+                if is_trial:
+                    count = min(count, 1)
                 if count:
                     grants.append(
                         Grant(
@@ -89,8 +89,9 @@ class Granting:
                         )
                     )
                     number += 1
-                if count < piece.count:
+                if count < piece.count or is_trial:
                     break
+            self.troubles.granted(job_id)
             programs[defined[0].program] = defined[0]
             jobs[job_id] = defined[1]
             if len(grants) >= GRANTS_PER_FILE:
@@ -145,8 +146,14 @@ class Granting:
             )
             del self.unwritten[0]
 
+    def tend(self) -> None:
+        """Have troubles tried again that are due; give back what has waited for too long."""
+        for job, evidence in self.troubles.step():
+            self._refuse(job, evidence)
+
     def forget(self, job: int) -> None:
         """Drop what was prepared of a job."""
+        self.troubles.forget(job)
         self._defined.pop(job, None)
         self.inputs.forget(job)
 
@@ -157,17 +164,18 @@ class Granting:
         self.unwritten.append(UnwrittenWork(fleet, entry, programs, jobs))
 
     def _define(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
-        """The job's program and definition; None while inputs or digests are on their way, or a file system does not
-        tell. Raises JobError."""
+        """The job's program and definition; None while inputs or digests are on their way, while it waits for a trouble
+        of the site's to end, and where it went back."""
         try:
-            return self._prepare(job)
-        except SiteError as error:
-            if not error.transient:
-                raise
-            if not isinstance(error, PendingError) and error.message != self._hiccup:
-                self._hiccup = error.message
-                _log.warning("application.unread", job=job.id, reason=error.message, hint=error.hint)
+            defined = self._prepare(job)
+        except PendingError:
             return None
+        except TidemillError as error:
+            self._fail(job, error, staging=False)
+            return None
+        if defined is not None:
+            self.troubles.ready(job)
+        return defined
 
     def _prepare(self, job: s.SiteJob) -> tuple[Program, JobDef] | None:
         self._preparer.check_owner(job)
@@ -194,13 +202,16 @@ class Granting:
         try:
             return self.inputs.is_ready(job)
         except TidemillError as error:
-            known = error.failure if isinstance(error, TransferError) else None
-            self._refuse(job, known or FailureClass.STAGE_IN, error)
+            self._fail(job, error, staging=True)
             return False
 
-    def _refuse(self, job: s.SiteJob, failure: FailureClass, error: TidemillError) -> None:
-        message = error.message + (f" ({error.hint})" if error.hint else "")
-        _log.warning("job.refused", job=job.id, failure=failure.value, reason=message)
-        kind = failure if not isinstance(error, JobError) else FailureClass.DISPATCH
-        self._log.apply(s.Refused(job=job.id, evidence=Evidence(failure=kind, message=message)))
+    def _fail(self, job: s.SiteJob, error: TidemillError, *, staging: bool) -> None:
+        """The job waits for what is the site's, and goes back for what is its own."""
+        evidence = self.troubles.failed(job, error, staging=staging)
+        if evidence is not None:
+            self._refuse(job, evidence)
+
+    def _refuse(self, job: s.SiteJob, evidence: Evidence) -> None:
+        _log.warning("job.refused", job=job.id, failure=evidence.failure.value, reason=evidence.message)
+        self._log.apply(s.Refused(job=job.id, evidence=evidence))
         self.forget(job.id)

@@ -41,10 +41,10 @@ class Lifecycle:
         self._site = site
         self._log = site.log
         self._epoch = site.epoch
-        self.workload = Workload(site.log, offers.applications)
         self._fleets = Fleets(site.fleets_dir, site.config, binary=site.binary, devices=devices)
         self._fleets.adopt(site.state)
         self.granting = Granting(site.log, offers.preparer, stage, self._fleets, site.pools.stage_in)
+        self.workload = Workload(site.log, offers.applications, self.granting.troubles.load)
         self.wide = Wide(site.log, self._fleets, self.granting, estimate_s=self.workload.estimate_s)
         self._drained: set[str] = set()
         self._standing: OpenFleet | None = None
@@ -105,6 +105,7 @@ class Lifecycle:
     def grant(self, launching: Launching) -> bool:
         """Note grants of what is ready, or drain the fleets of a stopped site; whether anything was noted. `launching`:
         how payloads that span nodes are started now."""
+        self.granting.tend()
         if self._site.state.stop is not None:
             return self._drain()
         self._drained.clear()  # another stop drains them again
@@ -125,6 +126,8 @@ class Lifecycle:
         for job in known:
             self.granting.forget(job)
         self.granting.inputs.tend()
+        if known:
+            self.granting.troubles.freed()
         return bool(known)
 
     def _drain(self) -> bool:

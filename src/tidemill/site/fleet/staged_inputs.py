@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import TidemillError, is_transient
+from tidemill.errors import TidemillError
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import InputKind
 from tidemill.site.applications.programs import Preparer
@@ -24,7 +24,6 @@ from tidemill.site.state.log import SiteLog
 from tidemill.wire.node import InputDef
 
 STAGED_EVENTS_PER_STEP = 500
-STAGE_TRIES_MAX = 3
 BEGUN_MAX = 1000
 """Jobs whose inputs are inspected or brought at the same time. Bytes are bounded by the stage's budget."""
 
@@ -109,13 +108,18 @@ class StagedInputs:
         """What a job of `staging_now` waits for, in words; empty while its inputs are being copied."""
         return self._stage.waits_for(job) if job in self._waiting else ""
 
+    def is_under_way(self, job: int) -> bool:
+        """Whether inputs of this job are being copied, or come: what came of that is still to be taken."""
+        known = self._jobs.get(job)
+        return known is not None and (known.under_way is not None or bool(known.awaits))
+
     def of(self, job: int) -> list[InputDef]:
         """The inputs of a job that `is_ready`."""
         return self._jobs[job].inputs
 
     def is_ready(self, job: s.SiteJob) -> bool:
-        """Whether the first events that are ready are staged; has a thread stage them if not. Raises TidemillError if
-        that failed and is not to be tried again."""
+        """Whether the first events that are ready are staged; has a thread stage them if not. Raises TidemillError once
+        if that failed; whoever asks again has it tried again."""
         known = self._jobs.get(job.id)
         if known is None:
             if len(self._waiting) >= WAITING_MAX:
@@ -206,11 +210,9 @@ class StagedInputs:
         except MovesPendingError as error:
             known.awaits = error.awaits
             return
-        except TidemillError as error:
+        except TidemillError:
             known.tries += 1
-            if not is_transient(error) or known.tries >= STAGE_TRIES_MAX:
-                raise
-            return
+            raise
         for first, end in known.events:
             known.staged.add(first, end)
 

@@ -201,8 +201,9 @@ class Wide:
     def needs(self) -> list[Need]:
         """What is open, by width, in the order in which the widths came."""
         needs: dict[int, Need] = {}
-        for key, events in self._log.pool.settlement.wide_load.items():
+        for key, opened in self._log.pool.settlement.wide_load.items():
             nodes = key.width.nodes
+            events = opened - self._granting.troubles.load.get(key, 0)
             if events <= 0 or nodes not in self._standing:
                 continue
             seconds = self._event_s(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+
 import msgspec
 
 from tidemill.model.application import DEFAULT_EVENT_S
@@ -30,16 +32,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 class Workload:
     """The open work of the pool."""
 
-    def __init__(self, log: SiteLog, applications: Applications) -> None:
+    def __init__(
+        self, log: SiteLog, applications: Applications, waiting: Mapping[Hashable, int] | None = None
+    ) -> None:
+        """`waiting`: open events that wait for the site's sake: they need no nodes now."""
         self._log = log
         self._applications = applications
+        self._waiting = {} if waiting is None else waiting
 
     def demand(self, *, cores: int, more: bool) -> Demand:
         """What is open here, for nodes of so many cores. Old fleets' pilots are at some of it, which makes this an
         upper bound. `more`: the server has more for this site."""
         events, core_s, widest, longest_s = 0, 0.0, 1, 0.0
-        for (app, asked), count in self._log.pool.settlement.load.items():
-            if count:
+        for (app, asked), opened in self._log.pool.settlement.load.items():
+            count = opened - self._waiting.get((app, asked), 0)
+            if count > 0:
                 slot = asked or self._cores(app)
                 seconds = self._event_s(app)
                 events += count

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.errors import ProtocolError
-from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.state import site_state as s
 from tidemill.site.state.settlement import Settlement
@@ -93,7 +93,7 @@ def _refuse(settlement: Settlement, order: api.LeaseOrder, message: str) -> None
             first=order.first,
             count=order.count,
             reason=message,
-            evidence=Evidence(failure=FailureClass.DISPATCH, message=message),
+            evidence=Evidence(failure=FailureClass.DISPATCH, message=message, fault=FaultKind.SITE.value),
         )
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.errors import ProtocolError
-from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.site.state import site_state as s
 from tidemill.site.state.bookings import Bookings
@@ -148,7 +148,7 @@ class WorkPool:
         self.settlement.unready(job)
 
     def _denied(self, entry: s.Denied) -> None:
-        evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason)
+        evidence = Evidence(failure=FailureClass.DISPATCH, message=entry.reason, fault=FaultKind.SITE.value)
         for job_id in entry.jobs:
             job = self.state.jobs.get(job_id)
             if job is None:

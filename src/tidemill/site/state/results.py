@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.failure import Evidence, FailureClass, FaultKind
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import rate_key
 from tidemill.node.journal import allocation_of
@@ -169,7 +169,8 @@ class BatchOfRecords:
         pieces = [piece for held in job.grants.values() for piece in held.open]
         self._settlement.forget_grants(job, cancel=True)
         self._again(job, [piece for at, until in pieces for piece in job.open.within(at, until)])
-        self._give_back(job, Evidence(failure=FailureClass.WALLTIME, message=message))
+        evidence = Evidence(failure=FailureClass.WALLTIME, message=message, fault=FaultKind.SITE.value)
+        self._give_back(job, evidence)
 
     def _started(self, record: node.Started) -> None:
         allocation = self._settlement.state.allocations.get(record.allocation)
@@ -279,7 +280,14 @@ class BatchOfRecords:
             allocation=allocation_of(record.p),
             at_us=record.at_us,
             notes=self._notes(record.p),
+            fault=self._fault(record.job, failure),
         )
+
+    def _fault(self, number: int, failure: FailureClass) -> str:
+        """Files or a launcher that an approved application lacks on a node are the site's; empty = as the class."""
+        job = self._jobs.get(number)
+        is_approved = job is not None and job.spec.app is not None
+        return FaultKind.SITE.value if failure is FailureClass.DISPATCH and is_approved else ""
 
     def _measure(self, job: s.SiteJob, record: node.Done) -> None:
         app = rate_key(job.spec.app or "", job.spec.resources.width)

@@ -24,6 +24,15 @@ class WideLoad(NamedTuple):
     timeout_s: float
 
 
+def load_key(spec: JobSpec) -> tuple[str, int] | WideLoad:
+    """What makes open events alike: application and cores, more for payloads that span nodes."""
+    asked = spec.resources
+    width = asked.width
+    if width is None:
+        return (spec.app or "", asked.cores or 0)
+    return WideLoad(width, spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
+
+
 class Settlement:
     """A state with what is derived from it: `backlog`, the jobs that have something to grant, in order of arrival, and
     `load`, the number of open events by application and cores of a slot (0 = the application's).
@@ -53,14 +62,11 @@ class Settlement:
         self._weigh(job, -job.open.remove(first, end))
 
     def _weigh(self, job: s.SiteJob, events: int) -> None:
-        asked = job.spec.resources
-        width = asked.width
-        if width is None:
-            key = (job.spec.app or "", asked.cores or 0)
-            self.load[key] = self.load.get(key, 0) + events
+        key = load_key(job.spec)
+        if isinstance(key, WideLoad):
+            self.wide_load[key] = self.wide_load.get(key, 0) + events
         else:
-            wide = WideLoad(width, job.spec.app or "", asked.event_s or 0.0, float(asked.timeout_s or 0))
-            self.wide_load[wide] = self.wide_load.get(wide, 0) + events
+            self.load[key] = self.load.get(key, 0) + events
 
     def _backlog(self, job: s.SiteJob) -> dict[int, None]:
         width = job.spec.resources.width

@@ -1,0 +1,326 @@
+"""A site's own troubles keep jobs waiting there, and no job is refused for them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.site.applications.test_site_applications import preparer
+from tests.unit.site.state.test_site_log import open_log
+
+from tidemill.config.site import SiteConfig
+from tidemill.config.transfer import Endpoint, Transfer
+from tidemill.errors import ConfigError, JobError, SiteError, TidemillError, UnfitError
+from tidemill.model.failure import Evidence, FailureClass, FaultKind, is_jobs_own
+from tidemill.model.job import Input, JobSpec
+from tidemill.model.trouble import Scope, place_of
+from tidemill.site.applications.launching import Launching
+from tidemill.site.data.moves import LocalMoves
+from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.staging import Stage
+from tidemill.site.fleet.fleets import Fleets
+from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.troubles import NAME, SiteTroubles, judge, read_troubles
+from tidemill.site.fleet.workload import Workload
+from tidemill.site.state import site_state as s
+from tidemill.transfer.contract import Direction, TransferError
+from tidemill.transfer.file import Roots
+from tidemill.wire.api import LeaseOrder, ReleaseReport
+from tidemill.wire.node import Failed
+
+HOST = "https://dav.example.org"
+
+
+class Agent:
+    """What of an agent brings jobs from backlog to grants."""
+
+    def __init__(self, home: Path, *endpoints: Endpoint, **more: object) -> None:
+        fields = {
+            "name": "here",
+            "server": "unix:/x",
+            "endpoints": list(endpoints),
+            "transfer": ONE_TRY,
+            **more,
+        }
+        self.config = SiteConfig(**fields)  # type: ignore[arg-type]
+        self.home = home
+        apps = home / "apps"
+        apps.mkdir(exist_ok=True)
+        program = home / "prog"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        (apps / "sim.toml").write_text(f'name = "sim"\nexecutable = "{program}"\n')
+        self.log = open_log(home / "log", 1)
+        self.fleets = Fleets(home / "fleets", self.config, binary=home / "tidemill-node")
+        self.log.apply(s.FleetOpened(fleet="f1", at_us=1))
+        self.fleet = self.fleets.create(self.log.pool.state.fleets["f1"])
+        self.executor = ThreadPoolExecutor(1)
+        self.moves = LocalMoves(self.config)
+        places = OwnedPlaces(Roots([home / "data"]))
+        self.stage = Stage(home / "stage", self.config, places, self.moves)
+        self.preparer = preparer(apps)
+        self.granting = Granting(self.log, self.preparer, self.stage, self.fleets, self.executor)
+        self.orders = 0
+
+    def lease(self, *specs: JobSpec) -> list[int]:
+        orders = []
+        for spec in specs:
+            self.orders += 1
+            orders.append(
+                LeaseOrder(n=self.orders, lease=self.orders, job=self.orders, first=0, count=spec.events,
+                           campaign="c", seed_base=0, spec=spec)
+            )  # fmt: skip
+        self.log.apply(s.Replied(acked=0, orders=orders, at_us=0))
+        return [order.job for order in orders]
+
+    def tick(self) -> None:
+        self.granting.tend()
+        self.granting.plan(self.fleet, Launching())
+        time.sleep(0.005)
+
+    def run(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.tick()
+
+    def granted(self) -> list[int]:
+        return [job.id for job in self.log.pool.state.jobs.values() if job.grants]
+
+    @property
+    def refused(self) -> list[Evidence]:
+        reports = self.log.pool.state.reports
+        return [each.evidence for each in reports if isinstance(each, ReleaseReport) and each.evidence]
+
+    def until_granted(self, jobs: int) -> None:
+        until = time.monotonic() + 30
+        while len(self.granted()) < jobs:
+            assert time.monotonic() < until, (self.granted(), self.granting.troubles.shown())
+            self.tick()
+
+    def close(self) -> None:
+        self.moves.close()
+        self.executor.shutdown()
+        self.log.close()
+
+
+ONE_TRY = Transfer(tries_max=1, pause_s=0.01)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def proxy(path: Path, *, ends: datetime) -> Path:
+    """A certificate with its key that ends then."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, ends - timedelta(days=1), ends)
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(
+        builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, *plain)
+    )
+    path.chmod(0o600)
+    return path
+
+
+def remote(number: int, host: str = HOST) -> JobSpec:
+    return JobSpec(app="sim", inputs=[Input(name="in", url=f"{host}/{number}")])
+
+
+# ---- an expired proxy ----------------------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_server(home: Path) -> None:
+    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem))
+    jobs = agent.lease(*map(remote, range(6)))
+    agent.run(1.0)
+    assert (agent.refused, agent.granted()) == ([], [])
+    (shown,) = agent.granting.troubles.shown()
+    assert (shown.failure, shown.scope, shown.name) == ("credential", Scope.INPUT, HOST)
+    assert (shown.is_open, shown.jobs, sorted(shown.examples)) == (True, 6, jobs)
+    assert f"our certificate `{pem}` expired at 2026-01-01T00:00:00Z" in shown.message
+    assert f"renew `{pem}`" in shown.hint
+    tries = agent.moves.counts[Direction.IN].failed
+    more = agent.lease(*map(remote, range(10, 15)))
+    agent.run(0.5)
+    assert agent.moves.counts[Direction.IN].failed == tries, "what comes is not tried"
+    (shown,) = agent.granting.troubles.shown()
+    assert sorted(shown.examples) == jobs + more
+    assert agent.granting.troubles.load == {("sim", 0): 11}, "they need no nodes"
+    agent.close()
+    kept = read_troubles(home)
+    assert [each.name for each in kept.troubles] == [HOST]
+    again = SiteTroubles(agent.log, home, agent.config)
+    assert [each.is_open for each in again.shown()] == [True]
+
+
+def test_work_that_waits_asks_for_no_nodes(home: Path) -> None:
+    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem))
+    workload = Workload(agent.log, agent.preparer._applications, agent.granting.troubles.load)
+    agent.lease(*map(remote, range(5)))
+    assert workload.demand(cores=1, more=False).events == 5
+    agent.run(0.6)
+    assert workload.demand(cores=1, more=False).events == 0
+    agent.close()
+
+
+def test_a_renewed_proxy_lets_them_run_by_themselves(home: Path) -> None:
+    """The server is not there: what is asked of it after the renewal is another trouble, of its own."""
+    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    agent = Agent(home, Endpoint(url="https://127.0.0.1:9/", certificate=pem))
+    agent.lease(*(remote(n, "https://127.0.0.1:9") for n in range(5)))
+    agent.run(0.5)
+    (shown,) = agent.granting.troubles.shown()
+    assert (shown.failure, shown.is_open) == ("credential", True)
+    proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
+    until = time.monotonic() + 30
+    while "stage_in" not in {each.failure for each in agent.granting.troubles.shown()}:
+        assert time.monotonic() < until
+        agent.tick()
+    assert agent.refused == []
+    agent.close()
+
+
+# ---- a full stage area ---------------------------------------------------------------------------------------------
+
+
+def test_a_full_stage_area_makes_jobs_wait_until_there_is_space(home: Path) -> None:
+    for name in "abc":
+        (home / "data" / name).write_bytes(name.encode() * 1000)
+    agent = Agent(home, stage_bytes_max=1500)
+    specs = [JobSpec(app="sim", inputs=[Input(name="in", url=str(home / "data" / name))]) for name in "abc"]
+    jobs = agent.lease(*specs)
+    agent.run(1.5)
+    assert (agent.refused, agent.granted()) == ([], jobs[:1])
+    for granted in (2, 3):
+        for job in agent.granted():
+            agent.stage.clean(job)
+        agent.until_granted(granted)
+    assert agent.refused == []
+    agent.close()
+
+
+# ---- what is the job's own, and what only does not fit ---------------------------------------------------------------
+
+
+def test_an_input_that_is_not_there_sends_the_job_back_at_once_as_its_own_fault(home: Path) -> None:
+    agent = Agent(home)
+    agent.lease(JobSpec(app="sim", inputs=[Input(name="in", url=str(home / "data" / "none"))]))
+    agent.run(0.3)
+    (evidence,) = agent.refused
+    assert (evidence.failure, is_jobs_own(evidence)) == (FailureClass.STAGE_IN, True)
+    agent.close()
+
+
+def test_a_host_that_the_site_does_not_read_from_is_the_sites_refusal(home: Path) -> None:
+    agent = Agent(home)
+    agent.lease(remote(1))
+    agent.run(0.3)
+    (evidence,) = agent.refused
+    assert (evidence.failure, evidence.fault) == (FailureClass.STAGE_IN, FaultKind.SITE)
+    assert not is_jobs_own(evidence)
+    agent.close()
+
+
+def test_after_the_operators_time_jobs_go_back_without_blame(home: Path) -> None:
+    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem), wait_max_s=0)
+    agent.lease(remote(1))
+    agent.run(0.5)
+    (evidence,) = agent.refused
+    assert evidence.failure is FailureClass.CREDENTIAL
+    assert not is_jobs_own(evidence)
+    agent.close()
+
+
+JOB = s.SiteJob(
+    id=1, campaign="c", seed_base=0, spec=remote(1), open=msgspec.UNSET, done=msgspec.UNSET,  # type: ignore[arg-type]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "staging", "fault", "scope"),
+    [
+        (JobError("no parameter `x`"), False, FaultKind.APPLICATION, None),
+        (UnfitError("this site runs no jobs of ada"), False, FaultKind.SITE, None),
+        (ConfigError("site.toml: ..."), False, FaultKind.SITE, None),
+        (SiteError("failed to read `/sw/prog`: Stale file handle"), False, FaultKind.SITE, (Scope.APP, "sim")),
+        (SiteError("`/x` lies outside this site's data roots", transient=False), False, FaultKind.APPLICATION, None),
+        (SiteError("failed to stage inputs of job 1 in `/s/1`: No space left on device"), True, FaultKind.SITE,
+         (Scope.INPUTS, "")),
+        (SiteError("failed to copy `/data/x/y` to `/s/t`: no space left at the site"), True, FaultKind.SITE,
+         (Scope.INPUTS, "")),
+        (SiteError("failed to copy `/data/x/y` to `/s/t`: Input/output error"), True, FaultKind.SITE,
+         (Scope.INPUT, "file:///data")),
+        (SiteError("`/data/x` has checksum 1, the job expects 2", transient=False), True, FaultKind.INPUT, None),
+        (TransferError(f"failed to read `{HOST}/1`: 503"), True, FaultKind.SITE, (Scope.INPUT, HOST)),
+        (TransferError("it was slow"), True, FaultKind.SITE, (Scope.INPUT, HOST)),
+        (TransferError("failed to read `root://x.example.org:1094//f`"), True, FaultKind.SITE,
+         (Scope.INPUT, "root://x.example.org:1094")),
+        (TransferError(f"failed to read `{HOST}/1`: 404", transient=False, missing=True), True, FaultKind.INPUT, None),
+        (TransferError(f"`{HOST}/1` refuses us", transient=False, failure=FailureClass.CREDENTIAL), True,
+         FaultKind.CREDENTIAL, (Scope.INPUT, HOST)),
+    ],
+)  # fmt: skip
+def test_whose_fault_an_error_is(
+    error: TidemillError, staging: bool, fault: FaultKind, scope: tuple[Scope, str] | None
+) -> None:
+    from tidemill.model.failure import fault_of
+
+    evidence, reason = judge(JOB, error, staging=staging)
+    assert fault_of(evidence) is fault
+    assert (None if reason is None else (reason.cause.scope, reason.cause.name)) == scope
+
+
+def test_places_of_inputs() -> None:
+    told = {
+        "https://h.example.org/a?x=1": "https://h.example.org",
+        "root://h.example.org:1094//store/a": "root://h.example.org:1094",
+        "/data/x/y": "file:///data",
+        "file:///data/x": "file:///data",
+        "job:17/events": "",
+        "https://h.example.org:99999999/": "",
+        "https://[": "",
+        "": "",
+    }
+    assert {url: place_of(url) for url in told} == told
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+def test_images_that_fail_on_several_nodes_stop_their_application_only(home: Path) -> None:
+    agent = Agent(home)
+    job, other = agent.lease(JobSpec(app="sim", events=100), JobSpec(app="sim", events=100))
+
+    def failed(node: str) -> Failed:
+        return Failed(
+            p=node, s=1, grant=1, job=job, first=0, count=1, event=None, failure="image", slot=0, at_us=0,
+            message="image `rel` cannot be mounted", exit_status=None, signal=None, stderr_tail="", wall_us=0,
+            user_us=0, system_us=0,
+        )  # fmt: skip
+
+    agent.granting.troubles.heard([failed(f"a1.{n}") for n in range(3)])
+    agent.run(0.2)
+    assert agent.granted() == []
+    (shown,) = agent.granting.troubles.shown()
+    assert (shown.scope, shown.name, shown.is_open, shown.jobs) == (Scope.APP, "sim", True, 2)
+    assert other in shown.examples
+    agent.close()
+
+
+def test_a_file_of_troubles_that_cannot_be_read_costs_nothing_but_tries(home: Path) -> None:
+    (home / NAME).write_bytes(b"{broken")
+    assert read_troubles(home).breakers == []
