@@ -119,7 +119,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
 def _state_text(row: JobRow) -> str:
     from tidemill.model.state import told_reason
 
-    return row.state + (f": {told_reason(row.state, row.reason)}" if row.reason else "")
+    return row.state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
 
 
 def _show_failures(failures: list[FailureRow]) -> None:

@@ -143,6 +143,8 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
     for job in jobs:
         if job.refused and me in job.refused.split() and _elsewhere(work, job):
             continue
+        if job.deliveries and not (site.capacity and site.capacity.keeps):
+            continue  # an agent of an older version would write over what is delivered
         key = (job.kind, job.spec)
         event_core_s = cost.get(key)
         if event_core_s is None:
@@ -331,7 +333,7 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
     if not asking:
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
-    for job_id, name, url, _, sha256 in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
+    for job_id, name, url, _, sha256, _ in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = _told(found[job.id].spec, outputs)

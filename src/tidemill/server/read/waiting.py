@@ -30,6 +30,7 @@ class Cause(StrEnum):
     FAIR_SHARE = "fair_share"
     RUNNING = "running"
     DELIVERING = "delivering"
+    ENDING = "ending"
 
 
 HINTS = {
@@ -49,7 +50,8 @@ HINTS = {
     Cause.SITE_WANTS_NOTHING: "the sites that could run it take no more work now: their nodes are busy, or they drain",
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.RUNNING: "everything of it is at work",
-    Cause.DELIVERING: "all events are done; its outputs are being delivered",
+    Cause.DELIVERING: "the outputs of what is done are being delivered",
+    Cause.ENDING: "its payloads are being stopped; then what is done is delivered, and it ends",
 }
 
 
@@ -70,6 +72,8 @@ def _cause(
         return None, ""
     if job.delivering:
         return Cause.DELIVERING, ""
+    if job.ends:
+        return Cause.ENDING, ""
     if job.blocked:
         return Cause.AFTER, ", ".join(after[:5])
     if not job.ready:
