@@ -104,8 +104,8 @@ def cancel(work: UnitOfWork, job: StoredJob, reason: str) -> None:
 
 
 def end(work: UnitOfWork, job: StoredJob, state: int) -> None:
-    """Put a job into a final state. Sites forget it unless they keep outputs of it; jobs that come after it are freed or
-    failed by `pass_on`."""
+    """Put a job into a final state. Sites forget it unless they keep outputs of it; `pass_on` frees or fails the
+    jobs that come after it."""
     work.enter(job, state)
     job.ended_us = work.now_us
     job.ready = job.delivering = job.told = job.ends = 0

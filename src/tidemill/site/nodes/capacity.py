@@ -104,6 +104,7 @@ class CapacityMeter:
             wide_core_s=wide_core_s,
             wide_nodes_max=machine.wide_nodes_max if machine.launcher else 0,
             launcher=machine.launcher,
+            keeps=True,
         )
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:
