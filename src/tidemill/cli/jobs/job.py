@@ -1,4 +1,4 @@
-"""`tidemill job show|explain|cancel|retry|logs`: one job, or all of a campaign."""
+"""`tidemill job show|explain|cancel|retry|accept|logs`: one job, or all of a campaign."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def define_one(parser: Parser) -> None:
 
 
 def define_many(parser: Parser) -> None:
-    """Options of `job cancel` and `job retry`."""
+    """Options of `job cancel`, `job retry` and `job accept`."""
     parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
     parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
@@ -107,6 +107,9 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
                       f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
     if detail.failed:
         facts.append(("failed", detail.failed))
+    if detail.kept is not None:
+        where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
+        facts.append(("undelivered", f"{detail.kept.events} ({where})"))
     if detail.waits_for:
         facts.append(
             ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
@@ -175,15 +178,20 @@ def cancel(args: Namespace) -> int:
 
 
 def retry(args: Namespace) -> int:
-    """Retry jobs or a campaign."""
+    """Run what failed or was not done of jobs or a campaign."""
     return _act(args, "retry", "run again", "had nothing to run again")
+
+
+def accept(args: Namespace) -> int:
+    """Accept what is done of failed or canceled jobs: merge and deliver it."""
+    return _act(args, "accept", "accepted", "had nothing to accept")
 
 
 def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
     if bool(args.jobs) == bool(args.campaign):
         raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
     client = client_of(args)
-    act = client.cancel if verb == "cancel" else client.retry
+    act = {"cancel": client.cancel, "retry": client.retry, "accept": client.accept}[verb]
     reply = act(args.jobs, campaign=args.campaign, reason=args.reason)
     if args.json:
         show_json(reply)
@@ -223,5 +231,6 @@ COMMANDS = {
     "job explain": Command(define_one, explain, "tidemill job explain 7"),
     "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
     "job retry": Command(define_many, retry, "tidemill job retry 7 8"),
+    "job accept": Command(define_many, accept, "tidemill job accept 7"),
     "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
 }

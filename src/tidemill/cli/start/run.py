@@ -19,7 +19,7 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text, rat
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.model.job import JobSpec, Output
-    from tidemill.wire.api import CampaignRow, JobOutput
+    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
@@ -27,6 +27,7 @@ RETRIES = 0
 LOG_S = 3.0  #: how long the site may take to send a single event's stderr
 LINES_MAX = 100_000_000
 LINE = "{line}"
+EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 
 def define(parser: Parser) -> None:
@@ -61,12 +62,15 @@ def define(parser: Parser) -> None:
         metavar="N",
         help=f"retries of a failed event (default: {RETRIES})",
     )
-    parser.add_argument(
+    bound = parser.add_mutually_exclusive_group()
+    bound.add_argument(
         "--failed-max",
         type=_zero,
-        default=0,
         metavar="N",
-        help="so many failed events are accepted (default: 0)",
+        help="accept up to N failed events, stop at more (default: go on, and exit 1 if any failed)",
+    )
+    bound.add_argument(
+        "--fail-fast", action="store_true", help="stop at the first failed event (default: go on)"
     )
     _define_files(parser)
     define_raw(parser)
@@ -168,11 +172,18 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
             **timed,
         ),
         retries=args.retries,
-        failed_max=args.failed_max,
+        failed_max=_failed_max(args, events),
         site=args.site,
         keep_stdout=args.keep_stdout,
         env=_environment(args.env),
     )
+
+
+def _failed_max(args: Namespace, events: int) -> int:
+    """How many failed events stop the job: by default none, unless all of them fail."""
+    if args.fail_fast:
+        return 0
+    return events - 1 if args.failed_max is None else int(args.failed_max)
 
 
 def _executable(word: str) -> str:
@@ -308,10 +319,10 @@ def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignR
                 return client.campaign(sent.campaign), interrupted
             except KeyboardInterrupt:
                 if interrupted:
-                    say(f"left; `tidemill job cancel --campaign {sent.campaign}` cancels it again")
+                    say(f"left; `tidemill outputs ls --campaign {sent.campaign}` shows what is delivered")
                     raise
                 interrupted = True
-                say("canceling; Ctrl-C again leaves at once")
+                say("canceling, and delivering what is done; Ctrl-C again leaves at once")
                 client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
 
 
@@ -319,7 +330,7 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
     job = client.job(sent.jobs[0])
     outputs = list(client.outputs(job=job.row.id))
     good = job.row.state == "COMPLETED" or (
-        job.row.state == "PARTIAL" and job.row.events_failed <= args.failed_max
+        job.row.state == "PARTIAL" and job.row.events_failed <= (args.failed_max or 0)
     )
     if args.json:
         show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
@@ -338,7 +349,9 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
         for each in outputs:
             say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
     if not good and not interrupted:
-        _tell_failures(client, sent, job.row.reason)
+        _tell_failures(client, sent, job)
+    elif not good:
+        hint(f"`tidemill job retry {sent.jobs[0]}` runs the rest; what is done stays done")
     return 0 if good else 1
 
 
@@ -361,11 +374,14 @@ def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
 
 
-def _tell_failures(client: Client, sent: Submission, reason: str) -> None:
+def _tell_failures(client: Client, sent: Submission, job: JobDetail) -> None:
     from tidemill.report.query import group_failures
 
-    if reason:
-        say(f"error: {reason}")
+    if job.row.reason:
+        say(
+            f"error: {job.row.reason}"
+            + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
+        )
     groups = group_failures(client.failures(job=sent.jobs[0], limit=1000))
     for group in groups[:3]:
         example = group.examples[0]
@@ -373,8 +389,17 @@ def _tell_failures(client: Client, sent: Submission, reason: str) -> None:
         say(f"error: {group.failure}: {example.evidence.message}{where}")
         for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
             say(f"  | {line}")
+    again = "it" if job.row.events == 1 else "what failed"
     hint(
-        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {sent.jobs[0]}` runs it again"
+        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {sent.jobs[0]}` runs {again} again"
+    )
+
+
+def _shortened(events: str) -> str:
+    return (
+        events
+        if len(events) <= EVENTS_CHARACTERS_MAX
+        else events[:EVENTS_CHARACTERS_MAX].rpartition(",")[0] + ",..."
     )
 
 
