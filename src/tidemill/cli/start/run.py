@@ -389,18 +389,16 @@ def _tell_failures(client: Client, sent: Submission, job: JobDetail) -> None:
         say(f"error: {group.failure}: {example.evidence.message}{where}")
         for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
             say(f"  | {line}")
-    again = "it" if job.row.events == 1 else "what failed"
+    again, number = "it" if job.row.events == 1 else "what failed", sent.jobs[0]
     hint(
-        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {sent.jobs[0]}` runs {again} again"
+        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
     )
 
 
 def _shortened(events: str) -> str:
-    return (
-        events
-        if len(events) <= EVENTS_CHARACTERS_MAX
-        else events[:EVENTS_CHARACTERS_MAX].rpartition(",")[0] + ",..."
-    )
+    if len(events) <= EVENTS_CHARACTERS_MAX:
+        return events
+    return events[:EVENTS_CHARACTERS_MAX].rpartition(",")[0] + ",..."
 
 
 COMMANDS = {
