@@ -29,6 +29,16 @@ def define_many(parser: Parser) -> None:
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
 
 
+def define_retry(parser: Parser) -> None:
+    """Options of `job retry`."""
+    define_many(parser)
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for the end of the jobs named; Ctrl-C cancels them, and delivers what is done",
+    )
+
+
 def define_logs(parser: Parser) -> None:
     """Options of `job logs`."""
     define_one(parser)
@@ -179,7 +189,12 @@ def cancel(args: Namespace) -> int:
 
 def retry(args: Namespace) -> int:
     """Run what failed or was not done of jobs or a campaign."""
-    return _act(args, "retry", "run again", "had nothing to run again")
+    from tidemill.cli.start.run import follow_jobs
+
+    if args.wait and not args.jobs:
+        raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
+    code = _act(args, "retry", "run again", "had nothing to run again")
+    return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
 
 
 def accept(args: Namespace) -> int:
@@ -230,7 +245,7 @@ COMMANDS = {
     "job show": Command(define_one, show_job, "tidemill job show 7"),
     "job explain": Command(define_one, explain, "tidemill job explain 7"),
     "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
-    "job retry": Command(define_many, retry, "tidemill job retry 7 8"),
+    "job retry": Command(define_retry, retry, "tidemill job retry 7 8"),
     "job accept": Command(define_many, accept, "tidemill job accept 7"),
     "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
 }

@@ -19,7 +19,7 @@ from tidemill.model.quantities import bytes_text, count_text, duration_text, rat
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.model.job import JobSpec, Output
-    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput
+    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput, JobRow
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
@@ -326,6 +326,31 @@ def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignR
                 client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
 
 
+def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
+    """Wait for the end of jobs that were retried, as after `run`; 0 if all are COMPLETED, else 1."""
+    from tidemill.client.client import Submission
+
+    first = client.job(jobs[0]).row
+    _, interrupted = _follow(
+        client, Submission(campaign=first.campaign, jobs=jobs, repeated=False), quiet=quiet
+    )
+    details = [client.job(job) for job in jobs]
+    bad = [each for each in details if each.row.state != "COMPLETED"]
+    for each in details if not quiet else ():
+        say(f"job {each.row.id} {_counts_text(each.row)}")
+    for each in bad if not quiet else ():
+        if interrupted:
+            hint(f"`tidemill job retry {each.row.id}` runs the rest; what is done stays done")
+        else:
+            _tell_failures(client, each)
+    return 1 if bad else 0
+
+
+def _counts_text(row: JobRow) -> str:
+    failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
+
+
 def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow, interrupted: bool) -> int:
     job = client.job(sent.jobs[0])
     outputs = list(client.outputs(job=job.row.id))
@@ -342,14 +367,12 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
     rate = rate_text(ratio(job.row.events_done, wall_s))
     if job.row.events > 1 or not good:
-        say(f"{job.row.state}: {count_text(job.row.events_done)} of {count_text(job.row.events)} events done"
-            + (f", {count_text(job.row.events_failed)} failed" if job.row.events_failed else "")
-            + f", {duration_text(wall_s)}, {rate} events/s")  # fmt: skip
+        say(f"{_counts_text(job.row)}, {duration_text(wall_s)}, {rate} events/s")
     if outputs and (job.row.events > 1 or args.output):
         for each in outputs:
             say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
     if not good and not interrupted:
-        _tell_failures(client, sent, job)
+        _tell_failures(client, job)
     elif not good:
         hint(f"`tidemill job retry {sent.jobs[0]}` runs the rest; what is done stays done")
     return 0 if good else 1
@@ -374,7 +397,7 @@ def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
 
 
-def _tell_failures(client: Client, sent: Submission, job: JobDetail) -> None:
+def _tell_failures(client: Client, job: JobDetail) -> None:
     from tidemill.report.query import group_failures
 
     if job.row.reason:
@@ -382,16 +405,16 @@ def _tell_failures(client: Client, sent: Submission, job: JobDetail) -> None:
             f"error: {job.row.reason}"
             + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
         )
-    groups = group_failures(client.failures(job=sent.jobs[0], limit=1000))
+    groups = group_failures(client.failures(job=job.row.id, limit=1000))
     for group in groups[:3]:
         example = group.examples[0]
         where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
         say(f"error: {group.failure}: {example.evidence.message}{where}")
         for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
             say(f"  | {line}")
-    again, number = "it" if job.row.events == 1 else "what failed", sent.jobs[0]
+    again, number = "it" if job.row.events == 1 else "what failed", job.row.id
     hint(
-        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
+        f"`tidemill errors --campaign {job.row.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
     )
 
 
