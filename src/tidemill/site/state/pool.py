@@ -189,17 +189,17 @@ class WorkPool:
     def _delivered(self, entry: s.OutputsDelivered) -> None:
         if self.state.deliveries.pop(entry.job, None) is None:
             return
+        job, lost = self.state.jobs.get(entry.job), entry.lost
+        if lost and job is not None:  # with them go the other events of their parts
+            lost = str(self.settlement.lose_parts(job, IntervalSet.parse(lost)))
         self.settlement.report(
             DeliveredReport(
                 n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence, done=entry.done,
-                held=entry.held, lost=entry.lost,
+                held=entry.held, lost=lost,
             )
         )  # fmt: skip
-        job = self.state.jobs.get(entry.job)
         if entry.evidence is None and not entry.held:
             self.settlement.drop_parts(entry.job, entry.done)
-        elif entry.lost and job is not None:
-            self.settlement.lose_parts(job, IntervalSet.parse(entry.lost))
 
     def _damaged(self, entry: s.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
