@@ -202,6 +202,28 @@ def test_accepting_what_is_delivered_already_needs_no_site(world: World) -> None
     assert world.state(lease.job) == "PARTIAL"
 
 
+def test_the_owner_discards_what_is_kept_and_only_that_runs_again(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(delivered(one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)), want=0)
+    assert world.dispatcher.handle_discard(ActionRequest(jobs=[lease.job])).changed == 0
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    site.sync(done(rest, 4, 2, outputs=True), want=0)
+    for _ in range(2):
+        world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(want=0)
+    assert world.dispatcher.handle_discard(ActionRequest(campaign="c")).changed == 1
+    detail = world.job(lease.job)
+    assert (detail.done, detail.kept) == ("0-3", None)
+    (order,) = site.sync(want=0)
+    assert isinstance(order, CancelOrder)
+    assert not order.keep
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(4, 6)]
+
+
 def test_a_retry_before_the_delivery_has_ended_goes_on_after_it(world: World) -> None:
     site = KeepingSite(world)
     lease = started(world, site)

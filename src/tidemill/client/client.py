@@ -147,6 +147,12 @@ class Client:
         delivered, and the jobs end as PARTIAL."""
         return self._act("/v1/accept", jobs, campaign, reason)
 
+    def discard(
+        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+    ) -> ActionReply:
+        """Have sites delete what they keep of ended jobs and is not delivered; a retry runs those events again."""
+        return self._act("/v1/discard", jobs, campaign, reason)
+
     # ---- ask -------------------------------------------------------------------------------------------------
 
     def get(self, path: str, reply_type: type[T], **query: str | int | bool | None) -> T:

@@ -39,6 +39,7 @@ class Act(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     ACCEPT = "accept"
+    DISCARD = "discard"
     SITES = "sites"  #: sites and the applications that they offer
     ALLOCATIONS = "allocations"
     DRAIN = "drain"
@@ -98,6 +99,7 @@ RIGHTS: dict[Act, dict[Role, Reach]] = {
     Act.CANCEL: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.RETRY: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.ACCEPT: {_S: _OWN, _T: _NONE, _O: _ALL},
+    Act.DISCARD: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.SITES: {_S: _ALL, _T: _OWN, _O: _ALL},
     Act.ALLOCATIONS: {_S: _NONE, _T: _OWN, _O: _ALL},
     Act.DRAIN: {_S: _NONE, _T: _NONE, _O: _ALL},
@@ -118,6 +120,7 @@ SCOPES: dict[Act, str] = {
     Act.CANCEL: "compute.cancel",
     Act.RETRY: "compute.modify",
     Act.ACCEPT: "compute.modify",
+    Act.DISCARD: "compute.cancel",
     Act.ALLOCATIONS: "compute.read",
     Act.AUDIT: "compute.read",
     Act.METRICS: "compute.read",
@@ -172,6 +175,7 @@ _WORDS: dict[Act, str] = {
     Act.CANCEL: "cancel this",
     Act.RETRY: "retry this",
     Act.ACCEPT: "accept this",
+    Act.DISCARD: "discard this",
     Act.SITES: "see sites",
     Act.ALLOCATIONS: "see allocations",
     Act.DRAIN: "drain a site",

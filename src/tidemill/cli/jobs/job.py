@@ -1,4 +1,4 @@
-"""`tidemill job show|explain|cancel|retry|accept|logs`: one job, or all of a campaign."""
+"""`tidemill job show|explain|cancel|retry|accept|discard|logs`: one job, or all of a campaign."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def define_one(parser: Parser) -> None:
 
 
 def define_many(parser: Parser) -> None:
-    """Options of `job cancel`, `job retry` and `job accept`."""
+    """Options of `job cancel`, `job retry`, `job accept` and `job discard`."""
     parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
     parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
@@ -202,11 +202,21 @@ def accept(args: Namespace) -> int:
     return _act(args, "accept", "accepted", "had nothing to accept")
 
 
+def discard(args: Namespace) -> int:
+    """Delete the outputs that sites keep of ended jobs and have not delivered."""
+    return _act(args, "discard", "discarded", "had nothing to discard")
+
+
 def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
     if bool(args.jobs) == bool(args.campaign):
         raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
     client = client_of(args)
-    act = {"cancel": client.cancel, "retry": client.retry, "accept": client.accept}[verb]
+    act = {
+        "cancel": client.cancel,
+        "retry": client.retry,
+        "accept": client.accept,
+        "discard": client.discard,
+    }[verb]
     reply = act(args.jobs, campaign=args.campaign, reason=args.reason)
     if args.json:
         show_json(reply)
@@ -247,5 +257,6 @@ COMMANDS = {
     "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
     "job retry": Command(define_retry, retry, "tidemill job retry 7 8"),
     "job accept": Command(define_many, accept, "tidemill job accept 7"),
+    "job discard": Command(define_many, discard, "tidemill job discard 7"),
     "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
 }

@@ -36,6 +36,7 @@ from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
+    CancelOrder,
     DrainOrder,
     DrainRequest,
     FetchLogOrder,
@@ -222,6 +223,27 @@ def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
             ending.deliver(work, job, complete=True)
         else:
             ending.end(work, job, PARTIAL)
+        changed += 1
+    _finish(work, half_life_s)
+    return changed
+
+
+def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
+    """Have sites delete what they keep of jobs that have ended and is not delivered; how many that were. Those events
+    are not done any more."""
+    work.load(jobs)
+    changed = 0
+    for number in dict.fromkeys(jobs):
+        job = work.jobs.get(number)
+        if job is None or job.state not in ENDED_WITHOUT_SUCCESS or not job.kept:
+            continue
+        kept = work.sets(job)
+        for first, end in ending.undelivered(work, job):
+            kept.done.remove(first, end)
+        work.keep_sets(job)
+        work.order(job.place, CancelOrder, job=job.id, reason="its owner discards what is kept")
+        job.kept = job.home = 0
+        job.place = job.pin
         changed += 1
     _finish(work, half_life_s)
     return changed
