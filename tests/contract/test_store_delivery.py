@@ -7,7 +7,11 @@ from typing import Any
 from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import Deliver, JobSpec
+from tidemill.server.database.queries import migrations
+from tidemill.server.database.rows import StoredJob
+from tidemill.server.database.store import Store, _migrate, transaction
 from tidemill.server.read import api_pages
 from tidemill.wire.api import (
     ActionRequest,
@@ -24,6 +28,7 @@ from tidemill.wire.api import (
     SyncReply,
 )
 
+DELIVERY_SCHEMA = 10  #: of the migration `delivery`
 TEN = JobSpec(app="reco", events=10)
 DAMAGED = Evidence(failure=FailureClass.STAGE_OUT, message="damaged")
 
@@ -396,3 +401,30 @@ def test_a_job_without_outputs_ends_at_once_when_nothing_of_it_runs(world: World
     (job,) = world.submit(SIM)
     world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
     assert world.state(job) == "CANCELED"
+
+
+def test_jobs_of_an_older_server_keep_what_is_there_after_the_upgrade(store: Store) -> None:
+    """Jobs with outputs, by state: 1 runs, 2 is PARTIAL, 3 failed in its delivery, 4 failed and was discarded."""
+    known = migrations(store.dialect)
+    session = store.writer()
+    for number, script in known[: DELIVERY_SCHEMA - 1]:
+        with transaction(session):
+            _migrate(session, number, script)
+    with transaction(session):
+        for number, (state, done, failed) in enumerate(
+            ((1, "0-3", ""), (3, "0-8", "9"), (4, "0-9", ""), (4, "0-3", "4")), start=1
+        ):
+            n_done, n_failed = len(IntervalSet.parse(done)), len(IntervalSet.parse(failed))
+            session._execute(  # type: ignore[attr-defined]  # rows as an older version wrote them
+                "INSERT INTO jobs (id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done,"
+                " n_failed, done, failed, seed_base, created_us, name, blocked, outputs)"
+                f" VALUES ({number}, 1, 1, {state}, 1, 0, 1, 1, 0, 0, 10, {n_done}, {n_failed}, '{done}',"
+                f" '{failed}', 0, 0, '', 0, 1)"
+            )
+    session.close()
+    assert store.upgrade() == (DELIVERY_SCHEMA - 1, len(known))
+    reader = store.reader()
+    rows = [StoredJob(*row) for row in reader.rows("jobs_by_id", ids=[1, 2, 3, 4])]
+    reader.close()
+    found = {job.id: (job.kept, job.delivered, job.deliveries) for job in rows}
+    assert found == {1: (1, "", 0), 2: (0, "0-8", 1), 3: (1, "", 0), 4: (0, "", 0)}

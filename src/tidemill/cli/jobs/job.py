@@ -189,7 +189,7 @@ def cancel(args: Namespace) -> int:
 
 def retry(args: Namespace) -> int:
     """Run what failed or was not done of jobs or a campaign."""
-    from tidemill.cli.start.run import follow_jobs
+    from tidemill.cli.jobs.follow import follow_jobs
 
     if args.wait and not args.jobs:
         raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
+from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
 from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
+from tidemill.model.quantities import bytes_text, duration_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
     from tidemill.model.job import JobSpec, Output
-    from tidemill.wire.api import CampaignRow, JobDetail, JobOutput, JobRow
+    from tidemill.wire.api import CampaignRow, JobOutput
 
 PASSED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
 EVENT_S = 1.0  #: first guess of an event's duration, until measured
@@ -27,7 +28,6 @@ RETRIES = 0
 LOG_S = 3.0  #: how long the site may take to send a single event's stderr
 LINES_MAX = 100_000_000
 LINE = "{line}"
-EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
 
 
 def define(parser: Parser) -> None:
@@ -134,7 +134,7 @@ def run(args: Namespace) -> int:
     sent = client.submit(spec, campaign=campaign)
     # One event is as if its command ran here: without a terminal only its own output is told.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
-    row, interrupted = _follow(client, sent, quiet=quiet)
+    row, interrupted = follow(client, sent, quiet=quiet)
     return _tell(args, client, sent, row=row, interrupted=interrupted)
 
 
@@ -301,56 +301,6 @@ def _refuse_observing(home: Path) -> None:
         )
 
 
-def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
-    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
-    from tidemill.cli.progress import Progress, WaitingNotice, why_waiting
-
-    interrupted = False
-    patience = WaitingNotice(lambda: why_waiting(client, sent.jobs[0]))
-
-    def look(row: CampaignRow) -> None:
-        progress(row)
-        patience(row)
-
-    with Progress(what=sent.campaign, quiet=quiet) as progress:
-        while True:
-            try:
-                client.wait(sent, on_progress=look)
-                return client.campaign(sent.campaign), interrupted
-            except KeyboardInterrupt:
-                if interrupted:
-                    say(f"left; `tidemill outputs ls --campaign {sent.campaign}` shows what is delivered")
-                    raise
-                interrupted = True
-                say("canceling, and delivering what is done; Ctrl-C again leaves at once")
-                client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
-
-
-def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
-    """Wait for the end of jobs that were retried, as after `run`; 0 if all are COMPLETED, else 1."""
-    from tidemill.client.client import Submission
-
-    first = client.job(jobs[0]).row
-    _, interrupted = _follow(
-        client, Submission(campaign=first.campaign, jobs=jobs, repeated=False), quiet=quiet
-    )
-    details = [client.job(job) for job in jobs]
-    bad = [each for each in details if each.row.state != "COMPLETED"]
-    for each in details if not quiet else ():
-        say(f"job {each.row.id} {_counts_text(each.row)}")
-    for each in bad if not quiet else ():
-        if interrupted:
-            hint(f"`tidemill job retry {each.row.id}` runs the rest; what is done stays done")
-        else:
-            _tell_failures(client, each)
-    return 1 if bad else 0
-
-
-def _counts_text(row: JobRow) -> str:
-    failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
-    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
-
-
 def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow, interrupted: bool) -> int:
     job = client.job(sent.jobs[0])
     outputs = list(client.outputs(job=job.row.id))
@@ -367,12 +317,12 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
     rate = rate_text(ratio(job.row.events_done, wall_s))
     if job.row.events > 1 or not good:
-        say(f"{_counts_text(job.row)}, {duration_text(wall_s)}, {rate} events/s")
+        say(f"{counts_text(job.row)}, {duration_text(wall_s)}, {rate} events/s")
     if outputs and (job.row.events > 1 or args.output):
         for each in outputs:
             say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
     if not good and not interrupted:
-        _tell_failures(client, job)
+        tell_failures(client, job)
     elif not good:
         hint(f"`tidemill job retry {sent.jobs[0]}` runs the rest; what is done stays done")
     return 0 if good else 1
@@ -395,33 +345,6 @@ def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
     for each in outputs:
         if each.output.name == "stdout":
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
-
-
-def _tell_failures(client: Client, job: JobDetail) -> None:
-    from tidemill.report.query import group_failures
-
-    if job.row.reason:
-        say(
-            f"error: {job.row.reason}"
-            + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
-        )
-    groups = group_failures(client.failures(job=job.row.id, limit=1000))
-    for group in groups[:3]:
-        example = group.examples[0]
-        where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
-        say(f"error: {group.failure}: {example.evidence.message}{where}")
-        for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
-            say(f"  | {line}")
-    again, number = "it" if job.row.events == 1 else "what failed", job.row.id
-    hint(
-        f"`tidemill errors --campaign {job.row.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
-    )
-
-
-def _shortened(events: str) -> str:
-    if len(events) <= EVENTS_CHARACTERS_MAX:
-        return events
-    return events[:EVENTS_CHARACTERS_MAX].rpartition(",")[0] + ",..."
 
 
 COMMANDS = {
