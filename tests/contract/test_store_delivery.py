@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
 
 from tidemill.model.failure import Evidence, FailureClass
@@ -147,6 +148,7 @@ def test_an_agent_of_an_older_version_never_writes_over_what_is_delivered(world:
 def test_with_deliver_complete_nothing_is_delivered_before_all_is_done(world: World) -> None:
     site = KeepingSite(world)
     lease = started(world, site, JobSpec(app="reco", events=10, deliver=Deliver.COMPLETE))
+    assert b"deliver" not in msgspec.json.encode(lease), "an agent of an older version would refuse it"
     world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
     orders = [*site.sync(want=0), *site.sync(release(lease, 4, 6), want=0), *site.sync(want=0)]
     assert [type(order) for order in orders] == [CancelOrder], "the site forgets nothing"

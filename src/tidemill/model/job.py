@@ -114,7 +114,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed
     failed_max: int = 0  #: so many failed events still make it PARTIAL, not FAILED
-    deliver: Deliver = Deliver.DONE  #: what is done at the end of the job, or nothing before it is complete
+    #: what is done at the end of the job, or nothing before it is complete; none = `done`
+    deliver: Deliver | msgspec.UnsetType = msgspec.UNSET
     retries: int = 2  #: an event that failed 1 + retries times enters the failed set
     priority: int = 0  #: within the campaign, higher first
     site: str | None = None  #: run only there

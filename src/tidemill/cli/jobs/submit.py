@@ -209,6 +209,8 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 
 
 def _submit_one(client: Client, args: Namespace) -> Submission | None:
+    import msgspec
+
     from tidemill.client.client import Wishes, check_name, new_campaign
     from tidemill.client.offers import check_offered
     from tidemill.model.job import Deliver, JobSpec
@@ -227,7 +229,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         after=[int(each) if each.isdecimal() else each for each in args.after],
         retries=args.retries,
         failed_max=args.failed_max,
-        deliver=Deliver(args.deliver),
+        deliver=Deliver.COMPLETE if args.deliver == Deliver.COMPLETE else msgspec.UNSET,
         site=args.site,
     )
     check_offered(spec, offers)

@@ -179,7 +179,7 @@ def _conclude(work: UnitOfWork, job: StoredJob) -> None:
     if is_settled(job) and job.n_failed <= spec.failed_max:
         job.ends, job.reason = 0, ""
         settle(work, job)
-    elif spec.deliver is Deliver.DONE and without(undelivered(work, job), job.sent):
+    elif spec.deliver is not Deliver.COMPLETE and without(undelivered(work, job), job.sent):
         deliver(work, job, complete=False)
     else:
         end(work, job, job.ends)

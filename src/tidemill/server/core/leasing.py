@@ -325,6 +325,10 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
         if job.id in found:
             continue
         spec = work.spec(job)
+        if (
+            spec.deliver is not msgspec.UNSET
+        ):  # only the server asks for it, and agents of older versions refuse it
+            spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET)
         found[job.id] = _Told(spec)
         for each in spec.inputs:
             named = job_input(each.url)

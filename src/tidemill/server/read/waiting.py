@@ -51,7 +51,7 @@ HINTS = {
     Cause.FAIR_SHARE: "others go first: campaigns with fewer core-seconds per share, or jobs of higher priority or age",
     Cause.RUNNING: "everything of it is at work",
     Cause.DELIVERING: "the outputs of what is done are being delivered",
-    Cause.ENDING: "its payloads are being stopped; then what is done is delivered, and it ends",
+    Cause.ENDING: "its payloads are being stopped, then what is done is delivered; a second cancel ends it at once",
 }
 
 
