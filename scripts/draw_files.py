@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 def type_text(annotation: ast.expr) -> str:
     """A type as its reader writes it: the words of an enumeration, `table` for a record."""
-    text = ast.unparse(annotation).removesuffix(" | None")
+    text = ast.unparse(annotation).removesuffix(" | None").removesuffix(" | msgspec.UnsetType")
     if text == "list[Occasion]":
         return "list of " + ", ".join(f"`{each.value}`" for each in Occasion)
     if text == "Share":
@@ -62,6 +62,8 @@ def type_text(annotation: ast.expr) -> str:
 
 def as_toml(value: ast.expr) -> str:
     """A default as a TOML file would write it."""
+    if ast.unparse(value) == "msgspec.UNSET":
+        return "none"
     if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
         module = application if hasattr(application, value.value.id) else job
         return json.dumps(getattr(module, value.value.id)[value.attr].value)

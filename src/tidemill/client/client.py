@@ -41,6 +41,7 @@ from tidemill.wire.api import (
     JobOutput,
     JobPage,
     JobRow,
+    KeptOutputs,
     OutputPage,
     OwnerRow,
     ResetRequest,
@@ -136,8 +137,21 @@ class Client:
     def retry(
         self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
     ) -> ActionReply:
-        """Run the failed events of ended jobs again, or canceled jobs, or all such jobs of a campaign."""
+        """Run what failed or was not done of ended jobs, or of all such jobs of a campaign. What is done stays done."""
         return self._act("/v1/retry", jobs, campaign, reason)
+
+    def accept(
+        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+    ) -> ActionReply:
+        """Take what is done of jobs that failed or were canceled for all there is: merge steps run, everything done is
+        delivered, and the jobs end as PARTIAL."""
+        return self._act("/v1/accept", jobs, campaign, reason)
+
+    def discard(
+        self, jobs: Sequence[int] = (), *, campaign: str | None = None, reason: str = ""
+    ) -> ActionReply:
+        """Have sites delete what they keep of ended jobs and is not delivered; a retry runs those events again."""
+        return self._act("/v1/discard", jobs, campaign, reason)
 
     # ---- ask -------------------------------------------------------------------------------------------------
 
@@ -206,6 +220,10 @@ class Client:
             before = page.next
             if before is None:
                 return
+
+    def kept_outputs(self, *, campaign: str | None = None, job: int | None = None) -> list[KeptOutputs]:
+        """What is done and not delivered, of the newest 1,000 such jobs of a campaign."""
+        return self.get("/v1/outputs", OutputPage, campaign=campaign, job=job).kept
 
     def log(self, job: int, *, event: int | None = None, timeout_s: float = 30) -> JobLog:
         """Stdout and stderr of the payload that ran an event (None = the latest of the job), from its site.

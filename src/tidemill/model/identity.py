@@ -38,6 +38,8 @@ class Act(StrEnum):
     LOG = "log"
     CANCEL = "cancel"
     RETRY = "retry"
+    ACCEPT = "accept"
+    DISCARD = "discard"
     SITES = "sites"  #: sites and the applications that they offer
     ALLOCATIONS = "allocations"
     DRAIN = "drain"
@@ -96,6 +98,8 @@ RIGHTS: dict[Act, dict[Role, Reach]] = {
     Act.LOG: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.CANCEL: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.RETRY: {_S: _OWN, _T: _NONE, _O: _ALL},
+    Act.ACCEPT: {_S: _OWN, _T: _NONE, _O: _ALL},
+    Act.DISCARD: {_S: _OWN, _T: _NONE, _O: _ALL},
     Act.SITES: {_S: _ALL, _T: _OWN, _O: _ALL},
     Act.ALLOCATIONS: {_S: _NONE, _T: _OWN, _O: _ALL},
     Act.DRAIN: {_S: _NONE, _T: _NONE, _O: _ALL},
@@ -115,6 +119,8 @@ SCOPES: dict[Act, str] = {
     Act.SITES: "compute.read",
     Act.CANCEL: "compute.cancel",
     Act.RETRY: "compute.modify",
+    Act.ACCEPT: "compute.modify",
+    Act.DISCARD: "compute.cancel",
     Act.ALLOCATIONS: "compute.read",
     Act.AUDIT: "compute.read",
     Act.METRICS: "compute.read",
@@ -168,6 +174,8 @@ _WORDS: dict[Act, str] = {
     Act.LOG: "read this job's output",
     Act.CANCEL: "cancel this",
     Act.RETRY: "retry this",
+    Act.ACCEPT: "accept this",
+    Act.DISCARD: "discard this",
     Act.SITES: "see sites",
     Act.ALLOCATIONS: "see allocations",
     Act.DRAIN: "drain a site",

@@ -28,6 +28,13 @@ class OutputKind(StrEnum):
     MERGE = "merge"
 
 
+class Deliver(StrEnum):
+    """When the outputs of a job are delivered: what is done whenever the job ends, or only once it is complete."""
+
+    DONE = "done"
+    COMPLETE = "complete"
+
+
 class Width(NamedTuple):
     """A payload that spans nodes: so many whole nodes, so many ranks (processes of one MPI program) on all of them."""
 
@@ -107,6 +114,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     after: list[int | str] = []  #: job ids, or names of campaigns
     after_any: bool = False  #: run even if a job that it comes after failed
     failed_max: int = 0  #: so many failed events still make it PARTIAL, not FAILED
+    #: what is done at the end of the job, or nothing before it is complete; none = `done`
+    deliver: Deliver | msgspec.UnsetType = msgspec.UNSET
     retries: int = 2  #: an event that failed 1 + retries times enters the failed set
     priority: int = 0  #: within the campaign, higher first
     site: str | None = None  #: run only there

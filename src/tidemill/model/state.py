@@ -24,33 +24,39 @@ JOB_TRANSITIONS: dict[tuple[JobState, JobState], str] = {
         JobState.RUNNING,
         JobState.WAITING,
     ): "every lease came back before an event was done, or a lost site took all that was kept with it",
-    (JobState.RUNNING, JobState.COMPLETED): "every event is kept and its outputs are delivered",
-    (JobState.RUNNING, JobState.PARTIAL): "every event is kept or failed, no more than failed_max failed",
+    (JobState.RUNNING, JobState.COMPLETED): "every event is done and all outputs are delivered",
+    (
+        JobState.RUNNING,
+        JobState.PARTIAL,
+    ): "every event is done or failed, no more than failed_max failed, and outputs are delivered; or its owner accepts "
+    "what is done",
     (
         JobState.RUNNING,
         JobState.FAILED,
-    ): "more than failed_max events failed, or a step before or after them did",
-    (JobState.RUNNING, JobState.CANCELED): "its owner canceled it",
-    (
-        JobState.PARTIAL,
-        JobState.WAITING,
-    ): "its owner retries it, and nothing of it stays done: outputs were kept",
+    ): "more than failed_max events failed, or a step before or after them did; what is done is delivered first",
+    (JobState.RUNNING, JobState.CANCELED): "its owner canceled it; what is done is delivered first",
+    (JobState.PARTIAL, JobState.WAITING): "its owner retries it, and nothing of it is done",
     (JobState.PARTIAL, JobState.RUNNING): "its owner retries the failed events; what was done stays done",
     (JobState.FAILED, JobState.WAITING): "its owner retries it, and nothing of it is done",
     (
         JobState.FAILED,
         JobState.RUNNING,
-    ): "its owner retries it: done events stay done, or outputs are delivered again",
+    ): "its owner retries it: done events stay done, or outputs are delivered again; or accepts what is done",
     (JobState.CANCELED, JobState.WAITING): "its owner retries it, and nothing of it is done",
-    (JobState.CANCELED, JobState.RUNNING): "its owner retries it; what was done stays done",
+    (
+        JobState.CANCELED,
+        JobState.RUNNING,
+    ): "its owner retries it: what was done stays done; or accepts what is done",
 }
 JOB_FINAL = frozenset({JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELED})
 
 
-def told_reason(state: str, reason: str) -> str:
-    """What a job's reason says: why it ended as it did, or that some of its events failed while others are still to
-    come. Empty for none."""
-    return reason if not reason or state in JOB_FINAL else f"last failure: {reason}"
+def told_reason(state: str, reason: str, ends: str = "") -> str:
+    """What a job's reason says: why it ended as it did, why it is about to end as `ends`, or that some of its events
+    failed while others are still to come. Empty for none."""
+    if not reason or state in JOB_FINAL:
+        return reason
+    return f"ends as {ends}: {reason}" if ends else f"last failure: {reason}"
 
 
 class LeaseState(StrEnum):

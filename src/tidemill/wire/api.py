@@ -98,6 +98,9 @@ class JobRow(msgspec.Struct, kw_only=True):
     started_us: int | None
     ended_us: int | None
     reason: str
+    ends: str = (
+        ""  #: the state that it gets once what is done of it is delivered; empty = it goes on, or has ended
+    )
 
 
 class JobPage(msgspec.Struct, kw_only=True):
@@ -125,6 +128,7 @@ class OutputRow(msgspec.Struct, kw_only=True):
     url: str
     size_bytes: int
     sha256: str
+    events: str = ""  #: whose outputs are in it, as interval text; empty = not known
 
 
 class Attempt(msgspec.Struct, kw_only=True):
@@ -156,6 +160,18 @@ class JobDetail(msgspec.Struct, kw_only=True):
     waits_hint: str | None
     remark: str = ""  #: what was told when it was submitted, such as a credential that ends too early
     archived: bool = False  #: it is in the archive: it cannot be retried
+    kept: KeptOutputs | None = None  #: outputs that are not delivered; None = there are none
+
+
+class KeptOutputs(msgspec.Struct, kw_only=True):
+    """Outputs of done events that are not delivered. `events`: interval text; `sent`: those of them of which only the
+    merge steps are missing; `under_way`: they are being delivered."""
+
+    job: int
+    site: str
+    events: str
+    sent: str = ""
+    under_way: bool = False
 
 
 class CampaignRow(msgspec.Struct, kw_only=True):
@@ -205,10 +221,12 @@ class JobOutput(msgspec.Struct, kw_only=True):
 
 
 class OutputPage(msgspec.Struct, kw_only=True):
-    """Newest jobs first; `next`: pass as `before` (a job id) for the following page; None on the last."""
+    """Newest jobs first; `next`: pass as `before` (a job id) for the following page; None on the last. `kept`: what is
+    not delivered, on the first page only, of the newest jobs."""
 
     outputs: list[JobOutput]
     next: int | None
+    kept: list[KeptOutputs] = []
 
 
 class Counts(msgspec.Struct, kw_only=True):
@@ -403,6 +421,9 @@ class Capacity(msgspec.Struct, kw_only=True):
     wide_nodes_max: int = 0
     launcher: str = ""
     troubles: list[Trouble] = []  #: for which work waits there; what the server is to send no more of
+    keeps: bool = (
+        False  #: takes orders to stop a job and keep what is done, and delivers a job in several parts
+    )
 
 
 class DoneReport(msgspec.Struct, kw_only=True, tag_field="t", tag="done"):
@@ -449,6 +470,9 @@ class DeliveredReport(msgspec.Struct, kw_only=True, tag_field="t", tag="delivere
     job: int
     outputs: list[OutputRow]
     evidence: Evidence | None  #: not None: delivery failed for good
+    done: str = ""  #: whose outputs were delivered, as interval text; empty = all that the order named
+    held: bool = False  #: merge steps were not run: the site keeps the parts
+    lost: str = ""  #: with `evidence`: events of which the site keeps nothing any more, as interval text
 
 
 class AllocationReport(msgspec.Struct, kw_only=True, tag_field="t", tag="allocation"):
@@ -518,11 +542,13 @@ class LeaseOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="lease"):
 
 
 class CancelOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="cancel"):
-    """Stop a job: drop its leases, payloads and undelivered outputs."""
+    """Stop a job: drop its leases, payloads and undelivered outputs. `keep`: what is done stays, and the rest is given
+    back."""
 
     n: int
     job: int
     reason: str
+    keep: bool = False
 
 
 class DiscardOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="discard"):
@@ -535,11 +561,15 @@ class DiscardOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="discard"):
 
 
 class DeliverOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="deliver"):
-    """All events are kept or failed: join and deliver the outputs of `done` (interval text), then report."""
+    """Join and deliver the outputs of `done` (interval text), then report. `fresh`: those of which nothing has been
+    delivered yet, None = all; the others are for merge steps. `merge`: run those. `delivery`: 1 = the first."""
 
     n: int
     job: int
     done: str
+    fresh: str | None = None
+    merge: bool = True
+    delivery: int = 1
 
 
 class ForgetOrder(msgspec.Struct, kw_only=True, tag_field="t", tag="forget"):

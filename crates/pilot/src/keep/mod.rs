@@ -19,6 +19,10 @@ pub use keeper::Keeper;
 use keeper::Kept;
 
 const STDERR_TAIL_BYTES: usize = 4096;
+/// Outputs that a job left before it was canceled are made durable at once for this time: its site waits for them.
+const HURRY_US: u64 = 3_000_000;
+/// ... and those that have found no room after this time are dropped.
+const CANCELED_KEPT_US: u64 = 20_000_000;
 
 impl Keeper {
     /// A slot has done events: count them, and keep what they left.
@@ -35,9 +39,6 @@ impl Keeper {
         let (stdout, stderr) = (std::mem::take(&mut done.stdout), std::mem::take(&mut done.stderr));
         let events = (done.job, done.first, done.count, done.truncated);
         self.logs(events, &stdout, &stderr);
-        if cx.report.canceled.contains(&piece.job) {
-            return Ok(());
-        }
         if done.outputs.is_empty() {
             let record = keeper::record(&done, &piece, slot, Vec::new());
             cx.report.add_open(record, cx.now_us);
@@ -143,10 +144,13 @@ impl Keeper {
 
     /// Try again what found no room or was interrupted; fsync what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let canceled = &cx.report.canceled;
-        self.drop_canceled(canceled, |slot| cx.slots.get(slot), cx.now_us);
+        let since_us = cx.now_us.saturating_sub(cx.report.canceled_at_us);
+        if since_us > CANCELED_KEPT_US {
+            let canceled = &cx.report.canceled;
+            self.drop_canceled(canceled, |slot| cx.slots.get(slot), cx.now_us);
+        }
         self.retry_copies(cx)?;
-        let idle = cx.work.is_waiting();
+        let idle = cx.work.is_waiting() || since_us < HURRY_US;
         let kept = self.sync_if_due(cx.now_us, idle);
         tell(cx, kept)
     }
@@ -200,6 +204,7 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
                 );
                 cx.fail(&piece, slot, (failure, &message))?;
             }
+            Kept::Orphaned { piece } if cx.report.canceled.contains(&piece.job) => {}
             Kept::Orphaned { piece } => cx.run_again(piece)?,
         }
     }

@@ -65,6 +65,7 @@ impl Pilot {
             LeadMessage::Cancel(cancel) => {
                 LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
                 cx.report.canceled.extend(&cancel.jobs);
+                cx.report.canceled_at_us = cx.now_us;
                 self.setups.cancel(&cancel.jobs);
                 for (slot, job) in cx.work.cancel(&cancel.jobs) {
                     cx.slots.tell(slot, &ToSlot::CancelJob { job });

@@ -66,6 +66,8 @@ pub struct Report {
     noted: HashSet<String>,
     /// Jobs whose events need no record any more.
     pub canceled: HashSet<u64>,
+    /// When jobs were canceled last; 0 = none were.
+    pub canceled_at_us: u64,
     /// Longest wait of a record for others.
     flush_us: u64,
     /// When the oldest record that waits to be sent came.
@@ -84,6 +86,7 @@ impl Report {
             records,
             noted: HashSet::new(),
             canceled: HashSet::new(),
+            canceled_at_us: 0,
             flush_us: if files {
                 seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
             } else {

@@ -1,4 +1,4 @@
-"""`tidemill job show|explain|cancel|retry|logs`: one job, or all of a campaign."""
+"""`tidemill job show|explain|cancel|retry|accept|discard|logs`: one job, or all of a campaign."""
 
 from __future__ import annotations
 
@@ -23,10 +23,20 @@ def define_one(parser: Parser) -> None:
 
 
 def define_many(parser: Parser) -> None:
-    """Options of `job cancel` and `job retry`."""
+    """Options of `job cancel`, `job retry`, `job accept` and `job discard`."""
     parser.add_argument("jobs", type=count, nargs="*", metavar="JOB", help="numbers of jobs")
     parser.add_argument("--campaign", metavar="NAME", help="all jobs of this campaign")
     parser.add_argument("--reason", default="", metavar="TEXT", help="kept with the jobs (default: none)")
+
+
+def define_retry(parser: Parser) -> None:
+    """Options of `job retry`."""
+    define_many(parser)
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for the end of the jobs named; Ctrl-C cancels them, and delivers what is done",
+    )
 
 
 def define_logs(parser: Parser) -> None:
@@ -107,6 +117,9 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
                       f" at most {bytes_text(usage.rss_kb * 1024)} of memory"))  # fmt: skip
     if detail.failed:
         facts.append(("failed", detail.failed))
+    if detail.kept is not None:
+        where = "under way" if detail.kept.under_way else f"at site {detail.kept.site}"
+        facts.append(("undelivered", f"{detail.kept.events} ({where})"))
     if detail.waits_for:
         facts.append(
             ("waits for", detail.waits_for + (f" ({detail.waits_hint})" if detail.waits_hint else ""))
@@ -119,7 +132,7 @@ def _facts(detail: JobDetail) -> list[tuple[str, str]]:
 def _state_text(row: JobRow) -> str:
     from tidemill.model.state import told_reason
 
-    return row.state + (f": {told_reason(row.state, row.reason)}" if row.reason else "")
+    return row.state + (f": {told_reason(row.state, row.reason, row.ends)}" if row.reason else "")
 
 
 def _show_failures(failures: list[FailureRow]) -> None:
@@ -176,15 +189,35 @@ def cancel(args: Namespace) -> int:
 
 
 def retry(args: Namespace) -> int:
-    """Retry jobs or a campaign."""
-    return _act(args, "retry", "run again", "had nothing to run again")
+    """Run what failed or was not done of jobs or a campaign."""
+    from tidemill.cli.jobs.follow import follow_jobs
+
+    if args.wait and not args.jobs:
+        raise ConfigError("`tidemill job retry --wait` needs numbers of jobs")
+    code = _act(args, "retry", "run again", "had nothing to run again")
+    return follow_jobs(client_of(args), args.jobs, quiet=args.json) if args.wait else code
+
+
+def accept(args: Namespace) -> int:
+    """Accept what is done of failed or canceled jobs: merge and deliver it."""
+    return _act(args, "accept", "accepted", "had nothing to accept")
+
+
+def discard(args: Namespace) -> int:
+    """Delete the outputs that sites keep of ended jobs and have not delivered."""
+    return _act(args, "discard", "discarded", "had nothing to discard")
 
 
 def _act(args: Namespace, verb: str, done: str, not_done: str) -> int:
     if bool(args.jobs) == bool(args.campaign):
         raise ConfigError(f"`tidemill job {verb}` needs numbers of jobs, or --campaign, and not both")
     client = client_of(args)
-    act = client.cancel if verb == "cancel" else client.retry
+    act = {
+        "cancel": client.cancel,
+        "retry": client.retry,
+        "accept": client.accept,
+        "discard": client.discard,
+    }[verb]
     reply = act(args.jobs, campaign=args.campaign, reason=args.reason)
     if args.json:
         show_json(reply)
@@ -223,6 +256,8 @@ COMMANDS = {
     "job show": Command(define_one, show_job, "tidemill job show 7"),
     "job explain": Command(define_one, explain, "tidemill job explain 7"),
     "job cancel": Command(define_many, cancel, "tidemill job cancel --campaign zmumu"),
-    "job retry": Command(define_many, retry, "tidemill job retry 7 8"),
+    "job retry": Command(define_retry, retry, "tidemill job retry 7 8"),
+    "job accept": Command(define_many, accept, "tidemill job accept 7"),
+    "job discard": Command(define_many, discard, "tidemill job discard 7"),
     "job logs": Command(define_logs, logs, "tidemill job logs 7 --event 4711"),
 }

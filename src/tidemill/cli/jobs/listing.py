@@ -75,7 +75,7 @@ def run(args: Namespace) -> int:
                 row.app or "-",
                 row.name or "-",
                 row.campaign,
-                told_reason(row.state, row.reason),
+                told_reason(row.state, row.reason, row.ends),
             ]
             for row in rows
         ],

@@ -1,15 +1,20 @@
-"""`tidemill outputs ls|get`: delivered outputs of a job or campaign."""
+"""`tidemill outputs ls|get`: outputs of a job or campaign, at the site, under way and delivered."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.cli.arguments import Command, Parser, client_of, count, event_number
 from tidemill.cli.terminal import say, show, show_json, show_table
 from tidemill.errors import ConfigError, JobError
 from tidemill.model.quantities import bytes_text
+
+if TYPE_CHECKING:
+    from tidemill.wire.api import KeptOutputs
+
+EVENTS_CHARACTERS_MAX = 30
 
 
 def define_ls(parser: Parser) -> None:
@@ -55,31 +60,45 @@ def _find(args: Namespace) -> tuple[Any, list[Any]]:
 
 
 def ls(args: Namespace) -> int:
-    """List outputs."""
-    _, found = _find(args)
+    """List outputs: what is delivered, and what is done but not delivered."""
+    client, found = _find(args)
     if args.files:
         return _ls_files(found, as_json=args.json)
     if args.json:
         show_json(found)
         return 0
-    if not found:
+    kept = client.kept_outputs(campaign=args.campaign, job=args.job)
+    if not found and not kept:
         say("nothing was delivered (yet)")
         return 0
     show_table(
-        ["JOB", "OUTPUT", "SIZE", "SHA256", "URL"],
+        ["JOB", "OUTPUT", "STATE", "EVENTS", "SIZE", "SHA256", "URL"],
         [
             [
                 each.job,
                 each.output.name,
+                "delivered",
+                _shortened(each.output.events),
                 bytes_text(each.output.size_bytes),
                 each.output.sha256[:12],
                 each.output.url,
             ]
             for each in found
-        ],
-        right=(0, 2),
+        ]
+        + [[each.job, *_kept(each), "-", "-", "-"] for each in kept],
+        right=(0, 4),
     )
     return 0
+
+
+def _kept(kept: KeptOutputs) -> list[str]:
+    """Output, state and events of what is not delivered; of `sent` only what merge steps make is missing."""
+    output = "merged" if kept.sent == kept.events else "all"
+    return [output, "under way" if kept.under_way else f"at {kept.site}", _shortened(kept.events)]
+
+
+def _shortened(events: str) -> str:
+    return events if len(events) <= EVENTS_CHARACTERS_MAX else events[:EVENTS_CHARACTERS_MAX] + "..."
 
 
 def _ls_files(found: list[Any], *, as_json: bool) -> int:

@@ -80,6 +80,12 @@ def define(parser: Parser) -> None:
         help=f"retries of an event (default: {RETRIES})",
     )
     one.add_argument(
+        "--deliver",
+        choices=("done", "complete"),
+        default="done",
+        help="deliver what is done whenever the job ends, or nothing before it is complete (default: done)",
+    )
+    one.add_argument(
         "--failed-max",
         type=_zero,
         default=0,
@@ -203,9 +209,11 @@ def _submit_file(client: Client, args: Namespace) -> Submission | None:
 
 
 def _submit_one(client: Client, args: Namespace) -> Submission | None:
+    import msgspec
+
     from tidemill.client.client import Wishes, check_name, new_campaign
     from tidemill.client.offers import check_offered
-    from tidemill.model.job import JobSpec
+    from tidemill.model.job import Deliver, JobSpec
 
     check_width(args)
     campaign = check_name(args.campaign, "campaign") if args.campaign else new_campaign(args.name or args.app)
@@ -221,6 +229,7 @@ def _submit_one(client: Client, args: Namespace) -> Submission | None:
         after=[int(each) if each.isdecimal() else each for each in args.after],
         retries=args.retries,
         failed_max=args.failed_max,
+        deliver=Deliver.COMPLETE if args.deliver == Deliver.COMPLETE else msgspec.UNSET,
         site=args.site,
     )
     check_offered(spec, offers)

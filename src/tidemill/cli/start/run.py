@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
+from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
 from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
-from tidemill.model.quantities import bytes_text, count_text, duration_text, rate_text, ratio
+from tidemill.model.quantities import bytes_text, duration_text, rate_text, ratio
 
 if TYPE_CHECKING:
     from tidemill.client.client import Client, Submission
@@ -61,12 +62,15 @@ def define(parser: Parser) -> None:
         metavar="N",
         help=f"retries of a failed event (default: {RETRIES})",
     )
-    parser.add_argument(
+    bound = parser.add_mutually_exclusive_group()
+    bound.add_argument(
         "--failed-max",
         type=_zero,
-        default=0,
         metavar="N",
-        help="so many failed events are accepted (default: 0)",
+        help="accept up to N failed events, stop at more (default: go on, and exit 1 if any failed)",
+    )
+    bound.add_argument(
+        "--fail-fast", action="store_true", help="stop at the first failed event (default: go on)"
     )
     _define_files(parser)
     define_raw(parser)
@@ -130,7 +134,7 @@ def run(args: Namespace) -> int:
     sent = client.submit(spec, campaign=campaign)
     # One event is as if its command ran here: without a terminal only its own output is told.
     quiet = args.json or (spec.events == 1 and not stderr_is_terminal())
-    row, interrupted = _follow(client, sent, quiet=quiet)
+    row, interrupted = follow(client, sent, quiet=quiet)
     return _tell(args, client, sent, row=row, interrupted=interrupted)
 
 
@@ -168,11 +172,18 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
             **timed,
         ),
         retries=args.retries,
-        failed_max=args.failed_max,
+        failed_max=_failed_max(args, events),
         site=args.site,
         keep_stdout=args.keep_stdout,
         env=_environment(args.env),
     )
+
+
+def _failed_max(args: Namespace, events: int) -> int:
+    """How many failed events stop the job: by default none, unless all of them fail."""
+    if args.fail_fast:
+        return 0
+    return events - 1 if args.failed_max is None else int(args.failed_max)
 
 
 def _executable(word: str) -> str:
@@ -290,36 +301,11 @@ def _refuse_observing(home: Path) -> None:
         )
 
 
-def _follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
-    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
-    from tidemill.cli.progress import Progress, WaitingNotice, why_waiting
-
-    interrupted = False
-    patience = WaitingNotice(lambda: why_waiting(client, sent.jobs[0]))
-
-    def look(row: CampaignRow) -> None:
-        progress(row)
-        patience(row)
-
-    with Progress(what=sent.campaign, quiet=quiet) as progress:
-        while True:
-            try:
-                client.wait(sent, on_progress=look)
-                return client.campaign(sent.campaign), interrupted
-            except KeyboardInterrupt:
-                if interrupted:
-                    say(f"left; `tidemill job cancel --campaign {sent.campaign}` cancels it again")
-                    raise
-                interrupted = True
-                say("canceling; Ctrl-C again leaves at once")
-                client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
-
-
 def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow, interrupted: bool) -> int:
     job = client.job(sent.jobs[0])
     outputs = list(client.outputs(job=job.row.id))
     good = job.row.state == "COMPLETED" or (
-        job.row.state == "PARTIAL" and job.row.events_failed <= args.failed_max
+        job.row.state == "PARTIAL" and job.row.events_failed <= (args.failed_max or 0)
     )
     if args.json:
         show_json({"job": job.row, "outputs": outputs, "usage": row.usage, "failures": row.failures})
@@ -331,14 +317,14 @@ def _tell(args: Namespace, client: Client, sent: Submission, *, row: CampaignRow
     wall_s = ((job.row.ended_us or 0) - (job.row.started_us or 0)) / 1e6 if job.row.started_us else 0.0
     rate = rate_text(ratio(job.row.events_done, wall_s))
     if job.row.events > 1 or not good:
-        say(f"{job.row.state}: {count_text(job.row.events_done)} of {count_text(job.row.events)} events done"
-            + (f", {count_text(job.row.events_failed)} failed" if job.row.events_failed else "")
-            + f", {duration_text(wall_s)}, {rate} events/s")  # fmt: skip
+        say(f"{counts_text(job.row)}, {duration_text(wall_s)}, {rate} events/s")
     if outputs and (job.row.events > 1 or args.output):
         for each in outputs:
             say(f"    {_place(each)}  {bytes_text(each.output.size_bytes)}")
     if not good and not interrupted:
-        _tell_failures(client, sent, job.row.reason)
+        tell_failures(client, job)
+    elif not good:
+        hint(f"`tidemill job retry {sent.jobs[0]}` runs the rest; what is done stays done")
     return 0 if good else 1
 
 
@@ -359,23 +345,6 @@ def _print_stdout(outputs: list[JobOutput], *, raw: bool) -> None:
     for each in outputs:
         if each.output.name == "stdout":
             pass_on((member.data for member in members(each.job, each.output)), raw=raw)
-
-
-def _tell_failures(client: Client, sent: Submission, reason: str) -> None:
-    from tidemill.report.query import group_failures
-
-    if reason:
-        say(f"error: {reason}")
-    groups = group_failures(client.failures(job=sent.jobs[0], limit=1000))
-    for group in groups[:3]:
-        example = group.examples[0]
-        where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
-        say(f"error: {group.failure}: {example.evidence.message}{where}")
-        for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
-            say(f"  | {line}")
-    hint(
-        f"`tidemill errors --campaign {sent.campaign}` tells more, `tidemill job retry {sent.jobs[0]}` runs it again"
-    )
 
 
 COMMANDS = {

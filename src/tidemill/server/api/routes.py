@@ -294,6 +294,15 @@ ROUTES: tuple[Route, ...] = (
         "POST", "/v1/retry", "Run jobs again that ended without success", NoQuery, ActionRequest, ActionReply,
         lambda call: call.dispatcher.handle_retry(call.body, call.identity), Act.RETRY,
     ),
+    Route(
+        "POST", "/v1/accept", "Deliver what is done of jobs that failed or were canceled, and end them as PARTIAL",
+        NoQuery, ActionRequest, ActionReply,
+        lambda call: call.dispatcher.handle_accept(call.body, call.identity), Act.ACCEPT,
+    ),
+    Route(
+        "POST", "/v1/discard", "Delete what sites keep of ended jobs and is not delivered", NoQuery, ActionRequest,
+        ActionReply, lambda call: call.dispatcher.handle_discard(call.body, call.identity), Act.DISCARD,
+    ),
     Route("GET", "/v1/campaigns", "Campaigns, newest first", PageQuery, None, list[CampaignRow], _campaigns, Act.READ),
     Route("GET", "/v1/campaigns/{name:str}", "One campaign", NoQuery, None, CampaignRow, _campaign, Act.READ),
     Route("GET", "/v1/failures", "Failures, newest first", OfCampaignQuery, None, FailurePage, _failures, Act.READ),

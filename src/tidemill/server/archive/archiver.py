@@ -322,10 +322,10 @@ def _write_chunk(session: Session, out: BatchWriter, ids: list[int], sites: dict
     )  # fmt: skip
     numbers: dict[int, int] = {}
     outputs = []
-    for job, name, url, size_bytes, sha256 in session.rows("outputs_of_jobs", ids=ids):
+    for job, name, url, size_bytes, sha256, events in session.rows("outputs_of_jobs", ids=ids):
         number = numbers[job] = numbers.get(job, -1) + 1
         campaign = about.campaigns[kinds[of[job].kind].campaign][0]
-        outputs.append((job, campaign, number, name, url, size_bytes, sha256))
+        outputs.append((job, campaign, number, name, url, size_bytes, sha256, events))
     out.write("outputs", outputs)
 
 

@@ -27,7 +27,7 @@ COLUMNS: dict[str, str] = {
     f"devices:word nodes ranks {_USAGE} spec:json remark:word",
     "leases": "job lease site:word first count state:word leased_us ended_us reason:text cores event_s:float",
     "failures": "job campaign:word event seed site:word final evidence:json",
-    "outputs": "job campaign:word number name:text url:text size_bytes sha256:text",
+    "outputs": "job campaign:word number name:text url:text size_bytes sha256:text events:text",
 }
 """Columns of each table and their types; a number without. `word`: text that repeats; `json`: bytes of it."""
 _LOCK = threading.Lock()  #: one reader at a time: a page of the archive is rare, and takes some memory

@@ -37,7 +37,7 @@ from tidemill.server.errors import ConflictError, RequestError
 from tidemill.wire.api import (
     ActionReply,
     ActionRequest,
-    DeliverOrder,
+    CancelOrder,
     DrainOrder,
     DrainRequest,
     FetchLogOrder,
@@ -49,7 +49,9 @@ ANSWERS_KEPT_US = 30 * 86_400_000_000
 NUMBER_MAX = 2**62
 EPOCH_FIRST = 1  #: of any agent
 CANCELABLE = (WAITING, RUNNING)
-RETRIABLE = (PARTIAL, FAILED, CANCELED)
+ENDED_WITHOUT_SUCCESS = (PARTIAL, FAILED, CANCELED)
+RETRIABLE = (RUNNING, *ENDED_WITHOUT_SUCCESS)  #: of running jobs those that are about to end
+ACCEPTABLE = (FAILED, CANCELED)
 Change = Callable[[UnitOfWork, list[int]], int]  #: changes jobs by their ids; returns how many it changed
 _ENCODER = msgspec.json.Encoder()
 
@@ -187,20 +189,78 @@ def cancel(work: UnitOfWork, jobs: Sequence[int], reason: str, *, half_life_s: f
 
 
 def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
-    """Let jobs that ended without success run again; how many that were.
+    """Let jobs that ended without success, or are about to, run again; how many that were.
 
-    Done events stay done, unless outputs were kept for them: these are delivered or gone, so the job starts again. A
-    job of which only the delivery failed is delivered again.
+    Done events stay done while their outputs are delivered or at a site that is there. A job of which only the delivery
+    failed is delivered again.
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
     changed = 0
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)
-        if job is not None and job.state in RETRIABLE and _again(work, job):
-            changed += 1
+        if job is None:
+            continue
+        if job.state == RUNNING:
+            changed += _go_on(work, job)
+        elif job.state in ENDED_WITHOUT_SUCCESS:
+            changed += _again(work, job)
     _finish(work, half_life_s)
     return changed
+
+
+def accept(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
+    """Take what is done of jobs that failed or were canceled for all there is: merge steps run, everything that is done
+    is delivered, and the jobs become PARTIAL; how many that were."""
+    work.load(jobs)
+    changed = 0
+    for number in dict.fromkeys(jobs):
+        job = work.jobs.get(number)
+        if job is None or job.state not in ACCEPTABLE or not job.n_done:
+            continue
+        work.enter(job, RUNNING)
+        job.reason = f"{job.n_done} of {job.events} events are done, and accepted by the owner"
+        job.ended_us = None
+        if ending.undelivered(work, job):
+            job.ends = PARTIAL
+            ending.deliver(work, job, complete=True)
+        else:
+            ending.end(work, job, PARTIAL)
+        changed += 1
+    _finish(work, half_life_s)
+    return changed
+
+
+def discard(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
+    """Have sites delete what they keep of jobs that have ended and is not delivered; how many that were. Those events
+    are not done any more."""
+    work.load(jobs)
+    changed = 0
+    for number in dict.fromkeys(jobs):
+        job = work.jobs.get(number)
+        if job is None or job.state not in ENDED_WITHOUT_SUCCESS or not job.kept:
+            continue
+        kept = work.sets(job)
+        for first, end in ending.undelivered(work, job):
+            kept.done.remove(first, end)
+        work.keep_sets(job)
+        work.order(job.place, CancelOrder, job=job.id, reason="its owner discards what is kept")
+        job.kept = job.home = 0
+        job.place = job.pin
+        changed += 1
+    _finish(work, half_life_s)
+    return changed
+
+
+def _go_on(work: UnitOfWork, job: StoredJob) -> bool:
+    """A job that is about to end goes on, after the delivery that is under way."""
+    if not (job.ends or (job.delivering and job.n_failed)):
+        return False
+    job.ends, job.reason = 0, ""
+    work.sets(job).failed = IntervalSet()
+    work.keep_sets(job)
+    ending.settle(work, job)
+    return True
 
 
 def _again(work: UnitOfWork, job: StoredJob) -> bool:
@@ -209,32 +269,39 @@ def _again(work: UnitOfWork, job: StoredJob) -> bool:
     if why:
         return False
     kept = work.sets(job)
-    delivery = job.state == FAILED and job.home and job.outputs and job.n_done + job.n_failed == job.events
+    _drop_gone(work, job)
     job.reason, job.ended_us, job.refusals, job.refused = "", None, 0, ""
-    if delivery and job.n_failed <= spec.failed_max:
-        work.enter(job, RUNNING)
-        job.delivering = 1
-        work.order(job.place, DeliverOrder, job=job.id, done=str(kept.done))
-        work.touch(job)
-        return True
-    kept.failed = IntervalSet()
-    if job.outputs:
-        kept.done = IntervalSet()
-        work.change_rows["delete_outputs"].append((job.id,))
-    job.home = job.outputs = job.told = 0
-    job.place = job.pin
-    work.keep_sets(job)
+    is_delivery = job.state == FAILED and ending.is_settled(job) and ending.undelivered(work, job)
+    if not (is_delivery and job.n_failed <= spec.failed_max):
+        kept.failed = IntervalSet()
+        work.keep_sets(job)
+    if not job.kept:
+        job.home = job.outputs = 0
+        job.place = job.pin
     job.blocked = len(waits)
     if waits:
         work.change_rows["insert_deps"] += [(job.id, *each) for each in waits]
         work.memory.waited_for = True
-    if job.n_done == job.events:
-        ending.finish(work, job)
+    if ending.is_settled(job):
+        work.enter(job, RUNNING)
+        ending.settle(work, job)
     else:
         ending.open_again(work, job)
-    if job.state == RUNNING:  # nothing of it is leased now
-        job.ready = 0 if job.blocked else 1
     return True
+
+
+def _drop_gone(work: UnitOfWork, job: StoredJob) -> None:
+    """Events whose outputs are neither delivered nor at a site that is there are not done any more."""
+    site = work.memory.sites.get(job.place) if job.home else None
+    if not job.outputs or (job.kept and site is not None and not site.lost):
+        return
+    if job.kept:
+        silent_sites.lose_kept(work, job)
+        return
+    kept = work.sets(job)
+    for first, end in ending.without(kept.done, job.delivered):
+        kept.done.remove(first, end)
+    work.keep_sets(job)
 
 
 def drain(work: UnitOfWork, name: str, request: DrainRequest) -> bool | None:

@@ -159,6 +159,28 @@ class Dispatcher:
             by=(identity, Act.RETRY),
         )
 
+    def handle_accept(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
+        """Take what is done of jobs that failed or were canceled for all there is."""
+        self._check_action(request, identity, Act.ACCEPT)
+        return actions.act_in_pieces(
+            self.writer,
+            request,
+            lambda work, jobs: actions.accept(work, jobs, half_life_s=self.rules.half_life_s),
+            states=actions.ACCEPTABLE,
+            by=(identity, Act.ACCEPT),
+        )
+
+    def handle_discard(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
+        """Have sites delete what they keep of ended jobs and is not delivered."""
+        self._check_action(request, identity, Act.DISCARD)
+        return actions.act_in_pieces(
+            self.writer,
+            request,
+            lambda work, jobs: actions.discard(work, jobs, half_life_s=self.rules.half_life_s),
+            states=actions.ENDED_WITHOUT_SUCCESS,
+            by=(identity, Act.DISCARD),
+        )
+
     def _check_action(self, request: ActionRequest, identity: Identity, act: Act) -> None:
         """Raises ForbiddenError or MissingError, ahead of the action and in a transaction of its own: owners never
         change, and what does not exist yet may be another's when it does."""

@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Deliver
 from tidemill.server.database.rows import (
     ACTIVE,
     CANCELED,
@@ -37,19 +38,24 @@ def settle(work: UnitOfWork, job: StoredJob) -> None:
     """Give a job the state that its counts of events call for; call it after every change of its sets."""
     if job.state > RUNNING or job.delivering:
         return
-    if job.n_failed and job.n_failed > work.spec(job).failed_max:
+    if job.ends:
+        if not job.n_leased:
+            _conclude(work, job)
+    elif job.n_failed and job.n_failed > work.spec(job).failed_max:
         fail(work, job, f"{_failed_text(job)}, failed_max is {work.spec(job).failed_max}")
-    elif job.n_done + job.n_failed == job.events:
+    elif is_settled(job):
         work.enter(job, RUNNING)  # it waits where late results of a lease that is over are its first
-        if job.outputs and job.n_done:
-            job.delivering, job.ready = 1, 0
-            done = str(work.sets(job).done)
-            work.order(job.place, DeliverOrder, job=job.id, done=done)
-            work.touch(job)
+        if undelivered(work, job):
+            deliver(work, job, complete=True)
         else:
             finish(work, job)
     else:
         open_again(work, job)
+
+
+def is_settled(job: StoredJob) -> bool:
+    """Whether every event is done or failed."""
+    return job.n_done + job.n_failed == job.events
 
 
 def open_again(work: UnitOfWork, job: StoredJob) -> None:
@@ -75,30 +81,108 @@ def fail(
     keep_files: bool = False,
 ) -> None:
     """End a job that cannot go on. `keep_files`: its outputs stay at the site, so that delivery can be tried again."""
-    job.reason = clean(reason)
     if evidence is not None:
         record(work, job, evidence, where=Where(job.site), final=True)
-    if not keep_files:
-        _stop(work, job)
-    end(work, job, FAILED, forget=not keep_files)
+    if keep_files:
+        state = job.ends if job.ends == CANCELED else FAILED
+        job.reason = clean(f"{job.reason}; {reason}" if job.ends == CANCELED else reason)
+        end(work, job, state)
+    elif not job.ends:
+        job.reason = clean(reason)
+        _wind_up(work, job, FAILED)
 
 
 def cancel(work: UnitOfWork, job: StoredJob, reason: str) -> None:
-    """End a job because its owner wants so."""
+    """End a job because its owner wants so. A second time, it ends at once: what is kept of it stays at its site."""
+    is_repeated = bool(job.ends)
     job.reason = clean(reason)
-    _stop(work, job)
-    end(work, job, CANCELED)
+    if is_repeated:
+        _stop(work, job)
+        end(work, job, CANCELED)
+    else:
+        _wind_up(work, job, CANCELED)
 
 
-def end(work: UnitOfWork, job: StoredJob, state: int, *, forget: bool = True) -> None:
-    """Put a job into a final state; order the sites that had it to stop; note it for the jobs that come after it."""
+def end(work: UnitOfWork, job: StoredJob, state: int) -> None:
+    """Put a job into a final state. Sites forget it unless they keep outputs of it; `pass_on` frees or fails the
+    jobs that come after it."""
     work.enter(job, state)
     job.ended_us = work.now_us
-    job.ready = job.delivering = job.told = 0
-    if forget:
+    job.ready = job.delivering = job.told = job.ends = 0
+    if not job.kept:
         _forget(work, job)
     work.touch(job)
     work.ended.append(job.id)
+
+
+# ---- what is done is delivered before a job ends -----------------------------------------------------------------
+
+
+def undelivered(work: UnitOfWork, job: StoredJob) -> IntervalSet:
+    """The done events whose outputs lie at the job's home and are not all delivered."""
+    return without(work.sets(job).done, job.delivered) if job.kept else IntervalSet()
+
+
+def without(events: IntervalSet, taken: str) -> IntervalSet:
+    """The events but for those of an interval text."""
+    left = events.copy()
+    for first, stop in IntervalSet.parse(taken):
+        left.remove(first, stop)
+    return left
+
+
+def is_kept_well(work: UnitOfWork, job: StoredJob) -> bool:
+    """Whether the job's home is there, and keeps what is done when a job is stopped."""
+    site = work.memory.sites.get(job.place) if job.home else None
+    return site is not None and not site.lost and site.capacity is not None and site.capacity.keeps
+
+
+def deliver(work: UnitOfWork, job: StoredJob, *, complete: bool) -> None:
+    """Order the delivery of what is done and not delivered. `complete`: merge steps are run for it, too."""
+    due = undelivered(work, job)
+    fresh = str(without(due, job.sent)) if job.sent else None
+    job.delivering, job.ready = 1, 0
+    work.order(
+        job.place, DeliverOrder, job=job.id, done=str(due), fresh=fresh, merge=complete,
+        delivery=job.deliveries + 1,
+    )  # fmt: skip
+    work.touch(job)
+
+
+def _wind_up(work: UnitOfWork, job: StoredJob, state: int) -> None:
+    """Stop a job. Where its home may have finished outputs of it, it ends in `state` once these are delivered."""
+    if not (is_kept_well(work, job) and (job.kept or job.n_leased)):
+        job.kept = 0
+        _stop(work, job)
+        end(work, job, state)
+        return
+    job.ends, job.ready = state, 0
+    elsewhere: set[int] = set()
+    for lease in work.leases_of(job.id):
+        if lease.site != job.place and lease.state in (ACTIVE, LOST):
+            elsewhere.add(lease.site)
+            if lease.state == ACTIVE:
+                give_back(work, job, lease, "the job has ended")
+    for site in sorted(elsewhere):
+        work.order(site, CancelOrder, job=job.id, reason=job.reason)
+    work.order(job.place, CancelOrder, job=job.id, reason=job.reason, keep=True)
+    if job.delivering:  # without the steps that may take long
+        deliver(work, job, complete=False)
+    elif not job.n_leased:
+        _conclude(work, job)
+    work.touch(job)
+
+
+def _conclude(work: UnitOfWork, job: StoredJob) -> None:
+    """Nothing runs any more of a job that is to end: deliver what is done, or end it."""
+    spec = work.spec(job)
+    if is_settled(job) and job.n_failed <= spec.failed_max:
+        job.ends, job.reason = 0, ""
+        settle(work, job)
+    elif spec.deliver is not Deliver.COMPLETE and without(undelivered(work, job), job.sent):
+        deliver(work, job, complete=False)
+    else:
+        end(work, job, job.ends)
 
 
 def complete(work: UnitOfWork, job: StoredJob, lease: StoredLease) -> None:
@@ -122,7 +206,7 @@ def _forget(work: UnitOfWork, job: StoredJob) -> None:
 
 
 def _stop(work: UnitOfWork, job: StoredJob) -> None:
-    """Cancel a job at every site that may still run it or keep outputs of it."""
+    """Cancel a job at every site that may still run it. Its home keeps what is `kept`."""
     if not job.attempts:
         return
     sites = {job.place} if job.home else set()
@@ -132,7 +216,8 @@ def _stop(work: UnitOfWork, job: StoredJob) -> None:
         if lease.state == ACTIVE:
             give_back(work, job, lease, "the job has ended")
     for site in sorted(sites):
-        work.order(site, CancelOrder, job=job.id, reason=job.reason)
+        keep = bool(job.kept) and site == job.place
+        work.order(site, CancelOrder, job=job.id, reason=job.reason, keep=keep)
     kept = work.sets(job)
     kept.leased = IntervalSet()
     work.keep_sets(job)

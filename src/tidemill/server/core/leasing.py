@@ -160,6 +160,8 @@ def _claim(work: UnitOfWork, site: Site, queue: _Queue, window: int) -> Claim:
     for job in jobs:
         if job.refused and _is_refused(work, site, job):
             continue
+        if job.deliveries and not (site.capacity and site.capacity.keeps):
+            continue  # an agent of an older version would write over what is delivered
         key = (job.kind, job.spec)
         event_core_s = cost.get(key)
         if event_core_s is None:
@@ -358,6 +360,10 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
         if job.id in found:
             continue
         spec = work.spec(job)
+        if (
+            spec.deliver is not msgspec.UNSET
+        ):  # only the server asks for it, and agents of older versions refuse it
+            spec = msgspec.structs.replace(spec, deliver=msgspec.UNSET)
         found[job.id] = _Told(spec)
         for each in spec.inputs:
             named = job_input(each.url)
@@ -366,7 +372,7 @@ def _resolved(work: UnitOfWork, jobs: list[StoredJob]) -> dict[int, _Told]:
     if not asking:
         return found
     outputs: dict[int, dict[str, list[tuple[str, str]]]] = defaultdict(lambda: defaultdict(list))
-    for job_id, name, url, _, sha256 in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
+    for job_id, name, url, _, sha256, _ in work.session.rows("outputs_of_jobs", ids=sorted(asking)):
         outputs[job_id][name].append((url, sha256))
     for job in {each.id: each for group in asking.values() for each in group}.values():
         told = _told(found[job.id].spec, outputs)

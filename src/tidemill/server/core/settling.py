@@ -37,13 +37,16 @@ from tidemill.wire.api import (
     DoneReport,
     FailureReport,
     LogReport,
-    PayloadUsage,
     RanReport,
     ReleaseReport,
     Report,
 )
 
 REFUSALS_MAX = 3
+EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer list stands in its manifest only
+OUTPUTS_PER_DELIVERY = 1 << 20
+"""More than a request may hold: files of a job are numbered in order of delivery."""
+
 _LOG = log.Log("server")
 
 
@@ -87,7 +90,7 @@ def _apply_lease(work: UnitOfWork, site: Site, report: DoneReport | FailureRepor
             count=report.count,
         )  # fmt: skip
         if isinstance(report, DoneReport) and report.outputs and report.count > 0:
-            work.order(site.id, DiscardOrder, job=report.job, first=report.first, count=report.count)
+            _discard(work, site, job, report)
         return
     match report:
         case DoneReport():
@@ -103,45 +106,60 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
 
 
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
-    sums = work.sums[work.memory.kinds[job.kind].campaign]
-    usage = report.usage
-    if (
-        min(msgspec.structs.astuple(usage)) < 0
-    ):  # else a site could give an owner's share of the machines back
-        _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
-        usage = PayloadUsage()
-    add(sums.usage, usage)
-    job.usage = add_usage(job.usage, usage)
-    sums.core_s += usage.wall_us / 1e6 * lease.cores
     if (
         job.events == 1
         and job.n_leased == 1
         and lease.state == ACTIVE
-        and not (report.outputs or work.parsed(job))
+        and not (job.ends or report.outputs or work.parsed(job))
     ):
-        sums.core_s -= lease.event_s * lease.cores
+        _use(work, site, job, lease, report)
+        work.sums[work.campaign_of(job)].core_s -= lease.event_s * lease.cores
         ending.complete(work, job, lease)
         return
     work.touch(job)
     end = report.first + report.count
     if job.state > RUNNING or not _welcome(work, site, job, report):
         if report.outputs:
-            work.order(site.id, DiscardOrder, job=job.id, first=report.first, count=report.count)
+            _discard(work, site, job, report)
         if job.state <= RUNNING and not job.delivering and lease.state == ACTIVE:
             _return(work, job, lease, (report.first, end), "its result came too late")
         return
     kept = work.sets(job)
     undone = [(report.first, end)] if not job.n_done and not job.n_failed else kept.undone(report.first, end)
-    if report.outputs:
-        job.outputs = 1
-        if not job.home and undone:
+    if report.outputs and undone:
+        job.outputs = job.kept = 1
+        if not job.home:
             _settle_down(work, site, job)
     if undone:
+        _use(work, site, job, lease, report)
         job.refusals = 0
         for first, stop in undone:
             kept.done.add(first, stop)
         _take_from_leases(work, job, lease, undone)
         work.keep_sets(job)
+
+
+def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
+    """Book what a result has cost. One that does not count is not booked: it is the same once more, or another won."""
+    sums, usage = work.sums[work.campaign_of(job)], report.usage
+    if (
+        min(msgspec.structs.astuple(usage)) < 0
+    ):  # else a site could give an owner's share of the machines back
+        _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
+        return
+    add(sums.usage, usage)
+    job.usage = add_usage(job.usage, usage)
+    sums.core_s += usage.wall_us / 1e6 * lease.cores
+
+
+def _discard(work: UnitOfWork, site: Site, job: StoredJob | None, report: DoneReport) -> None:
+    """A result does not count: the site deletes its outputs. What it keeps of the job and is counted stays."""
+    first, stop = report.first, report.first + report.count
+    pieces = [(first, stop)]
+    if job is not None and job.kept and job.place == site.id:
+        pieces = work.sets(job).done.missing(first, stop)
+    for at, until in pieces:
+        work.order(site.id, DiscardOrder, job=report.job, first=at, count=until - at)
 
 
 def _settle_down(work: UnitOfWork, site: Site, job: StoredJob) -> None:
@@ -205,7 +223,7 @@ def _release(work: UnitOfWork, job: StoredJob, lease: StoredLease, report: Relea
     if job.state > RUNNING or job.delivering or lease.state != ACTIVE:
         return
     _return(work, job, lease, (report.first, report.first + report.count), report.reason)
-    if not job.n_leased and job.home and not job.n_done:
+    if not job.n_leased and job.home and not job.kept and not job.ends:
         job.home, job.place, job.told = 0, job.pin, 0
     if report.evidence is not None:
         _refused(work, job, lease.site, report.evidence)
@@ -234,14 +252,53 @@ def _return(work: UnitOfWork, job: StoredJob, lease: StoredLease, span: tuple[in
 
 def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
     job = work.jobs.get(report.job)
-    if job is None or not job.delivering or job.place != site.id:
+    is_late = (
+        job is not None and job.state > RUNNING and report.evidence is None
+    )  # its owner did not wait for it
+    if job is None or job.place != site.id or not job.home or not (job.delivering or (is_late and job.kept)):
         _LOG.warning("report.refused", site=site.name, n=report.n, job=report.job)
+        return
+    if report.evidence is not None and report.lost:
+        _lost(work, job, report.evidence, report.lost)
         return
     if report.evidence is not None:
         text = f"outputs could not be delivered: {report.evidence.message}"
         ending.fail(work, job, text, evidence=report.evidence, keep_files=True)
         return
-    campaign = work.campaign_of(job)
+    _keep_rows(work, job, report)
+    due = ending.undelivered(work, job)
+    told = IntervalSet.parse(report.done) if report.done else due
+    done = IntervalSet(piece for span in told for piece in due.within(*span))
+    if report.held:
+        job.sent = _joined(job.sent, done)
+    else:
+        job.delivered = _joined(job.delivered, done)
+        job.sent = str(ending.without(IntervalSet.parse(job.sent), str(done)))
+    job.kept = int(bool(ending.undelivered(work, job)))
+    job.delivering = 0
+    work.touch(job)
+    if job.state > RUNNING:
+        return
+    if not job.ends:
+        ending.settle(work, job)
+    elif not report.held and ending.is_settled(job) and job.n_failed <= work.spec(job).failed_max:
+        ending.finish(work, job)
+    else:
+        ending.end(work, job, job.ends)
+
+
+def _joined(events: str, more: IntervalSet) -> str:
+    joined = IntervalSet.parse(events)
+    for first, stop in more:
+        joined.add(first, stop)
+    return str(joined)
+
+
+def _keep_rows(work: UnitOfWork, job: StoredJob, report: DeliveredReport) -> None:
+    if not report.outputs:
+        return
+    campaign, first = work.campaign_of(job), job.deliveries * OUTPUTS_PER_DELIVERY
+    job.deliveries += 1
     work.change_rows["insert_outputs"] += [
         (
             job.id,
@@ -251,10 +308,28 @@ def _delivered(work: UnitOfWork, site: Site, report: DeliveredReport) -> None:
             clean(each.url, 10_000),
             each.size_bytes,
             clean(each.sha256),
+            clean(each.events) if len(each.events) <= EVENTS_TEXT_MAX else "",
         )
-        for number, each in enumerate(report.outputs)
+        for number, each in enumerate(report.outputs, first)
     ]
-    ending.finish(work, job)
+
+
+def _lost(work: UnitOfWork, job: StoredJob, evidence: Evidence, lost: str) -> None:
+    """The site keeps nothing of events that were done: they are to run again, or are missing in what is delivered."""
+    ending.record(work, job, evidence, where=ending.Where(job.site), final=False)
+    kept, due = work.sets(job), ending.undelivered(work, job)
+    for first, stop in IntervalSet.parse(lost):
+        for piece in due.within(first, stop):
+            kept.done.remove(*piece)
+    work.keep_sets(job)
+    job.kept = int(bool(ending.undelivered(work, job)))
+    job.delivering = 0
+    job.refusals += 1
+    if job.refusals >= REFUSALS_MAX and not job.ends:
+        text = f"outputs were lost {job.refusals} times, the last time: {evidence.message}"
+        ending.fail(work, job, text)
+    else:
+        ending.settle(work, job)
 
 
 def _allocation(work: UnitOfWork, site: Site, report: AllocationReport) -> None:

@@ -60,6 +60,7 @@ def lose_all(work: UnitOfWork, silent_s: dict[str, float], *, half_life_s: float
             leases = lose(work, site, reason)
             _LOG.warning("site.lost", site=site.name, silent_s=int(silent_s[site.name]), leases=leases)
             lost_now.append(site)
+    ending.pass_on(work)
     leasing.charge(work, half_life_s)
     work.flush()
     site_records.keep_sites(work)
@@ -81,16 +82,28 @@ def lose(work: UnitOfWork, site: Site, reason: str, *, state: int = LOST) -> int
     touched = {lease.job for lease in leases}
     for job in _homes(work, site):
         touched.add(job.id)
-        kept = work.sets(job)
-        if job.outputs and kept.done:
-            work.change_rows["insert_lost_results"].append((site.id, job.id, str(kept.done)))
-            kept.done = IntervalSet()
-            work.keep_sets(job)
-        job.home = job.outputs = job.delivering = 0
-        job.place, job.told = job.pin, 0
+        lose_kept(work, job)
+        job.delivering = 0
     for number in touched:
-        ending.open_again(work, work.jobs[number])
+        job = work.jobs[number]
+        if job.ends:
+            ending.settle(work, job)
+        else:
+            ending.open_again(work, job)
     return len(leases)
+
+
+def lose_kept(work: UnitOfWork, job: StoredJob) -> None:
+    """The job has no home any more: what lies there and is not delivered is to run again."""
+    lost = ending.undelivered(work, job)
+    if lost:
+        work.change_rows["insert_lost_results"].append((job.place, job.id, str(lost)))
+        kept = work.sets(job)
+        for first, end in lost:
+            kept.done.remove(first, end)
+        work.keep_sets(job)
+    job.home = job.outputs = job.kept = 0
+    job.place, job.told = job.pin, 0
 
 
 def take_back(work: UnitOfWork, site: Site) -> None:
@@ -100,7 +113,8 @@ def take_back(work: UnitOfWork, site: Site) -> None:
     results = taken = 0
     for number, done in rows:
         job = work.jobs[number]
-        if job.state <= RUNNING and not job.home and not job.n_done and not job.delivering:
+        is_free = not job.home and not ending.without(work.sets(job).done, job.delivered) and not job.ends
+        if job.state <= RUNNING and is_free and not job.delivering:
             results += 1
             _results_again(work, site, job, done)
         elif job.state > RUNNING or job.place != site.id:
@@ -130,7 +144,7 @@ def _results_again(work: UnitOfWork, site: Site, job: StoredJob, done: str) -> N
             ending.give_back(work, job, other, "the job's outputs are at another site")
             work.order(other.site, DiscardOrder, job=job.id, first=other.first, count=other.count)
     work.keep_sets(job)
-    job.home = job.outputs = 1
+    job.home = job.outputs = job.kept = 1
     job.place = job.site = job.told = site.id
 
 

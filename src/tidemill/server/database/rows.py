@@ -62,6 +62,11 @@ class StoredJob(msgspec.Struct, gc=False):
     outputs: int
     told: int
     usage: str
+    kept: int = 0  #: outputs of done events lie at its home and are not delivered
+    delivered: str = ""  #: events whose outputs are all delivered
+    sent: str = ""  #: events whose outputs are delivered but for those of merge steps
+    deliveries: int = 0  #: that left files
+    ends: int = 0  #: the state that it gets once what is done is delivered; 0 = it goes on
 
 
 class StoredLease(msgspec.Struct, gc=False):

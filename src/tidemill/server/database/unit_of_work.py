@@ -41,7 +41,7 @@ HELD_MAX = 30_000  #: jobs of one event that the writer remembers while a site h
 _UPDATED = attrgetter(
     "id", "state", "site", "place", "home", "ready", "n_done", "n_failed", "n_leased", "done", "failed", "leased",
     "started_us", "ended_us", "reason", "blocked", "attempts", "refusals", "refused", "evidences", "delivering",
-    "outputs", "told", "usage",
+    "outputs", "told", "usage", "kept", "delivered", "sent", "deliveries", "ends",
 )  # fmt: skip
 _LEASED = attrgetter("job", "lease", "site", "first", "count", "state", "leased_us", "cores", "event_s")
 _LEASE_UPDATED = attrgetter("job", "lease", "state", "ended_us", "reason", "part")

@@ -14,11 +14,13 @@ import msgspec
 
 from tidemill.errors import did_you_mean
 from tidemill.model.failure import Evidence
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.model.pattern import pattern_fault
 from tidemill.model.seed import seed
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.core import rights, site_views
+from tidemill.server.core.ending import without
 from tidemill.server.database.rows import (
     ACTIVE,
     JOB_STATES,
@@ -51,6 +53,7 @@ from tidemill.wire.api import (
     JobOutput,
     JobPage,
     JobRow,
+    KeptOutputs,
     OutputPage,
     OutputRow,
     OwnerRow,
@@ -143,7 +146,17 @@ def _row(job: StoredJob, known: dict[int, JobKind], names: dict[int, str], of_si
         id=job.id, campaign=names[kind.campaign], name=job.name, app=kind.app, state=JOB_STATES[job.state],
         site=of_site.get(job.site), events=job.events, events_done=job.n_done, events_failed=job.n_failed,
         events_leased=job.n_leased, priority=-job.rank, created_us=job.created_us, started_us=job.started_us,
-        ended_us=job.ended_us, reason=job.reason,
+        ended_us=job.ended_us, reason=job.reason, ends=JOB_STATES[job.ends] if job.ends else "",
+    )  # fmt: skip
+
+
+def _kept(job: StoredJob, of_site: dict[int, str]) -> KeptOutputs | None:
+    """What is done of a job and not delivered."""
+    if not job.kept:
+        return None
+    return KeptOutputs(
+        job=job.id, site=of_site.get(job.place, ""), sent=job.sent, under_way=bool(job.delivering),
+        events=str(without(IntervalSet.parse(job.done), job.delivered)),
     )  # fmt: skip
 
 
@@ -187,7 +200,7 @@ def job(
         attempts=[_attempt(each, of_site) for each in reversed(leases)],
         failures=failures(session, job=number, limit=FAILURES_SHOWN).failures,
         outputs=[_output(row) for row in session.rows("outputs_of_jobs", ids=[number])], waits_for=cause,
-        waits_hint=hint, remark=_remark(session, number),
+        waits_hint=hint, remark=_remark(session, number), kept=_kept(found, of_site),
     )  # fmt: skip
 
 
@@ -204,7 +217,7 @@ def _attempt(lease: StoredLease, of_site: dict[int, str]) -> Attempt:
 
 
 def _output(row: tuple[Any, ...]) -> OutputRow:
-    return OutputRow(name=row[1], url=row[2], size_bytes=row[3], sha256=row[4])
+    return OutputRow(name=row[1], url=row[2], size_bytes=row[3], sha256=row[4], events=row[5])
 
 
 # ---- campaigns --------------------------------------------------------------------------------------------------
@@ -334,7 +347,10 @@ def outputs(
     size = limit_of(limit)
     if job is not None:
         rows = session.rows("outputs_of_jobs", ids=[job])
-        return OutputPage(outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None)
+        kept = _kept_of(session, [job])
+        return OutputPage(
+            outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows], next=None, kept=kept
+        )
     if campaign is None:
         raise RequestError("name a job or a campaign whose outputs are to be listed")
     found = session.rows("campaign_by_name", name=campaign)
@@ -351,7 +367,21 @@ def outputs(
     return OutputPage(
         outputs=[JobOutput(job=row[0], output=_output(row)) for row in rows],
         next=rows[-1][0] if more else None,
+        kept=_kept_of_campaign(session, found[0][0]) if before is None else [],
     )
+
+
+def _kept_of_campaign(session: Session, campaign: int) -> list[KeptOutputs]:
+    of_campaign = {"campaign": campaign, "any_app": 1, "app": "", "limit": listing.TOP}
+    kinds = sorted(row[0] for row in session.rows("kinds_of_campaign", **of_campaign))
+    return _kept_of(session, [row[0] for row in session.rows("jobs_kept", kinds=kinds, limit=PAGE_MAX)])
+
+
+def _kept_of(session: Session, ids: list[int]) -> list[KeptOutputs]:
+    of_site: dict[int, str] = dict(session.rows("site_names"))
+    jobs = [StoredJob(*row) for row in session.rows("jobs_by_id", ids=ids)] if ids else []
+    jobs.sort(key=lambda job: -job.id)
+    return [kept for job in jobs if (kept := _kept(job, of_site)) is not None]
 
 
 # ---- sites ------------------------------------------------------------------------------------------------------

@@ -233,6 +233,7 @@ def _failure(found: dict[str, Any]) -> FailureRow:
 
 def _output(found: dict[str, Any]) -> JobOutput:
     output = OutputRow(
-        name=found["name"], url=found["url"], size_bytes=found["size_bytes"], sha256=found["sha256"]
-    )
+        name=found["name"], url=found["url"], size_bytes=found["size_bytes"], sha256=found["sha256"],
+        events=found["events"],
+    )  # fmt: skip
     return JobOutput(job=found["job"], output=output)

@@ -41,6 +41,7 @@ class Cause(StrEnum):
     STAGE_FULL = "stage_full"
     RUNNING = "running"
     DELIVERING = "delivering"
+    ENDING = "ending"
 
 
 HINTS = {
@@ -64,7 +65,8 @@ HINTS = {
     Cause.STAGE_FULL: "its inputs wait for room at the site: it goes on when other jobs end there; the site's operator "
     "may free disk space or raise `stage_bytes_max`",
     Cause.RUNNING: "everything of it is at work",
-    Cause.DELIVERING: "all events are done; its outputs are being delivered",
+    Cause.DELIVERING: "the outputs of what is done are being delivered",
+    Cause.ENDING: "its payloads are being stopped, then what is done is delivered; a second cancel ends it at once",
 }
 
 
@@ -93,6 +95,8 @@ def _cause(job: StoredJob, kind: JobKind, sites: list[Site], known: Known) -> tu
         return None, ""
     if job.delivering:
         return Cause.DELIVERING, ""
+    if job.ends:
+        return Cause.ENDING, ""
     if job.blocked:
         return Cause.AFTER, ", ".join(known.after[:5])
     joined = [site for site in sites if site.capacity is not None]

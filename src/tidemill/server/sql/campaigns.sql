@@ -82,17 +82,17 @@ SELECT id, job, event, site, final, evidence FROM failures WHERE id < :before OR
 -- What the seeds of failed events follow from.
 SELECT id, seed_base FROM jobs WHERE id {in:ids};
 
--- name: insert_outputs many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text)
+-- name: insert_outputs many(job bigint, number bigint, campaign bigint, name text, url text, size_bytes bigint, sha256 text, events text)
 -- Delivered files.
-INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256 FROM v;
-
--- name: delete_outputs many(job bigint)
--- A job runs again from the start.
-DELETE FROM outputs WHERE job IN (SELECT v.job FROM v);
+INSERT INTO outputs (job, number, campaign, name, url, size_bytes, sha256, events) SELECT v.job, v.number, v.campaign, v.name, v.url, v.size_bytes, v.sha256, v.events FROM v;
 
 -- name: outputs_of_jobs
 -- Delivered files of jobs.
-SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE job {in:ids} ORDER BY job, number;
+SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE job {in:ids} ORDER BY job, number;
+
+-- name: jobs_kept
+-- Jobs of some kinds with outputs that are not delivered, the newest first.
+SELECT id FROM jobs WHERE kept = 1 AND kind {in:kinds} ORDER BY id DESC LIMIT :limit;
 
 -- name: outputs_newest
 -- Delivered files, those of the newest jobs first.
@@ -104,7 +104,7 @@ SELECT job, number, campaign, name, url, size_bytes FROM outputs WHERE campaign 
 
 -- name: outputs_of_campaign
 -- Delivered files of a campaign; whole jobs, newest first.
-SELECT job, name, url, size_bytes, sha256 FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
+SELECT job, name, url, size_bytes, sha256, events FROM outputs WHERE campaign = :campaign AND job < :before ORDER BY job DESC, number LIMIT :limit;
 
 -- name: campaigns_newest
 -- A page of campaigns, newest first.

@@ -27,9 +27,9 @@ ORDER BY last_ended_us, id LIMIT :limit;
 SELECT DISTINCT needs.campaign FROM needs JOIN jobs ON jobs.id = needs.job WHERE needs.campaign {in:ids} AND jobs.state <= 1;
 
 -- name: undelivered_campaigns
--- Which of these campaigns have a job whose outputs wait at a site for another try to deliver them, or that holds a lease.
+-- Which of these campaigns have a job whose outputs a site keeps undelivered, or that holds a lease.
 SELECT DISTINCT kinds.campaign FROM kinds JOIN jobs ON jobs.kind = kinds.id
-WHERE kinds.campaign {in:ids} AND (jobs.n_leased > 0 OR jobs.delivering = 1 OR (jobs.state = 4 AND jobs.home = 1 AND jobs.outputs = 1 AND jobs.n_done > 0 AND jobs.n_done + jobs.n_failed = jobs.events));
+WHERE kinds.campaign {in:ids} AND (jobs.n_leased > 0 OR jobs.delivering = 1 OR jobs.kept = 1);
 
 -- name: open_campaigns
 -- Which of these campaigns have jobs that have not ended.

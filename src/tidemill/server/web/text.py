@@ -67,7 +67,7 @@ def code(text: str) -> Markup:
 
 def reason(row: JobRow) -> str:
     """`last failure: exit status 3` of a job that goes on; of one that has ended, why."""
-    return told_reason(row.state, row.reason)
+    return told_reason(row.state, row.reason, row.ends)
 
 
 FILTERS = {

@@ -8,14 +8,16 @@ from concurrent.futures import Future
 import msgspec
 
 from tidemill import clock
-from tidemill.errors import JobError, TidemillError, is_transient
+from tidemill.config.site import SiteConfig
+from tidemill.errors import TidemillError, is_transient
 from tidemill.log import Log
 from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec, Output, OutputKind
 from tidemill.site.applications.checksums import PendingError
 from tidemill.site.applications.programs import Preparer
 from tidemill.site.data.moves import MovesPendingError
-from tidemill.site.data.outputs import DamagedError, Deliverer, OutputDelivery, check_complete
+from tidemill.site.data.outputs import BrokenMerge, DamagedError, Deliverer, OutputDelivery, check_complete
 from tidemill.site.state import site_state as s
 from tidemill.site.state.served_site import ServedSite
 from tidemill.transfer.contract import TransferError
@@ -26,17 +28,34 @@ UNDER_WAY_MAX = 64
 TRIES_MAX = 5
 REPAIRS_MAX = 3
 PAUSE_S = 2.0
+QUIET_S = 3.0
+"""A payload of a job that is stopped is killed at once, and what others had finished is durable within a second or two.
+What comes later than this is not kept, and runs again if the job is retried."""
+
+STOP_S_MAX = 60.0
+"""... and so is what still comes after this time."""
+
 _log = Log("deliveries")
 
 
 class _Try(msgspec.Struct):
     """A delivery under way, or waiting for its next try."""
 
+    asked: tuple[str, s.DeliveryTerms]
+    held: bool = False
     future: Future[list[OutputRow]] | None = None
     tries: int = 0
     next_s: float = 0.0
     awaits: tuple[str, ...] = ()  #: remote files on their way
     canceled: threading.Event = msgspec.field(default_factory=threading.Event)
+
+
+class _Stop(msgspec.Struct):
+    """A job that is being stopped: how far it was when something last came of it, and when."""
+
+    seen: tuple[int, int]
+    at_s: float
+    began_s: float
 
 
 class Deliveries:
@@ -48,11 +67,13 @@ class Deliveries:
         self._preparer = preparer
         self._deliverer = deliverer
         self._tries: dict[int, _Try] = {}
+        self._stops: dict[int, _Stop] = {}
+        self._quiet_s = quiet_s(site.config)
 
     def step(self) -> bool:
         """Start and finish what is due; whether anything changed."""
         state = self._log.pool.state
-        changed = False
+        changed = self._let_go()
         self._drop_canceled()
         now = clock.monotonic_s()
         under_way = len(self.under_way)
@@ -79,12 +100,38 @@ class Deliveries:
     def _drop_canceled(self) -> None:
         """Break off what is not to be delivered any more. Its thread has ended before the job is delivered again: both
         would write the same files."""
-        deliveries = self._log.pool.state.deliveries
         for job, attempt in list(self._tries.items()):
-            if job not in deliveries:
+            if attempt.asked != self._asked(job):
                 attempt.canceled.set()
             if attempt.canceled.is_set() and (attempt.future is None or attempt.future.done()):
                 del self._tries[job]
+
+    def _asked(self, job_id: int) -> tuple[str, s.DeliveryTerms] | None:
+        """What is to be delivered of a job; None = nothing."""
+        state = self._log.pool.state
+        done, job = state.deliveries.get(job_id), state.jobs.get(job_id)
+        return None if done is None else (done, s.DeliveryTerms() if job is None else job.terms)
+
+    def _let_go(self) -> bool:
+        """Give back what is left of jobs that were stopped, once nothing more comes of them; whether there were any."""
+        state, now_s = self._log.pool.state, clock.monotonic_s()
+        if not state.stopping:
+            self._stops.clear()
+            return False
+        over: list[int] = []
+        for job_id in state.stopping:
+            job = state.jobs[job_id]
+            seen = (len(job.done), len(job.open))
+            stop = self._stops.setdefault(job_id, _Stop(seen, now_s, now_s))
+            if stop.seen != seen:
+                stop.seen, stop.at_s = seen, now_s
+            is_late = now_s - stop.began_s > STOP_S_MAX + self._quiet_s
+            if not job.grants or now_s - stop.at_s > self._quiet_s or is_late:
+                over.append(job_id)
+                del self._stops[job_id]
+        if over:
+            self._log.apply(s.LetGo(jobs=over))
+        return bool(over)
 
     def close(self) -> None:
         """Break off what is under way: it is delivered by the agent that follows."""
@@ -107,15 +154,18 @@ class Deliveries:
     def _begin(self, job_id: int) -> int:
         """Hand a delivery to a thread if its parts are complete; how many were handed over."""
         job = self._log.pool.state.jobs.get(job_id)
+        asked = self._asked(job_id)
+        assert asked is not None, "it is to be delivered"
         if job is None:
-            self._fail(job_id, "this site keeps nothing of it")
+            self._lose(job_id, "this site keeps nothing of it", asked[0])
             return 0
         if job.open:
             return 0  # lost parts are made again
         try:
             self._preparer.check_owner(job)
             outputs = self._preparer.outputs(job.spec)
-            merged = self._merged(job, outputs)
+            broken = self._broken_merge(job, outputs)
+            merged = self._merged(job, outputs) if job.terms.merge and broken is None else {}
         except PendingError:
             return 0  # asked again with the next step
         except TidemillError as error:
@@ -124,13 +174,21 @@ class Deliveries:
         if merged is None:
             return 0
         delivery = self._delivery(job, outputs, merged)
-        attempt = self._tries.setdefault(job_id, _Try())
-        attempt.future = self._executor.submit(self._deliverer.deliver, delivery, attempt.canceled)
+        attempt = self._tries.setdefault(job_id, _Try(asked))
+        attempt.held = delivery.held
+        if broken is None:
+            attempt.future = self._executor.submit(self._deliverer.deliver, delivery, attempt.canceled)
+        else:
+            attempt.future = self._executor.submit(
+                self._deliverer.look_over, delivery, broken, attempt.canceled
+            )
         return 1
 
     def _delivery(
         self, job: s.SiteJob, outputs: list[Output], merged: dict[str, tuple[str, OutputRef]]
     ) -> OutputDelivery:
+        done, terms = IntervalSet.parse(self._log.pool.state.deliveries[job.id]), job.terms
+        parts = [part for part in job.parts if done.touches(part.first, part.first + part.count)]
         return OutputDelivery(
             job=job.id,
             campaign=job.campaign,
@@ -138,11 +196,27 @@ class Deliveries:
             spec=job.spec,
             app_digest=self._preparer.digest(job.spec),
             outputs=outputs,
-            parts=sorted(job.parts, key=lambda part: part.first),
+            parts=sorted(parts, key=lambda part: part.first),
             merged=merged,
             done=self._log.pool.state.deliveries[job.id],
             owner=job.owner,
+            fresh=terms.fresh,
+            held=not terms.merge
+            and any(
+                output.kind is OutputKind.MERGE and any(_has(part, output.name) for part in parts)
+                for output in outputs
+            ),
+            number=terms.delivery,
         )
+
+    def _broken_merge(self, job: s.SiteJob, outputs: list[Output]) -> BrokenMerge | None:
+        """The merge step that has failed; None = none has."""
+        for index, output in enumerate(outputs[: s.STEPS_MAX]):
+            evidence = self._log.pool.state.step_evidence.get(_step_id(job, index))
+            if evidence is not None and job.terms.merge:
+                text = f"merging output `{output.name}` by `{output.merge}` failed: {evidence.message}"
+                return BrokenMerge(output.name, text)
+        return None
 
     def _merged(self, job: s.SiteJob, outputs: list[Output]) -> dict[str, tuple[str, OutputRef]] | None:
         """What the merge steps have made; None while one runs. Adds the steps that are missing."""
@@ -151,12 +225,7 @@ class Deliveries:
         for index, output in enumerate(outputs[: s.STEPS_MAX]):
             if output.kind is not OutputKind.MERGE or not any(_has(part, output.name) for part in job.parts):
                 continue
-            step_id = s.STEP_BASE + job.id * s.STEPS_MAX + index
-            evidence = self._log.pool.state.step_evidence.get(step_id)
-            if evidence is not None:
-                raise JobError(
-                    f"merging output `{output.name}` by `{output.merge}` failed: {evidence.message}"
-                )
+            step_id = _step_id(job, index)
             step = self._log.pool.state.jobs.get(step_id)
             if step is None:
                 try:
@@ -197,20 +266,43 @@ class Deliveries:
             known = error.failure if isinstance(error, TransferError) else None
             self._fail(job_id, error.message + (f" ({error.hint})" if error.hint else ""), known)
         else:
-            self._log.apply(s.OutputsDelivered(job=job_id, outputs=outputs, evidence=None))
+            self._log.apply(
+                s.OutputsDelivered(
+                    job=job_id, outputs=outputs, evidence=None, done=attempt.asked[0], held=attempt.held
+                )
+            )
 
     def _damaged(self, job_id: int, error: DamagedError) -> None:
+        """Have events whose outputs are lost run again: here, or where the job has ended by the server's order."""
         job = self._log.pool.state.jobs.get(job_id)
+        if job is not None and not job.terms.merge:
+            self._lose(job_id, error.message, str(IntervalSet([(error.first, error.first + error.count)])))
+            return
         if job is None or job.repairs >= REPAIRS_MAX:
             self._fail(job_id, error.message)
             return
         _log.warning("output.lost", job=job_id, first=error.first, count=error.count, reason=error.message)
         self._log.apply(s.Damaged(job=job_id, first=error.first, count=error.count, reason=error.message))
 
+    def _lose(self, job_id: int, message: str, lost: str) -> None:
+        _log.warning("output.lost", job=job_id, events=lost, reason=message)
+        evidence = Evidence(failure=FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
+        self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence, lost=lost))
+
     def _fail(self, job_id: int, message: str, failure: FailureClass | None = None) -> None:
         _log.error("delivery.failed", job=job_id, reason=message)
         evidence = Evidence(failure=failure or FailureClass.STAGE_OUT, message=message, at_us=clock.now_us())
         self._log.apply(s.OutputsDelivered(job=job_id, outputs=[], evidence=evidence))
+
+
+def quiet_s(config: SiteConfig) -> float:
+    """How long nothing has to come of a job that was stopped until all is taken to be there: pilots that read files
+    learn late that it is, and are read late."""
+    return QUIET_S + (2 * config.yielding.top_up_s if config.harvest.lead == "none" else 0.0)
+
+
+def _step_id(job: s.SiteJob, output: int) -> int:
+    return s.STEP_BASE + job.id * s.STEPS_MAX + output
 
 
 def _has(part: s.KeptPart, output: str) -> bool:

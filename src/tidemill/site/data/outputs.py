@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -37,11 +38,14 @@ from tidemill.transfer.file import local_path
 from tidemill.wire.api import OutputRow
 from tidemill.wire.node import OutputRef
 
+COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 LITERAL_ROOTS = tuple(f"{scheme}://" for scheme in LITERAL)
 
 
 class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread needs to deliver a job. `parts`: by event; `merged`: output -> the part its merge step made."""
+    """What a thread needs to deliver what is done of a job. `parts`: by event, of the events `done`; `fresh`: those of
+    them of which nothing has been delivered yet, None = all; `merged`: output -> the part its merge step made;
+    `held`: the merge steps were not run; `number`: 1 = the first delivery of the job."""
 
     job: int
     campaign: str
@@ -53,6 +57,16 @@ class OutputDelivery(msgspec.Struct, frozen=True, kw_only=True):
     merged: dict[str, tuple[str, OutputRef]]
     done: str
     owner: str = ""
+    fresh: str | None = None
+    held: bool = False
+    number: int = 1
+
+
+class BrokenMerge(NamedTuple):
+    """A merge step that failed, by its output."""
+
+    output: str
+    message: str
 
 
 class OutputMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +88,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     sha256: str
     members: list[OutputMember]
+    delivery: int = 1
 
 
 class JobManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +174,11 @@ class Deliverer:
                 temporary.unlink(missing_ok=True)
         for _, target, file in made:
             rows[file.output] = OutputRow(
-                name=file.output, url=target.as_uri(), size_bytes=file.size_bytes, sha256=file.sha256
+                name=file.output,
+                url=target.as_uri(),
+                size_bytes=file.size_bytes,
+                sha256=file.sha256,
+                events=_events_of([part for part, _ in _refs(delivery, file.output)]),
             )
         if self._departures is not None:
             self._departures.clean(delivery.job)
@@ -168,6 +187,15 @@ class Deliverer:
     def is_done(self, awaits: tuple[str, ...]) -> bool:
         """Whether all of these moves have an outcome."""
         return self._departures is None or self._departures.is_done(awaits)
+
+    def look_over(
+        self, delivery: OutputDelivery, broken: BrokenMerge, canceled: threading.Event
+    ) -> list[OutputRow]:
+        """A merge step failed: raises DamagedError if one of its parts is lost or damaged, else a JobError that says
+        why the step failed, or CanceledError."""
+        check_complete(delivery)
+        _Copying(self._fleets, delivery, canceled).verify(broken.output)
+        raise JobError(broken.message)
 
     def _check_size(self, delivery: OutputDelivery) -> None:
         size = sum(ref.length for part in delivery.parts for ref in part.outputs)
@@ -196,7 +224,7 @@ class Deliverer:
             path = self._departures.prepare(
                 delivery.job,
                 output.name,
-                delivery.done,
+                delivery.done if delivery.number == 1 else f"{delivery.number}/{delivery.done}",
                 lambda path, output=output, is_tar=is_tar: copying.write(  # type: ignore[misc]
                     path, output, is_tar=is_tar
                 ),
@@ -204,7 +232,11 @@ class Deliverer:
             moved = self._departures.send(delivery.job, output.name, path, url, awaits)
             if moved is not None:
                 rows[output.name] = OutputRow(
-                    name=output.name, url=url, size_bytes=moved.size_bytes, sha256=moved.sha256
+                    name=output.name,
+                    url=url,
+                    size_bytes=moved.size_bytes,
+                    sha256=moved.sha256,
+                    events=_events_of([part for part, _ in refs]),
                 )
         if awaits:
             raise MovesPendingError(awaits)
@@ -213,7 +245,8 @@ class Deliverer:
     def _remote(self, delivery: OutputDelivery, output: Output, place: str, *, is_tar: bool) -> str:
         """The URL that an output gets. A place that ends with `/`, or is the job's `output_dir`, is a directory."""
         if output.url is not None and not output.url.endswith("/"):
-            return output.url
+            folder, slash, name = output.url.rpartition("/")
+            return folder + slash + numbered(name, delivery.number)
         name = self._named(delivery, output, is_tar=is_tar)
         return place.rstrip("/") + "/" + (name if place.startswith(LITERAL_ROOTS) else quote(name))
 
@@ -252,6 +285,7 @@ class Deliverer:
             size_bytes=size,
             sha256=digest,
             members=members,
+            delivery=delivery.number,
         )
         return temporary, target, file
 
@@ -259,6 +293,7 @@ class Deliverer:
         name = self._named(delivery, output, is_tar=is_tar)
         if output.url is not None:
             path = local_path(output.url)
+            path = path.with_name(numbered(path.name, delivery.number)) if path.name else path
             return self._confine(path if not output.url.endswith("/") else path / name, delivery.owner)
         place = delivery.spec.output_dir
         directory = self._places.directory(delivery.owner) if place is None else local_path(place)
@@ -278,7 +313,7 @@ class Deliverer:
                 name=delivery.spec.name or str(delivery.job),
                 output=output.name,
             )
-        return name if name.endswith(ending) else name + ending
+        return numbered(name if name.endswith(ending) else name + ending, delivery.number)
 
     def _confine(self, path: Path, owner: str) -> Path:
         """Where a file of an owner gets its name, its directory without links. Raises JobError."""
@@ -319,8 +354,10 @@ class Deliverer:
                 _check_ours(folder / file.file, known[folder / file.file])
             self._make_directory(path.parent)
             spec = delivery.spec
+            done = IntervalSet.parse(delivery.done)
+            files = [*(_earlier(before, delivery, done, files)), *files]
             failed = IntervalSet([(0, spec.events)])
-            for first, end in IntervalSet.parse(delivery.done):
+            for first, end in done:
                 failed.remove(first, end)
             manifest = JobManifest(
                 job=delivery.job,
@@ -329,7 +366,7 @@ class Deliverer:
                 app=spec.app or "command",
                 app_digest=delivery.app_digest,
                 events=spec.events,
-                done=delivery.done,
+                done=str(done),
                 failed=str(failed),
                 files=files,
                 owner=delivery.owner,
@@ -356,6 +393,12 @@ class _Copying:
             self._write_joined(path, [(self._delivery.parts[0], merged[1])], merged[0])
         else:
             self._write_joined(path, refs, None)
+
+    def verify(self, output: str) -> None:
+        """Read all parts of an output. Raises DamagedError, CanceledError."""
+        for part, ref in _refs(self._delivery, output):
+            for _ in _verified(self._fleets / part.fleet / "bundle", part, ref):
+                self._check()
 
     def _write_joined(self, path: Path, refs: list[tuple[KeptPart, OutputRef]], fleet: str | None) -> None:
         path.unlink(missing_ok=True)  # of an agent that died, or a link that another process left
@@ -400,8 +443,44 @@ def check_complete(delivery: OutputDelivery) -> None:
             raise DamagedError(f"no output of events {at}-{until - 1} is kept", at, until - at)
 
 
+def numbered(name: str, delivery: int) -> str:
+    """The name of a file in the job's nth delivery: `hits.tar`, `hits-2.tar`. Earlier files stay as they are."""
+    if delivery == 1:
+        return name
+    path, query, rest = name.partition("?")
+    suffixes = Path(path).suffixes
+    ending = "".join(suffixes[-2:] if suffixes and suffixes[-1] in COMPRESSED else suffixes[-1:])
+    return f"{path.removesuffix(ending)}-{delivery}{ending}{query}{rest}"
+
+
+def _earlier(
+    before: JobManifest | None, delivery: OutputDelivery, done: IntervalSet, files: list[File]
+) -> list[File]:
+    """The files of the job's earlier deliveries; adds their events to `done`."""
+    is_ours = before is not None and (before.campaign, before.events) == (
+        delivery.campaign,
+        delivery.spec.events,
+    )
+    if before is None or delivery.number == 1 or not is_ours:
+        return []
+    for first, end in IntervalSet.parse(before.done):
+        done.add(first, end)
+    names = {each.file for each in files}
+    return [each for each in before.files if each.file not in names]
+
+
+def _events_of(parts: list[KeptPart]) -> str:
+    return str(IntervalSet((part.first, part.first + part.count) for part in parts))
+
+
 def _refs(delivery: OutputDelivery, name: str) -> Iterator[tuple[KeptPart, OutputRef]]:
+    is_merged = any(each.name == name and each.kind is OutputKind.MERGE for each in delivery.outputs)
+    if is_merged and delivery.held:
+        return
+    fresh = None if is_merged or delivery.fresh is None else IntervalSet.parse(delivery.fresh)
     for part in delivery.parts:
+        if fresh is not None and not fresh.touches(part.first, part.first + part.count):
+            continue
         for ref in part.outputs:
             if ref.name == name:
                 yield part, ref

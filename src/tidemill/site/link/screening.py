@@ -142,7 +142,7 @@ class Screen:
             room["fetches"] -= 1
         elif isinstance(order, api.DeliverOrder):
             room["reports"] -= 1
-            room["characters"] -= len(order.done)
+            room["characters"] -= _characters(order)
         elif isinstance(order, api.DrainOrder):
             order = msgspec.structs.replace(order, reason=_line(order.reason))
         elif isinstance(order, api.CancelOrder):
@@ -156,7 +156,7 @@ class Screen:
             return f"{REPORTS_KEPT_MAX} reports wait for an answer"
         if isinstance(order, api.FetchLogOrder) and room["fetches"] <= 0:
             return f"{FETCHES_MAX} logs are asked for"
-        if isinstance(order, api.DeliverOrder) and len(order.done) > room["characters"]:
+        if isinstance(order, api.DeliverOrder) and _characters(order) > room["characters"]:
             return "lists of events"
         if not isinstance(order, api.LeaseOrder):
             return ""
@@ -207,7 +207,9 @@ def _fault(order: api.Order) -> str | None:
         return f"there is no job {legal.shown(order.job)}"
     if not all(0 <= number < NUMBER_MAX for number in _numbers(order)):
         return "a number in it is out of range"
-    return _done_fault(order.done) if isinstance(order, api.DeliverOrder) else None
+    if not isinstance(order, api.DeliverOrder):
+        return None
+    return _done_fault(order.done) or _done_fault(order.fresh or "")
 
 
 def _numbers(order: api.Order) -> list[int]:
@@ -215,7 +217,13 @@ def _numbers(order: api.Order) -> list[int]:
         return [order.request, order.event or 0]
     if isinstance(order, api.LeaseOrder):
         return [order.lease, order.first, order.count - 1, order.seed_base, *order.from_jobs.values()]
+    if isinstance(order, api.DeliverOrder):
+        return [order.delivery]
     return [order.first, order.count] if isinstance(order, api.DiscardOrder) else []
+
+
+def _characters(order: api.DeliverOrder) -> int:
+    return len(order.done) + len(order.fresh or "")
 
 
 def _origin_fault(order: api.LeaseOrder, spec: JobSpec) -> legal.Fault | None:

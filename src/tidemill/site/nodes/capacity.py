@@ -105,6 +105,7 @@ class CapacityMeter:
             wide_nodes_max=machine.wide_nodes_max if machine.launcher else 0,
             launcher=machine.launcher,
             troubles=self._harvesting.fleets.granting.troubles.shown(),
+            keeps=True,
         )
 
     def _wanted(self, sync_s: float, *, more: bool) -> tuple[float, int]:

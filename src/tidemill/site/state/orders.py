@@ -50,6 +50,8 @@ def _lease(settlement: Settlement, order: api.LeaseOrder) -> None:
     if order.spec is not None:
         settlement.specify(job, order.spec)
         job.from_jobs = order.from_jobs
+    if job.stopping:  # its owner retries it before it is stopped
+        settlement.let_go(job)
     end = order.first + order.count
     held = job.open.within(
         order.first, end
@@ -99,7 +101,11 @@ def _refuse(settlement: Settlement, order: api.LeaseOrder, message: str) -> None
 
 
 def _cancel(settlement: Settlement, order: api.CancelOrder) -> None:
-    _drop(settlement, order.job)
+    job = settlement.state.jobs.get(order.job)
+    if order.keep and job is not None:
+        settlement.stop(job)
+    else:
+        _drop(settlement, order.job)
 
 
 def _drop(settlement: Settlement, job_id: int) -> None:
@@ -127,11 +133,15 @@ def _discard(settlement: Settlement, order: api.DiscardOrder) -> None:
 
 def _deliver(settlement: Settlement, order: api.DeliverOrder) -> None:
     try:
-        IntervalSet.parse(order.done)
+        for text in (order.done, order.fresh or ""):
+            IntervalSet.parse(text)
     except ValueError as error:
         raise ProtocolError(f"the server's order to deliver job {order.job} is wrong: {error}") from error
     settlement.drop_steps(order.job)
     settlement.state.deliveries[order.job] = order.done
+    job = settlement.state.jobs.get(order.job)
+    if job is not None:
+        job.terms = s.DeliveryTerms(fresh=order.fresh, merge=order.merge, delivery=order.delivery)
 
 
 def _forget(settlement: Settlement, order: api.ForgetOrder) -> None:

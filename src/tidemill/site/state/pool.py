@@ -49,6 +49,7 @@ class WorkPool:
             s.StepAdded: self._step_added,
             s.OutputsDelivered: self._delivered,
             s.Damaged: self._damaged,
+            s.LetGo: self._let_go,
             s.LogFetched: self._fetched,
             s.Cleaned: self._cleaned,
         }
@@ -188,11 +189,17 @@ class WorkPool:
     def _delivered(self, entry: s.OutputsDelivered) -> None:
         if self.state.deliveries.pop(entry.job, None) is None:
             return
+        job, lost = self.state.jobs.get(entry.job), entry.lost
+        if lost and job is not None:  # with them go the other events of their parts
+            lost = str(self.settlement.lose_parts(job, IntervalSet.parse(lost)))
         self.settlement.report(
-            DeliveredReport(n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence)
-        )
-        if entry.evidence is None:
-            self.settlement.drop_parts(entry.job)
+            DeliveredReport(
+                n=0, job=entry.job, outputs=entry.outputs, evidence=entry.evidence, done=entry.done,
+                held=entry.held, lost=lost,
+            )
+        )  # fmt: skip
+        if entry.evidence is None and not entry.held:
+            self.settlement.drop_parts(entry.job, entry.done)
 
     def _damaged(self, entry: s.Damaged) -> None:
         """Events whose outputs are lost are run again here, on our own account: the server has counted them."""
@@ -201,20 +208,17 @@ class WorkPool:
         if job is None:
             return
         job.repairs += 1
-        first, end = entry.first, entry.first + entry.count
-        kept: list[s.KeptPart] = []
-        for part in job.parts:
-            last = part.first + part.count
-            if part.first >= end or last <= first:
-                kept.append(part)
-            else:
-                first, end = min(first, part.first), max(end, last)
-        job.parts = kept
-        lost = job.open.missing(first, end)
+        gone = self.settlement.lose_parts(job, IntervalSet([(entry.first, entry.first + entry.count)]))
+        lost = [piece for first, end in gone for piece in job.open.missing(first, end)]
         for at, until in lost:
-            job.done.remove(at, until)
             self.settlement.open_up(job, at, until)
         self.settlement.make_ready(job, [s.UndonePiece(at, until - at) for at, until in lost])
+
+    def _let_go(self, entry: s.LetGo) -> None:
+        for job_id in entry.jobs:
+            job = self.state.jobs.get(job_id)
+            if job is not None and job.stopping:
+                self.settlement.let_go(job)
 
     def _fetched(self, entry: s.LogFetched) -> None:
         self.state.fetches = [each for each in self.state.fetches if each.request != entry.request]

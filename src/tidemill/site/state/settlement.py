@@ -12,6 +12,7 @@ from tidemill.model.job import JobSpec, Width
 from tidemill.site.state import site_state as s
 from tidemill.wire.api import DoneReport, FailureReport, PayloadUsage, ReleaseReport, Report
 
+STOPPED = "the job was stopped"
 _encode = msgspec.json.encode
 
 
@@ -89,8 +90,13 @@ class Settlement:
         self.state.reports.append(report)
 
     def make_ready(self, job: s.SiteJob, pieces: list[s.UndonePiece]) -> None:
-        """Put undone events into the backlog. What failed already waits behind what did not."""
-        if pieces:
+        """Put undone events into the backlog. What failed already waits behind what did not; of a job that is being
+        stopped they go back to the server."""
+        if job.stopping:
+            for piece in pieces:
+                for first, end in job.open.within(piece.first, piece.first + piece.count):
+                    self.release(job, first, end, reason=STOPPED)
+        elif pieces:
             job.ready += pieces
             self._backlog(job)[job.id] = None
 
@@ -164,6 +170,33 @@ class Settlement:
                 fleet.cancels.append(job.id)
         job.grants.clear()
 
+    def stop(self, job: s.SiteJob) -> None:
+        """Run nothing more of a job. What is done stays; its grants wait for what pilots have finished of them."""
+        self.state.deliveries.pop(job.id, None)
+        self.drop_steps(job.id)
+        pieces, job.ready = job.ready, []
+        self.unready(job)
+        if not job.stopping:
+            job.stopping = True
+            self.state.stopping.append(job.id)
+        self.make_ready(job, pieces)
+        for held in job.grants.values():
+            fleet = self.state.fleets[held.fleet]
+            if job.id not in fleet.cancels:
+                fleet.cancels.append(job.id)
+
+    def let_go(self, job: s.SiteJob) -> None:
+        """A job is stopped: what its pilots have not kept goes back to the server."""
+        self.forget_grants(job, cancel=False)
+        for first, end in list(job.open):
+            self.release(job, first, end, reason=STOPPED)
+        self._go_on(job)
+
+    def _go_on(self, job: s.SiteJob) -> None:
+        if job.stopping:
+            job.stopping = False
+            self.state.stopping.remove(job.id)
+
     def drop(self, job_id: int) -> None:
         """Forget a job: leases, grants (its payloads are stopped), parts, delivery, steps."""
         self.state.deliveries.pop(job_id, None)
@@ -171,18 +204,38 @@ class Settlement:
         job = self.state.jobs.pop(job_id, None)
         if job is None:
             return
+        self._go_on(job)
         self.unready(job)
         self._weigh(job, -len(job.open))
         self.spec_bytes -= job.spec_bytes
         self.state.leases_open -= len(job.leases)
         self.forget_grants(job, cancel=True)
 
-    def drop_parts(self, job_id: int) -> None:
-        """The job's outputs are delivered: its parts and steps are no longer needed."""
+    def drop_parts(self, job_id: int, done: str) -> None:
+        """The outputs of these events are delivered: their parts and the job's steps go. Empty = of all."""
         self.drop_steps(job_id)
         job = self.state.jobs.get(job_id)
         if job is not None:
-            job.parts = []
+            delivered = IntervalSet.parse(done)
+            job.parts = [
+                part
+                for part in job.parts
+                if done and not delivered.covers(part.first, part.first + part.count)
+            ]
+
+    def lose_parts(self, job: s.SiteJob, lost: IntervalSet) -> IntervalSet:
+        """Outputs of these events are gone, and with them whole parts; the events that are not done any more."""
+        gone, kept = lost.copy(), list[s.KeptPart]()
+        for part in job.parts:
+            end = part.first + part.count
+            if lost.touches(part.first, end):
+                gone.add(part.first, end)
+            else:
+                kept.append(part)
+        job.parts = kept
+        for first, end in gone:
+            job.done.remove(first, end)
+        return gone
 
     def drop_steps(self, job_id: int) -> None:
         """Forget the job's own steps, which are few."""

@@ -31,6 +31,15 @@ class KeptPart(msgspec.Struct, frozen=True, array_like=True):
     outputs: list[OutputRef]
 
 
+class DeliveryTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server says of a delivery besides its events: those of which nothing has been delivered yet (None =
+    all), whether merge steps are run, and its number in the job."""
+
+    fresh: str | None = None
+    merge: bool = True
+    delivery: int = 1
+
+
 class SiteLease(msgspec.Struct, array_like=True):
     """A leased range; `open` of its events are not settled."""
 
@@ -79,6 +88,8 @@ class SiteJob(msgspec.Struct, kw_only=True):
     from_jobs: dict[
         str, int
     ] = {}  #: inputs that are outputs of earlier jobs, as the server says: name -> job
+    stopping: bool = False  #: nothing more of it is run; what its pilots have finished still comes
+    terms: DeliveryTerms = DeliveryTerms()  #: of its delivery, if there is one
 
 
 class SiteFleet(msgspec.Struct, kw_only=True):
@@ -163,6 +174,7 @@ class SiteState(msgspec.Struct, kw_only=True):
     fleets: dict[str, SiteFleet] = {}
     allocations: dict[str, Allocation] = {}
     deliveries: dict[int, str] = {}  #: job -> events to deliver (interval text)
+    stopping: list[int] = []  #: jobs that are being stopped
     steps: int = 0  #: steps of our own among the jobs
     step_evidence: dict[int, Evidence] = {}  #: why steps of our own failed
     fetches: list[FetchLogOrder] = []
@@ -333,6 +345,9 @@ class OutputsDelivered(msgspec.Struct, tag_field="e", tag="delivered", kw_only=T
     job: int
     outputs: list[OutputRow]
     evidence: Evidence | None
+    done: str = ""  #: whose outputs were delivered; empty = all of the job's
+    held: bool = False  #: merge steps were not run: the parts are still needed
+    lost: str = ""  #: with `evidence`: events whose outputs are gone or damaged
 
 
 class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
@@ -342,6 +357,12 @@ class Damaged(msgspec.Struct, tag_field="e", tag="damaged", kw_only=True):
     first: int
     count: int
     reason: str
+
+
+class LetGo(msgspec.Struct, tag_field="e", tag="let_go", kw_only=True):
+    """Pilots had time to keep what they had finished of jobs that were stopped: the rest goes back to the server."""
+
+    jobs: list[int]
 
 
 class LogFetched(msgspec.Struct, tag_field="e", tag="fetched", kw_only=True):
@@ -378,6 +399,7 @@ Entry = (
     | StepAdded
     | OutputsDelivered
     | Damaged
+    | LetGo
     | LogFetched
     | Cleaned
 )

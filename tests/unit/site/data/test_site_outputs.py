@@ -12,7 +12,15 @@ import pytest
 
 from tidemill.errors import JobError
 from tidemill.model.job import JobSpec, Output, OutputKind
-from tidemill.site.data.outputs import CanceledError, DamagedError, Deliverer, JobManifest, OutputDelivery
+from tidemill.site.data.outputs import (
+    BrokenMerge,
+    CanceledError,
+    DamagedError,
+    Deliverer,
+    JobManifest,
+    OutputDelivery,
+    numbered,
+)
 from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.file import Roots
@@ -252,3 +260,106 @@ def test_a_delivery_that_is_canceled_leaves_nothing(place: Place, kind: OutputKi
     with pytest.raises(CanceledError):
         place.deliverer.deliver(place.delivery(place.parts((0, 4)), done="0-3", kind=kind), canceled)
     assert [path for path in place.base.rglob("*") if path.is_file()] == []
+
+
+# ---- a job that is delivered in several parts ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "second"),
+    [(OutputKind.CONCAT, "7-hits.txt", "7-hits-2.txt"), (OutputKind.EACH, "7-hits.tar", "7-hits-2.tar")],
+)
+def test_a_later_delivery_joins_the_first_under_one_manifest_and_leaves_its_file_alone(
+    place: Place, kind: OutputKind, name: str, second: str
+) -> None:
+    parts = place.parts((0, 4), (4, 4))
+    folder = place.base / "c"
+    place.deliverer.deliver(place.delivery(parts[:1], done="0-3", kind=kind))
+    before = (folder / name).stat()
+    later = msgspec.structs.replace(place.delivery(parts[1:], done="4-7", kind=kind), number=2)
+    (row,) = place.deliverer.deliver(later)
+    assert place.deliverer.deliver(later) == [row], "repeated, it changes nothing"
+    assert (row.url, row.events) == ((folder / second).as_uri(), "4-7")
+    after = (folder / name).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    manifest = msgspec.json.decode((folder / ".tidemill" / "7.json").read_bytes(), type=JobManifest)
+    assert [(file.file, file.delivery) for file in manifest.files] == [(name, 1), (second, 2)]
+    assert [(m.first, m.count) for file in manifest.files for m in file.members] == [(0, 4), (4, 4)]
+    assert (manifest.done, manifest.failed) == ("0-7", "8-9")
+
+
+def test_the_manifest_of_another_campaign_is_not_joined(place: Place) -> None:
+    parts = place.parts((0, 4), (4, 4))
+    place.deliverer.deliver(place.delivery(parts[:1], done="0-3"))
+    path = place.base / "c" / ".tidemill" / "7.json"
+    other = msgspec.structs.replace(
+        msgspec.json.decode(path.read_bytes(), type=JobManifest), campaign="another"
+    )
+    path.write_bytes(msgspec.json.encode(other))
+    place.deliverer.deliver(msgspec.structs.replace(place.delivery(parts[1:], done="4-7"), number=2))
+    manifest = msgspec.json.decode(path.read_bytes(), type=JobManifest)
+    assert (manifest.done, len(manifest.files)) == ("4-7", 1)
+
+
+def test_a_merge_takes_what_was_sent_before_and_other_outputs_do_not(place: Place) -> None:
+    parts = place.parts((0, 4), (4, 4))
+    outputs = [
+        Output(name="hits", path="hits.txt", kind=OutputKind.CONCAT),
+        Output(name="sum", path="sum.txt", kind=OutputKind.MERGE, merge="join"),
+    ]
+    merged = {"sum": ("e1-1", parts[0].outputs[0])}
+    delivery = msgspec.structs.replace(
+        place.delivery(parts, done="0-7"), outputs=outputs, merged=merged, fresh="4-7", number=2
+    )
+    rows = {row.name: row for row in place.deliverer.deliver(delivery)}
+    assert (place.base / "c" / "7-hits-2.txt").read_text() == lines(4, 5, 6, 7)
+    assert rows["hits"].events == "4-7"
+    assert "sum" in rows
+
+
+def test_outputs_of_merge_steps_are_held_back_while_the_job_is_not_complete(place: Place) -> None:
+    outputs = [Output(name="hits", path="hits.txt", kind=OutputKind.MERGE, merge="join")]
+    delivery = place.delivery(place.parts((0, 4)), done="0-3")
+    assert place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=outputs, held=True)) == []
+
+
+def test_a_merge_step_that_failed_is_blamed_on_damaged_parts_where_there_are_any(place: Place) -> None:
+    delivery, broken = (
+        place.delivery(place.parts((0, 4), (4, 4)), done="0-7"),
+        BrokenMerge("hits", "it failed"),
+    )
+    with pytest.raises(JobError, match="it failed"):
+        place.deliverer.look_over(delivery, broken, threading.Event())
+    content = bytearray((place.bundle / "p.tar").read_bytes())
+    content[-2] ^= 1
+    (place.bundle / "p.tar").write_bytes(content)
+    with pytest.raises(DamagedError) as caught:
+        place.deliverer.look_over(delivery, broken, threading.Event())
+    assert (caught.value.first, caught.value.count) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("hits.root", "hits-2.root"),
+        ("a.b/v1.2-hits.txt.gz", "a.b/v1.2-hits-2.txt.gz"),
+        ("hits", "hits-2"),
+        ("hits.root?svcClass=x.y", "hits-2.root?svcClass=x.y"),
+    ],
+)
+def test_names_of_later_deliveries(name: str, second: str) -> None:
+    assert (numbered(name, 1), numbered(name, 2)) == (name, second)
+
+
+def test_a_file_that_an_output_names_is_not_written_over_by_a_later_delivery(
+    place: Place, tmp_path: Path
+) -> None:
+    parts = place.parts((0, 4), (4, 4))
+    output = Output(
+        name="hits", path="hits.txt", kind=OutputKind.CONCAT, url=(tmp_path / "data" / "mine.txt").as_uri()
+    )
+    for number, part, done in ((1, parts[:1], "0-3"), (2, parts[1:], "4-7")):
+        delivery = place.delivery(part, done=done)
+        place.deliverer.deliver(msgspec.structs.replace(delivery, outputs=[output], number=number))
+    assert (tmp_path / "data" / "mine.txt").read_text() == lines(0, 1, 2, 3)
+    assert (tmp_path / "data" / "mine-2.txt").read_text() == lines(4, 5, 6, 7)

@@ -1,0 +1,93 @@
+"""Follow jobs to their end, and say how they ended: after `run`, and after a retry that waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemill.cli.terminal import hint, say
+from tidemill.model.quantities import count_text
+
+if TYPE_CHECKING:
+    from tidemill.client.client import Client, Submission
+    from tidemill.wire.api import CampaignRow, JobDetail, JobRow
+
+EVENTS_CHARACTERS_MAX = 200  #: of a list of failed events
+
+
+def follow(client: Client, sent: Submission, *, quiet: bool) -> tuple[CampaignRow, bool]:
+    """Wait for the end; the first Ctrl-C cancels the job, the second leaves it to itself."""
+    from tidemill.cli.progress import Progress, WaitingNotice, why_waiting
+
+    interrupted = False
+    patience = WaitingNotice(lambda: why_waiting(client, sent.jobs[0]))
+
+    def look(row: CampaignRow) -> None:
+        progress(row)
+        patience(row)
+
+    with Progress(what=sent.campaign, quiet=quiet) as progress:
+        while True:
+            try:
+                client.wait(sent, on_progress=look)
+                return client.campaign(sent.campaign), interrupted
+            except KeyboardInterrupt:
+                if interrupted:
+                    say(f"left; `tidemill outputs ls --campaign {sent.campaign}` shows what is delivered")
+                    raise
+                interrupted = True
+                say("canceling, and delivering what is done; Ctrl-C again leaves at once")
+                client.cancel(sent.jobs, reason="interrupted by Ctrl-C")
+
+
+def follow_jobs(client: Client, jobs: list[int], *, quiet: bool) -> int:
+    """Wait for the end of jobs that were retried, as after `run`; 0 if all are COMPLETED, else 1."""
+    from tidemill.client.client import Submission
+
+    first = client.job(jobs[0]).row
+    _, interrupted = follow(
+        client, Submission(campaign=first.campaign, jobs=jobs, repeated=False), quiet=quiet
+    )
+    details = [client.job(job) for job in jobs]
+    bad = [each for each in details if each.row.state != "COMPLETED"]
+    for each in details if not quiet else ():
+        say(f"job {each.row.id} {counts_text(each.row)}")
+    for each in bad if not quiet else ():
+        if interrupted:
+            hint(f"`tidemill job retry {each.row.id}` runs the rest; what is done stays done")
+        else:
+            tell_failures(client, each)
+    return 1 if bad else 0
+
+
+def counts_text(row: JobRow) -> str:
+    """`PARTIAL: 980 of 1,000 events done, 20 failed`."""
+    failed = f", {count_text(row.events_failed)} failed" if row.events_failed else ""
+    return f"{row.state}: {count_text(row.events_done)} of {count_text(row.events)} events done{failed}"
+
+
+def tell_failures(client: Client, job: JobDetail) -> None:
+    """Print why a job ended without success: its failed events, the most frequent causes, and the next step."""
+    from tidemill.report.query import group_failures
+
+    if job.row.reason:
+        say(
+            f"error: {job.row.reason}"
+            + (f": {_shortened(job.failed)}" if job.row.events > 1 and job.failed else "")
+        )
+    groups = group_failures(client.failures(job=job.row.id, limit=1000))
+    for group in groups[:3]:
+        example = group.examples[0]
+        where = "" if example.event is None else f" (event {example.event}, seed {example.seed})"
+        say(f"error: {group.failure}: {example.evidence.message}{where}")
+        for line in example.evidence.stderr_tail.strip().splitlines()[-5:]:
+            say(f"  | {line}")
+    again, number = "it" if job.row.events == 1 else "what failed", job.row.id
+    hint(
+        f"`tidemill errors --campaign {job.row.campaign}` tells more, `tidemill job retry {number}` runs {again} again"
+    )
+
+
+def _shortened(events: str) -> str:
+    if len(events) <= EVENTS_CHARACTERS_MAX:
+        return events
+    return events[:EVENTS_CHARACTERS_MAX].rpartition(",")[0] + ",..."

@@ -1,0 +1,432 @@
+"""One suite over both databases: what is done is delivered before a job ends, stays done, and is delivered once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.contract.server_world import SIM, Site, World, done, failed, leases, refused
+
+from tidemill.model.failure import Evidence, FailureClass
+from tidemill.model.intervals import IntervalSet
+from tidemill.model.job import Deliver, JobSpec
+from tidemill.server.database.queries import migrations
+from tidemill.server.database.rows import StoredJob
+from tidemill.server.database.store import Store, _migrate, transaction
+from tidemill.server.read import api_pages
+from tidemill.wire.api import (
+    ActionRequest,
+    CancelOrder,
+    Capacity,
+    DeliveredReport,
+    DeliverOrder,
+    DiscardOrder,
+    ForgetOrder,
+    LeaseOrder,
+    Order,
+    OutputRow,
+    ReleaseReport,
+    SyncReply,
+)
+
+DELIVERY_SCHEMA = 11  #: of the migration `delivery`
+TEN = JobSpec(app="reco", events=10)
+DAMAGED = Evidence(failure=FailureClass.STAGE_OUT, message="damaged")
+
+
+class KeepingSite(Site):
+    """An agent that stops a job without losing what is done."""
+
+    def exchange(self, *reports: Any, want: float = 1e6, ranges: int = 5000, **changes: Any) -> SyncReply:
+        capacity = Capacity(
+            want_core_s=want, want_ranges_max=ranges, slot_cores_max=4, slot_memory_mb_max=4000, devices={"gpu": 1},
+            event_s={}, nodes=1, busy_cores=0, adhoc=False, keeps=True,
+        )  # fmt: skip
+        return super().exchange(*reports, **{"capacity": capacity, **changes})
+
+
+def release(lease: LeaseOrder, first: int, count: int) -> ReleaseReport:
+    return ReleaseReport(
+        n=0, lease=lease.lease, job=lease.job, first=first, count=count, reason="stopped", evidence=None
+    )
+
+
+def delivered(order: DeliverOrder, *, held: bool = False, **more: Any) -> DeliveredReport:
+    """Two files: the events of the order in one, the same of another output."""
+    row = OutputRow(
+        name="hits",
+        url=f"file:///x/{order.delivery}.tar",
+        size_bytes=5,
+        sha256="ab",
+        events=order.fresh or order.done,
+    )
+    return DeliveredReport(
+        n=0, job=order.job, outputs=[row], evidence=None, done=order.done, held=held, **more
+    )
+
+
+def one(orders: list[Order], kind: type[Any]) -> Any:
+    (found,) = (order for order in orders if isinstance(order, kind))
+    return found
+
+
+def started(world: World, site: Site, spec: JobSpec = TEN, *, results: int = 4) -> LeaseOrder:
+    """A job with a lease of all events, of which some are done."""
+    world.submit(spec)
+    (lease,) = leases(site.sync())
+    site.sync(done(lease, 0, results, outputs=True))
+    return lease
+
+
+def test_a_canceled_job_is_delivered_as_far_as_it_is_done_and_a_retry_runs_the_rest(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    assert world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job])).changed == 1
+    row = world.job(lease.job).row
+    assert (row.state, row.ends, world.job(lease.job).waits_for) == ("RUNNING", "CANCELED", "ending")
+    assert one(site.sync(want=0), CancelOrder).keep
+    orders = site.sync(
+        done(lease, 4, 1, outputs=True), release(lease, 5, 5), want=0
+    )  # it had finished one more
+    order = one(orders, DeliverOrder)
+    assert (order.done, order.fresh, order.merge, order.delivery) == ("0-4", None, False, 1)
+    orders = site.sync(delivered(order), want=0)
+    assert (world.state(lease.job), world.job(lease.job).kept) == ("CANCELED", None)
+    assert one(orders, ForgetOrder).job == lease.job
+
+    assert world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job])).changed == 1
+    (rest,) = leases(site.sync())
+    assert (rest.first, rest.count, rest.spec is not None) == (5, 5, True)
+    order = one(site.sync(done(rest, outputs=True)), DeliverOrder)
+    assert (order.done, order.merge, order.delivery) == ("5-9", True, 2)
+    site.sync(delivered(order))
+    detail = world.job(lease.job)
+    assert (detail.row.state, [row.events for row in detail.outputs]) == ("COMPLETED", ["0-4", "5-9"])
+    assert detail.usage.payloads == 3
+
+
+def test_a_job_that_fails_is_delivered_as_far_as_it_is_done(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    orders = site.sync(failed(lease, 4), want=0)
+    assert one(orders, CancelOrder).keep
+    order = one(site.sync(release(lease, 5, 5), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    detail = world.job(lease.job)
+    assert (detail.row.state, detail.failed) == ("FAILED", "4")
+    assert detail.row.reason == "1 event failed, failed_max is 0"
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    assert (rest.first, rest.count) == (4, 6)
+
+
+def test_a_partial_job_is_retried_for_what_failed_only(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, failed_max=3), results=9)
+    order = one(site.sync(failed(lease, 9)), DeliverOrder)
+    assert order.merge
+    site.sync(delivered(order))
+    assert world.state(lease.job) == "PARTIAL"
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert len(world.job(lease.job).outputs) == 1
+    (rest,) = leases(site.sync())
+    assert (rest.first, rest.count) == (9, 1)
+
+
+def test_an_agent_of_an_older_version_never_writes_over_what_is_delivered(world: World) -> None:
+    site, old = KeepingSite(world), Site(world, "old")
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert leases(old.sync()) == []
+    other = KeepingSite(world, "other")
+    assert leases(other.sync())[0].first == 4, "what is delivered binds the rest to no site"
+
+
+def test_with_deliver_complete_nothing_is_delivered_before_all_is_done(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, JobSpec(app="reco", events=10, deliver=Deliver.COMPLETE))
+    assert b"deliver" not in msgspec.json.encode(lease), "an agent of an older version would refuse it"
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    orders = [*site.sync(want=0), *site.sync(release(lease, 4, 6), want=0), *site.sync(want=0)]
+    assert [type(order) for order in orders] == [CancelOrder], "the site forgets nothing"
+    detail = world.job(lease.job)
+    assert detail.row.state == "CANCELED"
+    assert detail.kept is not None
+    assert (detail.kept.events, detail.kept.site, detail.kept.under_way) == ("0-3", "s", False)
+    assert api_pages.outputs(world.reader, campaign="c").kept == [detail.kept]
+
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert leases(KeepingSite(world, "t").sync()) == [], "its home keeps its outputs"
+    (rest,) = leases(site.sync())
+    order = one(site.sync(done(rest, outputs=True)), DeliverOrder)
+    assert (rest.first, order.done, order.delivery) == (4, "0-9", 1)
+
+
+def test_merge_steps_wait_for_the_rest_and_take_what_was_sent_before(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    orders = site.sync(delivered(order, held=True), want=0)
+    assert not any(isinstance(each, ForgetOrder) for each in orders)
+    kept = world.job(lease.job).kept
+    assert kept is not None
+    assert (world.state(lease.job), kept.events, kept.sent) == ("CANCELED", "0-3", "0-3")
+
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    order = one(site.sync(done(rest, outputs=True)), DeliverOrder)
+    assert (order.done, order.fresh, order.merge, order.delivery) == ("0-9", "4-9", True, 2)
+    site.sync(delivered(order))
+    assert (world.state(lease.job), world.job(lease.job).kept) == ("COMPLETED", None)
+
+
+def test_the_owner_accepts_what_there_is(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    (after,) = world.submit(JobSpec(app="sim", after=[lease.job], after_any=True), campaign="d")
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    site.sync(delivered(order, held=True), want=0)
+    assert world.dispatcher.handle_accept(ActionRequest(jobs=[lease.job, after])).changed == 1
+    order = one(site.sync(want=0), DeliverOrder)
+    assert (order.done, order.fresh, order.merge) == ("0-3", "", True)
+    site.sync(delivered(order), want=0)
+    row = world.job(lease.job).row
+    assert (row.state, row.reason) == ("PARTIAL", "4 of 10 events are done, and accepted by the owner")
+    assert world.dispatcher.handle_accept(ActionRequest(jobs=[lease.job])).changed == 0
+
+
+def test_accepting_what_is_delivered_already_needs_no_site(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(delivered(one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)), want=0)
+    assert world.dispatcher.handle_accept(ActionRequest(campaign="c")).changed == 1
+    assert world.state(lease.job) == "PARTIAL"
+
+
+def test_the_owner_discards_what_is_kept_and_only_that_runs_again(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(delivered(one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)), want=0)
+    assert world.dispatcher.handle_discard(ActionRequest(jobs=[lease.job])).changed == 0
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    site.sync(done(rest, 4, 2, outputs=True), want=0)
+    for _ in range(2):
+        world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(want=0)
+    assert world.dispatcher.handle_discard(ActionRequest(campaign="c")).changed == 1
+    detail = world.job(lease.job)
+    assert (detail.done, detail.kept) == ("0-3", None)
+    (order,) = site.sync(want=0)
+    assert isinstance(order, CancelOrder)
+    assert not order.keep
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(4, 6)]
+
+
+def test_a_retry_before_the_delivery_has_ended_goes_on_after_it(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    assert world.dispatcher.handle_retry(ActionRequest(campaign="c")).changed == 1
+    assert leases(site.sync()) == []
+    site.sync(delivered(order), want=0)
+    (rest,) = leases(site.sync())
+    assert (world.state(lease.job), rest.first, rest.count) == ("RUNNING", 4, 6)
+
+
+def test_a_retry_before_the_payloads_are_stopped_leases_what_comes_back(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    assert world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job])).changed == 1
+    site.sync(release(lease, 4, 6), want=0)
+    (rest,) = leases(site.sync())
+    assert (rest.first, rest.count, world.job(lease.job).row.ends) == (4, 6, "")
+
+
+def test_a_delivery_that_fails_is_repeated_and_nothing_is_run_again(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, results=10)
+    evidence = Evidence(failure=FailureClass.STAGE_OUT, message="quota")
+    report = DeliveredReport(n=0, job=lease.job, outputs=[], evidence=evidence)
+    assert site.sync(report) == []
+    detail = world.job(lease.job)
+    assert detail.kept is not None
+    assert (detail.row.state, detail.kept.events) == ("FAILED", "0-9")
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    orders = site.sync()
+    assert (leases(orders), one(orders, DeliverOrder).done) == ([], "0-9")
+
+
+def test_a_delivery_of_a_canceled_job_that_fails_leaves_it_canceled_and_kept(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(release(lease, 4, 6), want=0)
+    evidence = Evidence(failure=FailureClass.STAGE_OUT, message="quota")
+    assert site.sync(DeliveredReport(n=0, job=lease.job, outputs=[], evidence=evidence), want=0) == []
+    detail = world.job(lease.job)
+    assert detail.kept is not None
+    assert (detail.row.state, detail.kept.events) == ("CANCELED", "0-3")
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(4, 6)]
+
+
+def test_a_second_cancel_ends_the_job_at_once_and_its_site_keeps_what_is_done(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    for _ in range(2):
+        world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    assert world.state(lease.job) == "CANCELED"
+    orders = site.sync(want=0)
+    assert [(type(order), getattr(order, "keep", None)) for order in orders] == 2 * [(CancelOrder, True)]
+    (discard,) = site.sync(done(lease, 3, 2, outputs=True), want=0)
+    assert isinstance(discard, DiscardOrder)
+    assert (discard.first, discard.count) == (4, 1), "what is counted is not discarded"
+    assert world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job])).changed == 1
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(4, 6)]
+
+
+def test_a_delivery_that_nobody_waited_for_counts_when_it_is_there(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    assert world.state(lease.job) == "CANCELED"
+    site.sync(delivered(order), want=0)
+    detail = world.job(lease.job)
+    assert (detail.row.state, detail.kept, len(detail.outputs)) == ("CANCELED", None, 1)
+
+
+def test_a_home_that_is_lost_ends_the_job_and_only_what_lay_there_runs_again(world: World) -> None:
+    site, other = KeepingSite(world), KeepingSite(world, "t")
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (rest,) = leases(site.sync())
+    site.sync(done(rest, 4, 2, outputs=True))
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    world.now_s += 700
+    assert world.dispatcher.check_sites() == ["s"]
+    detail = world.job(lease.job)
+    assert (detail.row.state, detail.done, detail.kept) == ("CANCELED", "0-3", None)
+
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (again,) = leases(other.sync())
+    assert (again.first, again.count) == (4, 6)
+    other.sync(done(again, 4, 1, outputs=True))
+    orders = site.sync(want=0)
+    assert [(each.first, each.count) for each in orders if isinstance(each, DiscardOrder)] == [(4, 2)]
+
+
+def test_a_retry_of_what_a_lost_site_keeps_runs_it_elsewhere(world: World) -> None:
+    site, other = KeepingSite(world), KeepingSite(world, "t")
+    lease = started(world, site, JobSpec(app="reco", events=10, deliver=Deliver.COMPLETE))
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(release(lease, 4, 6), want=0)
+    world.now_s += 700
+    world.dispatcher.check_sites()
+    kept = world.job(lease.job).kept
+    assert kept is not None, "it may come back"
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert [(each.first, each.count) for each in leases(other.sync())] == [(0, 10)]
+
+
+def test_a_site_that_denies_the_owner_afterwards_does_not_hold_the_rest(world: World) -> None:
+    site, other = KeepingSite(world), KeepingSite(world, "t")
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    order = one(site.sync(release(lease, 4, 6), want=0), DeliverOrder)
+    site.sync(delivered(order), want=0)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    (again,) = leases(site.sync())
+    site.sync(refused(again))
+    other.sync(want=0)
+    assert [(each.first, each.count) for each in leases(other.sync())] == [(4, 6)]
+
+
+def test_outputs_that_are_lost_before_their_delivery_run_again(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site, results=10)
+    report = DeliveredReport(n=0, job=lease.job, outputs=[], evidence=DAMAGED, lost="3-4")
+    site.sync(report, want=0)
+    assert [(each.first, each.count) for each in leases(site.sync())] == [(3, 2)]
+
+
+def test_outputs_that_are_lost_of_a_canceled_job_are_missing_in_its_delivery(world: World) -> None:
+    site = KeepingSite(world)
+    lease = started(world, site)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[lease.job]))
+    site.sync(release(lease, 4, 6), want=0)
+    report = DeliveredReport(n=0, job=lease.job, outputs=[], evidence=DAMAGED, lost="2")
+    assert one(site.sync(report, want=0), DeliverOrder).done == "0-1,3"
+
+
+def test_what_an_older_server_discarded_of_a_failed_job_runs_again(world: World) -> None:
+    old = Site(world)
+    lease = started(world, old)
+    orders = old.sync(failed(lease, 4), want=0)
+    assert [(type(each), each.keep) for each in orders if isinstance(each, CancelOrder)] == [
+        (CancelOrder, False)
+    ]
+    assert (world.state(lease.job), world.job(lease.job).kept) == ("FAILED", None)
+    world.dispatcher.handle_retry(ActionRequest(jobs=[lease.job]))
+    assert [(each.first, each.count) for each in leases(KeepingSite(world, "t").sync())] == [(0, 10)]
+
+
+def test_a_result_that_does_not_count_is_not_booked(world: World) -> None:
+    site = KeepingSite(world)
+    (job,) = world.submit(JobSpec(app="sim", events=4))
+    (lease,) = leases(site.sync())
+    site.sync(done(lease, 0, 2))
+    site.sync(done(lease, 0, 2))
+    assert world.job(job).usage.payloads == 1
+    site.sync(done(lease, 2, 2))
+    site.sync(done(lease, 2, 2))
+    assert world.job(job).usage.payloads == 2
+    assert api_pages.campaign(world.reader, "c").usage.payloads == 2
+
+
+def test_a_job_without_outputs_ends_at_once_when_nothing_of_it_runs(world: World) -> None:
+    (job,) = world.submit(SIM)
+    world.dispatcher.handle_cancel(ActionRequest(jobs=[job]))
+    assert world.state(job) == "CANCELED"
+
+
+def test_jobs_of_an_older_server_keep_what_is_there_after_the_upgrade(store: Store) -> None:
+    """Jobs with outputs, by state: 1 runs, 2 is PARTIAL, 3 failed in its delivery, 4 failed and was discarded."""
+    known = migrations(store.dialect)
+    session = store.writer()
+    for number, script in known[: DELIVERY_SCHEMA - 1]:
+        with transaction(session):
+            _migrate(session, number, script)
+    with transaction(session):
+        for number, (state, done, failed) in enumerate(
+            ((1, "0-3", ""), (3, "0-8", "9"), (4, "0-9", ""), (4, "0-3", "4")), start=1
+        ):
+            n_done, n_failed = len(IntervalSet.parse(done)), len(IntervalSet.parse(failed))
+            session._execute(  # type: ignore[attr-defined]  # rows as an older version wrote them
+                "INSERT INTO jobs (id, kind, spec, state, site, pin, place, home, ready, rank, events, n_done,"
+                " n_failed, done, failed, seed_base, created_us, name, blocked, outputs)"
+                f" VALUES ({number}, 1, 1, {state}, 1, 0, 1, 1, 0, 0, 10, {n_done}, {n_failed}, '{done}',"
+                f" '{failed}', 0, 0, '', 0, 1)"
+            )
+    session.close()
+    assert store.upgrade() == (DELIVERY_SCHEMA - 1, len(known))
+    reader = store.reader()
+    rows = [StoredJob(*row) for row in reader.rows("jobs_by_id", ids=[1, 2, 3, 4])]
+    reader.close()
+    found = {job.id: (job.kept, job.delivered, job.deliveries) for job in rows}
+    assert found == {1: (1, "", 0), 2: (0, "0-8", 1), 3: (1, "", 0), 4: (0, "", 0)}
