@@ -239,9 +239,8 @@ class Client:
     def reset_epoch(self, site: str, *, reason: str = "") -> ActionReply:
         """Let the next agent that speaks for a site serve it, whatever its epoch is; for operators. Sent once: a second
         one would take back what the agent has been given since."""
-        return self._post(
-            f"/v1/sites/{quote(site, safe='')}/reset-epoch", ActionReply, ResetRequest(reason=reason)
-        )
+        path = f"/v1/sites/{quote(site, safe='')}/reset-epoch"
+        return self.connection.call_once("POST", path, ActionReply, body=ResetRequest(reason=reason))
 
     def audit(
         self,

@@ -290,6 +290,7 @@ class Health(msgspec.Struct, kw_only=True):
     version: str
     database: str  #: `sqlite` or `postgresql`
     now_us: int
+    role: str = "active"  #: `standby`: of a pair, answers reads only
     problems: list[Problem] = []
 
 
@@ -345,6 +346,7 @@ class ErrorReply(msgspec.Struct, kw_only=True):
 
     error: str
     hint: str | None = None
+    standby: bool = False  #: the server is the standby of a pair and changed nothing: ask its other address
 
 
 # ---- sites ----------------------------------------------------------------------------------------------------------
