@@ -18,7 +18,6 @@ import msgspec
 import uvicorn
 
 from tidemill import __version__, log
-from tidemill.config.addressee import Channel
 from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
@@ -30,13 +29,12 @@ from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.gateway import messages
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
-from tidemill.server.notify.start import telling
+from tidemill.server.pair import ActiveParts, PairedRole
 from tidemill.server.web.entrance import VISIT, Visit
 from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions
@@ -55,8 +53,8 @@ _LOG = log.Log("server")
 def store_of(config: ServerConfig) -> Store:
     """The database that a configuration names."""
     if config.database is not None:
-        return Store(url=config.database)
-    return Store(path=config.place / DATABASE)
+        return Store(url=config.database, paired=config.pair)
+    return Store(path=config.place / DATABASE, paired=config.pair)
 
 
 def init_server(config: ServerConfig) -> tuple[int, int]:
@@ -89,23 +87,18 @@ def run_server(config: ServerConfig) -> int:
         authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)
         dispatcher = Dispatcher(store, rules_of(config))
         try:
-            with ExitStack() as parts, listening(config) as listeners:
+            parts = ActiveParts(store, dispatcher, config, authenticator=authenticator, audit=audit)
+            with ExitStack() as running, listening(config) as listeners:
                 dispatcher.start()
-                audit.join(dispatcher.writer.write)
-                gateway = parts.enter_context(
-                    messages(
-                        config.amqp,
-                        store,
-                        dispatcher,
-                        judge=authenticator.revoked.why,
-                        on_refused=audit.refused,
-                    )
-                )
-                more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
-                parts.enter_context(telling(store, dispatcher, config, more=more))
-                broker_up = None if gateway is None else gateway.is_up
+                role = PairedRole(dispatcher, parts, audit) if config.pair else None
+                running.callback(parts.stop if role is None else role.close)
+                (parts if role is None else role).start()
+                broker_up = None if config.amqp.url is None else parts.broker_up
                 api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
-                keeper = Keeper(api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s)
+                keeper = Keeper(
+                    api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s,
+                    is_active=lambda: dispatcher.writer.is_active,
+                )  # fmt: skip
                 asyncio.run(
                     _serve(api, listeners, authenticator=authenticator, keeper=keeper, web=config.web)
                 )

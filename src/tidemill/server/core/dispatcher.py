@@ -242,6 +242,8 @@ class Dispatcher:
 
     def check_sites(self) -> list[str]:
         """Names of the sites that have now been silent for too long: they lose their leases."""
+        if not self.writer.is_active:
+            return []
         memory = self.writer.memory
         if memory.is_loaded and not self.site_watch.overdue(list(memory.sites.values())):
             return []

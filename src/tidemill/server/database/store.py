@@ -80,9 +80,15 @@ def transaction(session: Session) -> Iterator[None]:
 class Store:
     """A database at a path (SQLite) or a URL (`postgresql://...`)."""
 
-    def __init__(self, *, path: Path | None = None, url: str | None = None) -> None:
+    def __init__(self, *, path: Path | None = None, url: str | None = None, paired: bool = False) -> None:
         if (path is None) == (url is None):
             raise ConfigError("a store is either a file or a database URL")
+        if paired and url is None:
+            raise ConfigError(
+                "two servers need one PostgreSQL database: SQLite serves one process",
+                hint="set `database`, or remove `pair`",
+            )
+        self._paired = paired
         if url is not None and not url.startswith(("postgresql://", "postgres://")):
             raise ConfigError(
                 f"database URL `{url.split(':', 1)[0]}:...` is not known",
@@ -100,7 +106,7 @@ class Store:
 
     def version(self) -> int:
         """The schema's version in the database; 0 = none."""
-        session = self.writer()
+        session = self._alone()
         try:
             return _version(session)
         finally:
@@ -127,7 +133,7 @@ class Store:
 
     def upgrade(self) -> tuple[int, int]:
         """Apply the migrations that are missing, each in a transaction; the schema's version before and after."""
-        session = self.writer()
+        session = self._alone()
         try:
             before = at = _version(session)
             if before > len(migrations(self.dialect)):
@@ -141,7 +147,12 @@ class Store:
             session.close()
 
     def writer(self) -> Session:
-        """The connection that writes. There must be one only."""
+        """The connection that writes. There must be one only; of a pair it writes while its server is active."""
+        if self._paired:
+            return _paired(str(self._url), self._queries)
+        return self._alone()
+
+    def _alone(self) -> Session:
         if self.path is not None:
             return _Sqlite(self.path, self._queries, reads=False)
         return _postgresql(str(self._url), self._queries, reads=False)
@@ -304,6 +315,13 @@ def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Sess
             f"PostgreSQL needs the package `psycopg`: {error}", hint="`pip install 'tidemill[postgresql]'`"
         ) from error
     return Postgresql(url, queries, reads=reads)
+
+
+def _paired(url: str, queries: dict[str, Statement]) -> Session:
+    _postgresql(url, queries, reads=True).close()  # tells a missing package
+    from tidemill.server.database.paired import PairedSession
+
+    return PairedSession(url, queries)
 
 
 def chunks(rows: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
