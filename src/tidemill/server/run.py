@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uvicorn
@@ -29,6 +29,7 @@ from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
+from tidemill.server.database.upgrade import UpgradePlan, copy_database
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
@@ -66,11 +67,33 @@ def init_server(config: ServerConfig) -> tuple[int, int]:
     return before, store.version()
 
 
-def upgrade_server(config: ServerConfig) -> tuple[int, int]:
-    """Bring the schema up to date; its version before and after. Refused while a server runs."""
+class Upgraded(NamedTuple):
+    """The schema before and after, and the copy of the database as it was; None = there is none."""
+
+    before: int
+    after: int
+    copy: Path | None
+
+
+def plan_upgrade(config: ServerConfig) -> UpgradePlan:
+    """What `upgrade_server` would do. Raises ConfigError when there is no database."""
+    store = store_of(config)
+    if store.path is not None and not store.path.exists():
+        raise ConfigError(f"there is no database `{store.path}`", hint="`tidemill server init` makes one")
+    return store.plan_upgrade()
+
+
+def upgrade_server(config: ServerConfig, *, copies: bool = True) -> Upgraded:
+    """Bring the schema up to date. Refused while a server runs. `copies`: SQLite's file is copied first."""
     private_dir(config.place)
     with locked(config.place):
-        return store_of(config).upgrade()
+        store = store_of(config)
+        copy = None
+        if copies and store.path is not None and store.path.exists():
+            found = store.version()
+            if 0 < found < store.newest:
+                copy = copy_database(store.path, found)
+        return Upgraded(*store.upgrade(), copy)
 
 
 def run_server(config: ServerConfig) -> int:

@@ -26,6 +26,14 @@ SELECT value FROM meta WHERE name = 'server_term';
 -- The number of the last take-over, which nobody changes before this transaction has ended.
 SELECT value FROM meta WHERE name = 'server_term' FOR SHARE;
 
+-- name: table_names [sqlite]
+-- Every table.
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!';
+
+-- name: table_names [postgresql]
+-- Every table.
+SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() AND table_type = 'BASE TABLE';
+
 -- name: database_bytes [sqlite]
 -- How large the database is.
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
