@@ -118,7 +118,9 @@ def _show_plan(config: ServerConfig, plan: UpgradePlan, *, as_json: bool) -> int
     for step in plan.steps:
         show(f"  {step.schema}  {step.purpose}")
         for work in step.work:
-            show(f"       {work.act} {count_text(work.rows)} rows of {work.table}: about {work.seconds:.1f} s")
+            show(
+                f"       {work.act} {count_text(work.rows)} rows of {work.table}: about {work.seconds:.1f} s"
+            )
     show("rows now: " + ", ".join(f"{table} {rows:,}" for table, rows in plan.rows.items() if rows))
     show(f"about {duration_text(max(1.0, plan.seconds))} in all, with every server stopped")
     if config.database is None:
