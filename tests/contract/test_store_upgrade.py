@@ -24,7 +24,7 @@ from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsag
 FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"
 NEWEST = len(migrations(Dialect.SQLITE))
 ODD_OWNER = 'o\'brien \\ "☃" %s'
-OLD_SCHEMAS = range(1, NEWEST)
+OLD_SCHEMAS = range(1, NEWEST + 1)
 
 
 def rows_of(schema: int, dialect: Dialect) -> Iterator[str]:
@@ -154,7 +154,7 @@ def test_a_plan_names_the_rows_and_changes_nothing(old: tuple[int, Store]) -> No
     assert store.version() == schema
     assert [step.schema for step in plan.steps] == list(range(schema + 1, NEWEST + 1))
     assert (plan.rows["jobs"], plan.rows["leases"], plan.rows["meta"]) == (11, 7, plan.rows["meta"])
-    assert plan.seconds > 0
+    assert (plan.seconds > 0) == (schema < NEWEST)
     work = {(step.schema, each.act, each.table): each.rows for step in plan.steps for each in step.work}
     if schema < 3:
         assert work[3, "copy", "kinds"] == 4

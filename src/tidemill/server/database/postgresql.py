@@ -54,7 +54,7 @@ class Postgresql:
 
     def _execute(self, text: str) -> None:
         with errors_of(text.split(None, 1)[0].lower()):
-            self._connection.execute(text.replace("%", "%%"))
+            self._connection.execute(text)  # without parameters psycopg leaves `%` alone
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
