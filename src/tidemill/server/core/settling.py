@@ -44,6 +44,7 @@ from tidemill.wire.api import (
 
 REFUSALS_MAX = 3
 FAULTLESS = frozenset({FailureClass.BATCH, FailureClass.PREEMPTED, FailureClass.NODE, FailureClass.LOST})
+USAGE_MAX = 2**56  #: of one figure of a report: 2,284 years in microseconds, 72 PB; more is nonsense
 _LOG = log.Log("server")
 
 
@@ -110,6 +111,10 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
     ):  # else a site could give an owner's share of the machines back
         _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
         usage = PayloadUsage()
+    if max(msgspec.structs.astuple(usage)) > USAGE_MAX:
+        _LOG.warning("usage.clamped", site=site.name, job=job.id, lease=report.lease, max=USAGE_MAX)
+        fields = msgspec.structs.asdict(usage)
+        usage = PayloadUsage(**{key: min(each, USAGE_MAX) for key, each in fields.items()})
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores

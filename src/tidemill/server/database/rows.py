@@ -23,6 +23,7 @@ LEASE_EDGES = frozenset(
     (LEASE_STATES.index(before), LEASE_STATES.index(after)) for before, after in LEASE_TRANSITIONS
 )
 REASON_MAX = 1_000
+USAGE_SUM_MAX = 2**61  #: of what is added to a sum of usage; two of them still are a BIGINT
 
 
 class StoredJob(msgspec.Struct, gc=False):
@@ -193,7 +194,7 @@ def add_usage(text: str, usage: PayloadUsage) -> str:
     new: tuple[int, ...] = msgspec.structs.astuple(usage)
     old = [int(piece) for piece in text.split(" ")]
     rss = max(old[5], new[5])
-    new = tuple(a + b for a, b in zip(old, new, strict=True))
+    new = tuple(min(a + b, USAGE_SUM_MAX) for a, b in zip(old, new, strict=True))
     new = (*new[:5], rss, *new[6:])
     return " ".join(map(str, new))
 
