@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.server_world import World, done, leases
 from tests.contract.server_world import Site as OldSite
+from tests.contract.server_world import World, done, leases
 
 from tidemill.model.job import JobSpec
 from tidemill.server.database import store as database

@@ -109,7 +109,9 @@ FAULTS: list[Callable[[PairWorld, PairServer, PairServer, random.Random], float]
 
 
 @pytest.mark.timeout(400)
-def test_a_pair_whose_active_server_fails_loses_and_doubles_nothing(pair: PairWorld, rare_seed: int) -> None:
+def test_a_pair_whose_active_server_fails_loses_and_doubles_nothing(
+    pair: PairWorld, rare_seed: int, record_property: Callable[[str, object], None]
+) -> None:
     rng = random.Random(rare_seed)
     pair.wait_pair()
     submitter = Submitter(pair)
@@ -121,7 +123,7 @@ def test_a_pair_whose_active_server_fails_loses_and_doubles_nothing(pair: PairWo
     pair.wait_pair()
     submitter.stop()
     told = f"seed {rare_seed}, take-overs in seconds: {took_s}\n{pair.tails()}"
-    print(f"take-overs in seconds: {took_s}, {len(submitter.jobs)} jobs")
+    record_property("take-overs in seconds", took_s)
     assert not submitter.refused, (submitter.refused, told)
     assert max(took_s.values()) <= TAKE_OVER_S, told
     row = pair.home.wait_campaign("c", 150)

@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL, each behind a relay of its own, and an agent that knows both: parts to kill and cut."""
+"""Two servers on one PostgreSQL, each behind a relay, and an agent that knows both: parts that tests kill."""
 
 from __future__ import annotations
 
