@@ -103,18 +103,23 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
+def _believable(report: DoneReport, site: Site) -> PayloadUsage:
+    """The usage of a report, without figures that no machine can have used."""
+    usage = report.usage
+    figures = msgspec.structs.astuple(usage)
+    if min(figures) < 0:  # else a site could give an owner's share of the machines back
+        _LOG.warning("usage.negative", site=site.name, job=report.job, lease=report.lease)
+        return PayloadUsage()
+    if max(figures) > USAGE_MAX:
+        _LOG.warning("usage.clamped", site=site.name, job=report.job, lease=report.lease, max=USAGE_MAX)
+        fields = msgspec.structs.asdict(usage)
+        return PayloadUsage(**{key: min(each, USAGE_MAX) for key, each in fields.items()})
+    return usage
+
+
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     sums = work.sums[work.memory.kinds[job.kind].campaign]
-    usage = report.usage
-    if (
-        min(msgspec.structs.astuple(usage)) < 0
-    ):  # else a site could give an owner's share of the machines back
-        _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
-        usage = PayloadUsage()
-    if max(msgspec.structs.astuple(usage)) > USAGE_MAX:
-        _LOG.warning("usage.clamped", site=site.name, job=job.id, lease=report.lease, max=USAGE_MAX)
-        fields = msgspec.structs.asdict(usage)
-        usage = PayloadUsage(**{key: min(each, USAGE_MAX) for key, each in fields.items()})
+    usage = _believable(report, site)
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores
