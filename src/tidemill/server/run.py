@@ -208,7 +208,8 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     quotas = api.dispatcher.rules.quotas
     if not pages.pages:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
-    web = Website(api, Sessions(pages.session_s), authenticator)
+    secret = None if pages.session_key_file is None else read_key(pages.session_key_file)
+    web = Website(api, Sessions(pages.session_s, secret), authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))
 
