@@ -17,8 +17,8 @@ class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     session_key_file: Annotated[
         Path | None,
         doc(
-            "File (mode 0600) with a secret that signs sessions, the same at both servers of a pair; none = a new one at "
-            "each start, which ends all sessions"
+            "File (mode 0600) with a secret that signs sessions, the same at both servers of a pair; none = a new "
+            "secret at each start, which ends all sessions"
         ),
     ] = None
     session_s: Annotated[
