@@ -12,6 +12,9 @@ import pytest
 from tests.contract.server_world import Site as OldSite
 from tests.contract.server_world import World, done, leases
 
+from tidemill.cli.main import main
+from tidemill.config.server import ServerConfig
+from tidemill.errors import ConfigError
 from tidemill.model.job import JobSpec
 from tidemill.server.database import store as database
 from tidemill.server.database.queries import Dialect, migrations, statements
@@ -19,6 +22,7 @@ from tidemill.server.database.store import Store
 from tidemill.server.database.upgrade import copy_database, copy_of
 from tidemill.server.read import api_pages
 from tidemill.server.read.listing import Filter
+from tidemill.server.run import upgrade_server
 from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
 
 FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"
@@ -165,6 +169,40 @@ def test_a_plan_names_the_rows_and_changes_nothing(old: tuple[int, Store]) -> No
     store.upgrade()
     after = store.plan_upgrade()
     assert (after.steps, after.before, after.seconds) == ([], NEWEST, 0)
+
+
+def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    store = Store(path=tmp_path / "tidemill.db")
+    fill(store, 5)
+    (tmp_path / "server.toml").write_text("")
+    upgrade = ["server", "upgrade", "--config", str(tmp_path / "server.toml")]
+    assert main([*upgrade, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"schema 5 -> {NEWEST}" in shown
+    assert "copy 3 rows of submits" in shown
+    assert "tidemill.db.schema5" in shown
+    assert store.version() == 5
+    assert main(upgrade) == 0
+    assert "to go back" in capsys.readouterr().err
+    assert (store.version(), Store(path=tmp_path / "tidemill.db.schema5").version()) == (NEWEST, 5)
+    assert main([*upgrade, "--dry-run"]) == 0
+    assert main(upgrade) == 0
+    assert "already" in capsys.readouterr().err
+
+
+def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    store = Store(path=tmp_path / "tidemill.db")
+    fill(store, 5)
+    (tmp_path / "tidemill.db.schema5").write_text("precious")
+    with pytest.raises(ConfigError, match="schema5"):
+        upgrade_server(ServerConfig(dir=tmp_path))
+    assert store.version() == 5
+    assert (tmp_path / "tidemill.db.schema5").read_text() == "precious"
+    assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (5, NEWEST, None)
 
 
 @pytest.mark.parametrize("schema", OLD_SCHEMAS)

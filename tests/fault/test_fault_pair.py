@@ -6,16 +6,22 @@ import random
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
 from tests.worlds.home.oracle import expected_hits, output_bytes
 from tests.worlds.home.world import Options
+from tests.worlds.services.amqp_world import BrokerWorld
 from tests.worlds.services.pair_world import TAKE_OVER_S, PairServer, PairWorld
+from tests.worlds.services.sync_ways import broker_at
 
+from tidemill.client.messages import Messenger
 from tidemill.model.job import JobSpec
-from tidemill.wire.api import SubmitRequest
+from tidemill.server.audit.audit_log import FOLDER, verify
+from tidemill.wire.api import Change, SubmitRequest
 
 EVENTS, DARTS = 8, 60_000
 
@@ -103,9 +109,82 @@ def take_over_s(pair: PairWorld, active: PairServer) -> float:
     return time.monotonic() - began_s
 
 
+def check_audit(pair: PairWorld, jobs: list[int]) -> None:
+    """Both chains are whole, each submission is noted, and a note that both have is the same in both."""
+    noted: dict[int, dict[str, Any]] = {}
+    terms: list[int] = []
+    for server in pair.servers:
+        server.process.terminate()
+        server.process.wait(30)
+        verify(server.place)
+        for path in sorted((server.place / FOLDER).iterdir()):
+            lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+            terms += [int(each["on"].split()[1]) for each in lines if each["act"] == "take-over"]
+            for each in lines:
+                if each["act"] == "submit":
+                    told = {key: each[key] for key in ("on", "facts", "act")}
+                    assert noted.setdefault(each["o"], told) == told
+    assert sorted(each["facts"]["first_job"] for each in noted.values()) == sorted(jobs)
+    assert sorted(terms) == list(range(1, len(terms) + 1))
+
+
 FAULTS: list[Callable[[PairWorld, PairServer, PairServer, random.Random], float]] = [
     kill, pause, cut, crash_database,
 ]  # fmt: skip
+
+
+AMQP = """[amqp]
+url = "amqps://127.0.0.1:{port}/{vhost}"
+certificate = "{certificates}/tm-server.pem"
+key = "{certificates}/tm-server.key"
+ca = "{certificates}/ca.pem"
+user = "tm-server"
+heartbeat_s = 2
+reconnect_max_s = 1
+[amqp.submitters]
+cms = ""
+"""
+
+
+@pytest.mark.timeout(200)
+def test_by_messages_only_the_active_server_takes_jobs_and_tells_of_them_once_each(
+    rabbitmq: BrokerWorld,
+) -> None:
+    vhost = rabbitmq.vhost()
+    more = AMQP.format(port=rabbitmq.port, vhost=vhost, certificates=rabbitmq.certificates)
+    pair = PairWorld(Options(), more)
+    broker = broker_at(rabbitmq, vhost, user="cms")
+    messenger, reader = Messenger(broker, "cms", retry_s=120), Messenger(broker, "cms")
+    try:
+        active, _ = pair.wait_pair()
+        jobs = []
+        for number in range(12):
+            if number == 4:
+                active.signal(signal.SIGKILL)
+            if number == 8:  # the other one has to stop its gateway, and go on as the standby
+                active.start()
+                second, _ = pair.wait_pair()
+                assert second is not active
+                second.relay.cut(reset=True)
+                pair.wait_active(without=second)
+                second.relay.heal()
+            spec = JobSpec(app="pi", site="nowhere")
+            jobs += messenger.submit(spec, campaign="m", key=f"cms-{number}").jobs
+        assert jobs == list(range(1, 13)), pair.tails()
+        client = pair.home.client
+        client.cancel(campaign="m")
+        told: dict[int, list[str]] = defaultdict(list)
+        for change in reader.changes(timeout_s=15):
+            assert isinstance(change, Change)
+            told[change.job].append(change.state)
+            if len(told) == 12 and all(states[-1] == "CANCELED" for states in told.values()):
+                break
+        assert [told[job].count("CANCELED") for job in jobs] == [1] * 12, pair.tails()
+        assert client.health().role == "active"
+    finally:
+        messenger.close()
+        reader.close()
+        pair.close()
 
 
 @pytest.mark.timeout(400)
@@ -134,3 +213,4 @@ def test_a_pair_whose_active_server_fails_loses_and_doubles_nothing(
         detail = pair.home.client.job(job.id)
         assert output_bytes(detail) == expected_hits(detail.seed_base, EVENTS, DARTS), told
     assert [each.name for each in pair.home.client.campaigns()] == ["c"], told
+    check_audit(pair, submitter.jobs)

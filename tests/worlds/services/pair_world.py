@@ -53,11 +53,11 @@ class Database:
 class PairServer:
     """One server of the pair."""
 
-    def __init__(self, place: Path, database: Database) -> None:
+    def __init__(self, place: Path, database: Database, more: str = "") -> None:
         place.mkdir(mode=0o700)
         self.place, self.relay = place, Relay(database.port)
         self.address = f"unix:{place}/api.sock"
-        (place / "server.toml").write_text(SERVER.format(place=place, port=self.relay.port))
+        (place / "server.toml").write_text(SERVER.format(place=place, port=self.relay.port) + more)
         self.start()
 
     def start(self) -> None:
@@ -107,13 +107,14 @@ class PairServer:
 class PairWorld:
     """All of it; `home` has the agent and the client, which know both addresses. `close` it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, server: str = "") -> None:
+        """`server`: more of both servers' `server.toml`."""
         self.folder = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
         self.folder.chmod(0o711)
         self.database = Database(self.folder / "d")
         store = Store(url=f"postgresql://tidemill@127.0.0.1:{self.database.port}/postgres")
         store.init()
-        self.servers = [PairServer(self.folder / name, self.database) for name in "ab"]
+        self.servers = [PairServer(self.folder / name, self.database, server) for name in "ab"]
         both = ",".join(server.address for server in self.servers)
         (self.folder / "h").mkdir(mode=0o700)
         self.home = World(self.folder / "h", options)
