@@ -74,7 +74,7 @@ class PairServer:
         """As it says; empty if it says nothing."""
         connection = Connection(self.address, timeout_s=timeout_s)
         try:
-            return connection.call("GET", "/v1/health", dict[str, Any])["role"]
+            return str(connection.call("GET", "/v1/health", dict[str, Any])["role"])
         except TidemillError:
             return ""
         finally:
