@@ -20,7 +20,7 @@ from tidemill.errors import ConfigError, SiteError
 from tidemill.files import replaced
 from tidemill.server.database.queries import Migration, statements
 
-#: Seconds per row. Measured with 500,000 rows of `submits` on a 2-core machine that was busy with other work: SQLite 2.9,
+#: Seconds per row. Measured with 500,000 rows of `submits` on a 2-core machine, busy with other work: SQLite 2.9,
 #: 1.0 and 1.6 us a row, PostgreSQL 15 23, 1.2 and 51 us a row. The greater of both, rounded; an idle machine is faster.
 ROW_S = {"copy": 25e-6, "index": 2e-6, "rewrite": 50e-6}
 STEP_S = 0.05  #: of a migration besides its rows: locks, one durable commit
