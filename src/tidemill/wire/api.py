@@ -346,7 +346,8 @@ class ErrorReply(msgspec.Struct, kw_only=True):
 
     error: str
     hint: str | None = None
-    standby: bool = False  #: the server is the standby of a pair and changed nothing: ask its other address
+    #: true = the server is the standby of a pair and changed nothing: ask its other address; otherwise left out
+    standby: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 # ---- sites ----------------------------------------------------------------------------------------------------------

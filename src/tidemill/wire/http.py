@@ -296,7 +296,7 @@ def _other_may(error: SiteError, *, once: bool) -> bool:
 
 def error_of(status: int, reply: ErrorReply) -> TidemillError:
     """The error that a refusal stands for, by whatever way it came."""
-    if reply.standby:
+    if reply.standby is True:
         return NotActiveError(reply.error, hint=reply.hint)
     if status in (401, 403):
         hint = reply.hint or "name the file that holds the server's secret (mode 0600)"

@@ -320,6 +320,6 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
         _LOG.warning(
             "request.refused", who=who, path=request.scope["path"], why=reply.error[:TOLD_CHARACTERS]
         )
-    if status == 503 and not reply.standby:
+    if status == 503 and reply.standby is not True:
         _LOG.warning("request.unserved", method=request.method, path=request.scope["path"], error=reply.error)
     return _json(_ENCODER.encode(reply), status=status, headers=headers)

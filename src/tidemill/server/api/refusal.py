@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from tidemill.errors import SiteError, TidemillError
 from tidemill.server.errors import (
     ConflictError,
@@ -38,4 +40,5 @@ def reply_of(error: Exception) -> ErrorReply:
     """The text of an answer: never a traceback."""
     if not isinstance(error, TidemillError):
         return BUG
-    return ErrorReply(error=error.message, hint=error.hint, standby=isinstance(error, StandbyError))
+    standby = True if isinstance(error, StandbyError) else UNSET
+    return ErrorReply(error=error.message, hint=error.hint, standby=standby)
