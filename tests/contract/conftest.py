@@ -39,13 +39,23 @@ def postgresql_url() -> Iterator[str]:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "sqlite":
         return Store(path=tmp_path / "t.db")
-    url = request.getfixturevalue("postgresql_url")
+    return Store(url=_schema_url(request.getfixturevalue("postgresql_url")))
+
+
+@pytest.fixture
+def postgresql_store(postgresql_url: str) -> Store:
+    """For what SQLite does not have."""
+    return Store(url=_schema_url(postgresql_url))
+
+
+def _schema_url(url: str) -> str:
+    """Of a schema of its own in the server."""
     schema = f"t{next(_NUMBERS)}"
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return Store(url=f"{url}&options={quote(f'-csearch_path={schema}')}")
+    return f"{url}&options={quote(f'-csearch_path={schema}')}"
 
 
 @pytest.fixture

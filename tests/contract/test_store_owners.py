@@ -28,7 +28,7 @@ def request(key: str, campaign: str, **more: object) -> SubmitRequest:
 
 def test_an_older_database_keeps_its_keys_and_gets_owners(store: Store) -> None:
     session = store.writer()
-    for number, script in migrations(store.dialect)[:OLD]:
+    for number, script, _ in migrations(store.dialect)[:OLD]:
         with database.transaction(session):
             database._migrate(session, number, script)
     execute = session._execute  # type: ignore[attr-defined]

@@ -101,7 +101,7 @@ def test_wrong_figures_are_refused_at_submit(world: World, asked: Resources) -> 
 def test_jobs_of_before_keep_their_kinds_and_new_ones_get_others(store: Store) -> None:
     session = store.writer()
     old = "INSERT INTO kinds (campaign, app, cores, memory_mb, devices) VALUES (1, 'a', 0, 0, '{}');"
-    for number, script in migrations(store.dialect)[:3]:
+    for number, script, _ in migrations(store.dialect)[:3]:
         with transaction(session):
             _migrate(session, number, script + (old if number == 2 else ""))
     with transaction(session):

@@ -25,6 +25,7 @@ from tidemill.model.notification import Subscription
 from tidemill.model.state import JOB_FINAL
 from tidemill.wire.api import (
     PAGE_MAX,
+    REQUEST_BYTES_MAX,
     SUBMIT_JOBS_MAX,
     ActionReply,
     ActionRequest,
@@ -58,6 +59,8 @@ T = TypeVar("T")
 RETRY_S = 60.0  #: how long a call is repeated while the server is away
 RETRY_PAUSE_S = 0.2
 BUSY_S = 1_800.0  #: how long a call is repeated while the server answers that it comes too soon
+PAGE_VALUES_MAX = 1_900_000  #: the server refuses bodies of more than 2,000,000
+PAGE_BYTES_MAX = REQUEST_BYTES_MAX - 1_000_000  #: what else a request holds
 POLL_MIN_S = 0.02
 POLL_MAX_S = 1.0
 FINAL = frozenset(str(state) for state in JOB_FINAL)
@@ -263,9 +266,8 @@ class Client:
     def reset_epoch(self, site: str, *, reason: str = "") -> ActionReply:
         """Let the next agent that speaks for a site serve it, whatever its epoch is; for operators. Sent once: a second
         one would take back what the agent has been given since."""
-        return self._post(
-            f"/v1/sites/{quote(site, safe='')}/reset-epoch", ActionReply, ResetRequest(reason=reason)
-        )
+        path = f"/v1/sites/{quote(site, safe='')}/reset-epoch"
+        return self.connection.call_once("POST", path, ActionReply, body=ResetRequest(reason=reason))
 
     def audit(
         self,
@@ -444,23 +446,36 @@ def _pause(pause: float, deadline: float | None, what: str) -> float:
 
 
 def pages(jobs: list[JobSpec], counts: list[int]) -> Iterator[tuple[list[JobSpec], list[int]]]:
-    """Pieces of at most SUBMIT_JOBS_MAX jobs, repetitions counted."""
+    """Pieces of at most SUBMIT_JOBS_MAX jobs, repetitions counted, and of no more than the server takes at once."""
     page: list[JobSpec] = []
     page_counts: list[int] = []
     room = SUBMIT_JOBS_MAX
+    size = _PageSize(0, 0)
     for spec, count in zip(jobs, counts, strict=True):
-        left = count
+        left, own = count, _size_of(spec)
         while left:
+            size = _PageSize(size.size_bytes + own.size_bytes, size.values + own.values)
+            if page and (room == 0 or size.size_bytes > PAGE_BYTES_MAX or size.values > PAGE_VALUES_MAX):
+                yield page, page_counts
+                page, page_counts, room, size = [], [], SUBMIT_JOBS_MAX, own
             take = min(left, room)
             page.append(spec)
             page_counts.append(take)
             left -= take
             room -= take
-            if room == 0:
-                yield page, page_counts
-                page, page_counts, room = [], [], SUBMIT_JOBS_MAX
     if page:
         yield page, page_counts
+
+
+class _PageSize(NamedTuple):
+    size_bytes: int
+    values: int
+
+
+def _size_of(spec: JobSpec) -> _PageSize:
+    """What a job takes of a request: bytes, and values as the server counts them, or somewhat more."""
+    text = msgspec.json.encode(spec)
+    return _PageSize(len(text) + 16, text.count(b",") + text.count(b"[") + text.count(b"{") + 2)
 
 
 def requests(

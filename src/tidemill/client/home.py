@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill import config
-from tidemill.config.keys import doc
+from tidemill.config.keys import Addresses, doc
 from tidemill.errors import UNDECODABLE, ConfigError
 from tidemill.wire.credentials import Credentials
 
@@ -47,7 +47,12 @@ class UpFile(msgspec.Struct, kw_only=True):
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """HOME/client.toml: the server that clients of this home talk to."""
 
-    server: Annotated[str, doc("The server: `unix:/path/api.sock`, `http://host:port`, `https://...`")]
+    server: Annotated[
+        Addresses,
+        doc(
+            "The server: `unix:/path/api.sock`, `http://host:port`, `https://...`; of a pair both, as a list"
+        ),
+    ]
     secret_file: Annotated[Path | None, doc("File (mode 0600) with the secret of the server")] = None
     certificate: Annotated[
         Path | None, doc("Your certificate (PEM), as `tidemill certs issue submitter NAME` makes it")

@@ -114,7 +114,14 @@ class _Checker:
         if isinstance(info, inspect.ListType):
             self._expect(value, list, "a list", key)
             return [self.check(each, info.item_type, f"{key}[{index}]") for index, each in enumerate(value)]
+        if kind == "addresses" and isinstance(value, list):
+            return self._addresses(value, key)
         return self._check_scalar(value, info, key, kind)
+
+    def _addresses(self, value: list[Any], key: str) -> str:
+        if not value or not all(isinstance(each, str) and each for each in value):
+            raise self._wrong(value, "an address or a list of addresses", key)
+        return ",".join(value)
 
     def _check_struct(self, value: Any, info: inspect.StructType, key: str) -> dict[str, Any]:
         self._expect(value, dict, "a table", key)
@@ -322,7 +329,7 @@ _UNITS = {
 def _unit(field: inspect.Field) -> str:
     kind = _kind(field.type)
     if kind is not None:
-        return "s" if kind == "duration" else "bytes"
+        return _KIND_UNITS.get(kind, "")
     endings = [ending for ending in _UNITS if field.encode_name.endswith(ending)]
     return _UNITS[max(endings, key=len)] if endings else ""
 
@@ -340,7 +347,7 @@ def _default(field: inspect.Field) -> str | None:
 def _type_name(info: inspect.Type) -> str:
     kind = _kind(info)
     if kind is not None:
-        return kind
+        return _KIND_NAMES.get(kind, kind)
     bare = _bare(info)
     if isinstance(bare, inspect.UnionType):
         return " or ".join(_type_name(each) for each in bare.types if not isinstance(each, inspect.NoneType))
@@ -355,6 +362,8 @@ def _type_name(info: inspect.Type) -> str:
     return _SCALARS.get(type(bare), "a table")
 
 
+_KIND_UNITS = {"duration": "s", "size": "bytes"}
+_KIND_NAMES = {"addresses": "text or list of text"}
 _SCALARS: dict[type, str] = {
     inspect.StrType: "text",
     inspect.IntType: "integer",

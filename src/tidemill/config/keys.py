@@ -13,6 +13,15 @@ Size = Annotated[int, msgspec.Meta(extra={"kind": "size", "unit": "bytes"})]
 """Bytes, as a number or a text: `2GB`, `500MB`, `64KiB`."""
 
 
+Addresses = Annotated[str, msgspec.Meta(extra={"kind": "addresses"})]
+"""An address, or those of both servers of a pair: a list, or a text with commas. Read as a text with commas."""
+
+
+def addresses(text: str) -> list[str]:
+    """Each address of a text with commas, in its order; the text itself if there is none."""
+    return [each.strip() for each in text.split(",") if each.strip()] or [text]
+
+
 def doc(text: str) -> msgspec.Meta:
     """What a key is for, as annotation of a field."""
     return msgspec.Meta(description=text)

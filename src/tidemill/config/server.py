@@ -33,6 +33,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     database: Annotated[
         str | None, doc("`postgresql://USER@HOST/DATABASE`; none = SQLite, `tidemill.db` in the directory")
     ] = None
+    pair: Annotated[
+        bool,
+        doc(
+            "One of two servers on one PostgreSQL: answer reads while the other server is active, and take over when "
+            "it ends"
+        ),
+    ] = False
     listen: Annotated[
         str | None,
         doc("Address `host:port` to listen on, besides the private Unix socket `api.sock` in the directory"),

@@ -11,7 +11,7 @@ from tidemill.config.amqp import AtBroker
 from tidemill.config.contact import ContactMail
 from tidemill.config.hidden import why_hidden
 from tidemill.config.io import Io
-from tidemill.config.keys import Duration, Size, doc
+from tidemill.config.keys import Addresses, Duration, Size, addresses, doc
 from tidemill.config.limits import OrderLimits
 from tidemill.config.outlets import Metrics
 from tidemill.config.transfer import Endpoint, Transfer
@@ -273,10 +273,10 @@ class SiteConfig(
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,30}$"), doc("Name of the site")]
     server: Annotated[
-        str,
+        Addresses,
         doc(
             "The server's address: `unix:/path/api.sock`, `https://host:port`, `http://host:port` or "
-            "`amqps://broker:port/vhost`"
+            "`amqps://broker:port/vhost`; of a pair both, as a list"
         ),
     ]
     secret_file: Annotated[
@@ -559,6 +559,10 @@ class SiteConfig(
                 '`isolation = "off"` leaves payloads without namespaces, so none can have a network of its own: leave '
                 '`network = "closed"` out'
             )
+        if len(addresses(self.server)) > 1 and "amqp" in self.server:
+            schemes = [each.partition(":")[0] for each in addresses(self.server)]
+            if {"amqp", "amqps"} & set(schemes):
+                raise ValueError("`server`: a broker is the only address: both servers of a pair meet there")
         for key, paths in (("show", self.show), ("write", self.write)):
             for path in paths:
                 why = why_hidden(path)
@@ -573,4 +577,9 @@ class SiteConfig(
     @property
     def serves_others(self) -> bool:
         """Whether it runs jobs of others than its owner."""
-        return not self.server.startswith("unix:") if self.shared is None else self.shared
+        return not self.is_its_own if self.shared is None else self.shared
+
+    @property
+    def is_its_own(self) -> bool:
+        """Whether every server that it talks to is on a Unix socket of this machine."""
+        return all(each.startswith("unix:") for each in addresses(self.server))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,13 @@ class Web(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`[web]`: the pages for people."""
 
     pages: Annotated[bool, doc("Show pages to browsers, on the addresses where the API answers")] = True
+    session_key_file: Annotated[
+        Path | None,
+        doc(
+            "File (mode 0600) with a secret that signs sessions, the same at both servers of a pair; none = a new "
+            "secret at each start, which ends all sessions"
+        ),
+    ] = None
     session_s: Annotated[
         Duration,
         msgspec.Meta(ge=60, le=43_200),

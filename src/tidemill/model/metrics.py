@@ -288,6 +288,9 @@ SERVER: dict[str, Metric] = {
         "counter", "Writing transactions", {"outcome": Label(("committed", "refused", "failed"))}
     ),
     "tidemill_server_waiting_requests": Metric("gauge", "Requests that wait for the one writer"),
+    "tidemill_server_active": Metric(
+        "gauge", "Whether this server may write: 1, or 0 on the standby of a pair"
+    ),
     "tidemill_server_database_bytes": Metric("gauge", "Size of the database"),
     "tidemill_server_feed_readers": Metric("gauge", "Clients that follow the feed of changes"),
     "tidemill_server_notifications_total": Metric(

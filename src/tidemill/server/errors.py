@@ -9,6 +9,7 @@ TidemillError
 │   ├── PaceError               the one who asks has asked too much of late                        (429)
 │   └── ConflictError           it contradicts what the server knows: an old epoch, a used key     (409)
 └── SiteError                   database, network or broker did not do their part                  (503)
+    ├── StandbyError            this server is the standby of a pair: the other one writes           (503)
     ├── RefusedError            a notification that sending again cannot help
     └── LaterError              this addressee cannot be reached now; others may be
         └── AwayError           nobody can be reached by this channel now
@@ -58,6 +59,16 @@ class PaceError(JobError):
 
 class ConflictError(_OwnedError):
     """The request contradicts what the server knows: an old epoch, a key used for other content (HTTP 409)."""
+
+
+class StandbyError(SiteError):
+    """This server is the standby of a pair, or was the active one until now (HTTP 503): nothing was changed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this server is the standby of a pair: it answers reads, and changes nothing",
+            hint="send the same to the pair's other address; this one takes over when the other ends",
+        )
 
 
 class RefusedError(SiteError):

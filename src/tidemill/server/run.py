@@ -12,13 +12,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uvicorn
 
 from tidemill import __version__, log
-from tidemill.config.addressee import Channel
 from tidemill.config.server import ServerConfig
 from tidemill.config.web import Web as WebConfig
 from tidemill.errors import ConfigError, SiteError, did_you_mean
@@ -26,19 +25,18 @@ from tidemill.model.identity import Identity
 from tidemill.server.api.app import Api, make_app
 from tidemill.server.api.connection import ConnectionLimits, PeerProtocol, Peers
 from tidemill.server.api.pace import Gate
-from tidemill.server.archive.archiver import Archiver
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit.audit_log import AuditLog
 from tidemill.server.audit.keeper import Keeper
 from tidemill.server.core.dispatcher import Dispatcher, DispatchRules
 from tidemill.server.database.store import Store
-from tidemill.server.gateway.gateway import messages
+from tidemill.server.database.upgrade import UpgradePlan, copy_database
 from tidemill.server.identity import access
 from tidemill.server.identity.certificates import Certificates
 from tidemill.server.identity.revocations import Revoked
 from tidemill.server.identity.tokens import TokenVerifier
 from tidemill.server.notices.addressees import Addressees
-from tidemill.server.notify.start import telling
+from tidemill.server.pair import ActiveParts, PairedRole
 from tidemill.server.web.entrance import VISIT, Visit
 from tidemill.server.web.routes import Website
 from tidemill.server.web.sessions import Sessions
@@ -58,8 +56,8 @@ _LOG = log.Log("server")
 def store_of(config: ServerConfig) -> Store:
     """The database that a configuration names."""
     if config.database is not None:
-        return Store(url=config.database)
-    return Store(path=config.place / DATABASE)
+        return Store(url=config.database, paired=config.pair)
+    return Store(path=config.place / DATABASE, paired=config.pair)
 
 
 def init_server(config: ServerConfig) -> tuple[int, int]:
@@ -71,11 +69,33 @@ def init_server(config: ServerConfig) -> tuple[int, int]:
     return before, store.version()
 
 
-def upgrade_server(config: ServerConfig) -> tuple[int, int]:
-    """Bring the schema up to date; its version before and after. Refused while a server runs."""
+class Upgraded(NamedTuple):
+    """The schema before and after, and the copy of the database as it was; None = there is none."""
+
+    before: int
+    after: int
+    copy: Path | None
+
+
+def plan_upgrade(config: ServerConfig) -> UpgradePlan:
+    """What `upgrade_server` would do. Raises ConfigError when there is no database."""
+    store = store_of(config)
+    if store.path is not None and not store.path.exists():
+        raise ConfigError(f"there is no database `{store.path}`", hint="`tidemill server init` makes one")
+    return store.plan_upgrade()
+
+
+def upgrade_server(config: ServerConfig, *, copies: bool = True) -> Upgraded:
+    """Bring the schema up to date. Refused while a server runs. `copies`: SQLite's file is copied first."""
     private_dir(config.place)
     with locked(config.place):
-        return store_of(config).upgrade()
+        store = store_of(config)
+        copy = None
+        if copies and store.path is not None and store.path.exists():
+            found = store.version()
+            if 0 < found < store.newest:
+                copy = copy_database(store.path, found)
+        return Upgraded(*store.upgrade(), copy)
 
 
 def run_server(config: ServerConfig) -> int:
@@ -92,35 +112,24 @@ def run_server(config: ServerConfig) -> int:
         authenticator = msgspec.structs.replace(authenticator, on_refused=audit.refused)
         dispatcher = Dispatcher(store, rules_of(config))
         try:
-            with ExitStack() as parts, listening(config) as listeners:
+            parts = ActiveParts(store, dispatcher, config, authenticator=authenticator, audit=audit)
+            with ExitStack() as running, listening(config) as listeners:
                 dispatcher.start()
-                audit.join(dispatcher.writer.write)
-                parts.enter_context(archiving(store, dispatcher, keep_days=config.archive.keep_days))
-                gateway = parts.enter_context(
-                    messages(
-                        config.amqp,
-                        store,
-                        dispatcher,
-                        judge=authenticator.revoked.why,
-                        on_refused=audit.refused,
-                    )
-                )
-                more = None if gateway is None else {Channel.MESSAGE: gateway.courier}
-                parts.enter_context(telling(store, dispatcher, config, more=more))
-                broker_up = None if gateway is None else gateway.is_up
+                role = PairedRole(dispatcher, parts, audit) if config.pair else None
+                running.callback(parts.stop if role is None else role.close)
+                (parts if role is None else role).start()
+                broker_up = None if config.amqp.url is None else parts.broker_up
                 api = Api(store, dispatcher, authenticator=authenticator, broker_up=broker_up)
-                keeper = Keeper(api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s)
+                keeper = Keeper(
+                    api.readers, dispatcher.writer.write, audit, kept_s=config.roles.audit_kept_s,
+                    is_active=lambda: dispatcher.writer.is_active,
+                )  # fmt: skip
                 asyncio.run(
                     _serve(api, listeners, authenticator=authenticator, keeper=keeper, web=config.web)
                 )
         finally:
             dispatcher.close()
     return 0
-
-
-def archiving(store: Store, dispatcher: Dispatcher, *, keep_days: float) -> Archiver:
-    """What archives while the block lasts: of the server that writes, and of no other."""
-    return Archiver(store, dispatcher.writer.write, dispatcher.rules.archive, keep_s=keep_days * 86_400)
 
 
 def _raise_open_files() -> None:
@@ -201,7 +210,8 @@ def application(api: Api, authenticator: access.Authenticator, pages: WebConfig)
     quotas = api.dispatcher.rules.quotas
     if not pages.pages:
         return access.Guard(Gate(make_app(api), quotas, _asking), authenticator)
-    web = Website(api, Sessions(pages.session_s), authenticator)
+    secret = None if pages.session_key_file is None else read_key(pages.session_key_file)
+    web = Website(api, Sessions(pages.session_s, secret), authenticator)
     app = Gate(make_app(api, web.handlers(), web.error), quotas, _asking)
     return web.before(app, access.Guard(app, authenticator))
 

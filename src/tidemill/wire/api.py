@@ -311,6 +311,7 @@ class Health(msgspec.Struct, kw_only=True):
     version: str
     database: str  #: `sqlite` or `postgresql`
     now_us: int
+    role: str = "active"  #: `standby`: of a pair, answers reads only
     problems: list[Problem] = []
 
 
@@ -366,6 +367,8 @@ class ErrorReply(msgspec.Struct, kw_only=True):
 
     error: str
     hint: str | None = None
+    #: true = the server is the standby of a pair and changed nothing: ask its other address; otherwise left out
+    standby: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 # ---- sites ----------------------------------------------------------------------------------------------------------

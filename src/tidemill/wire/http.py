@@ -6,9 +6,10 @@ a call that meets a connection which the server has closed meanwhile goes out ag
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +17,9 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from tidemill.config.keys import addresses
 from tidemill.errors import UNDECODABLE, ConfigError, JobError, ProtocolError, SiteError, TidemillError
-from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, unix
+from tidemill.net.http import PIECE_BYTES, ExchangeError, HttpAnswer, HttpServer, TimeLimit, tcp, unix
 from tidemill.wire.api import REQUEST_BYTES_MAX, ErrorReply
 from tidemill.wire.credentials import Credentials
 
@@ -25,8 +27,12 @@ RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 INVITED_BYTES = 1024 * 1024  #: longer bodies wait until the server wants them
 WAIT_S = 5.0
+CONNECT_S = 5.0  #: for a connection to one address of several, before the next one is asked
+_UNSENT = (ConnectionRefusedError, FileNotFoundError, socket.gaierror)
 
+T = TypeVar("T")
 Reply = TypeVar("Reply")
+Marks = tuple[tuple[int, int], ...]
 Query = Mapping[str, str | int | bool | None]
 
 
@@ -46,12 +52,18 @@ class BusyError(SiteError):
         self.wait_s = wait_s
 
 
+class NotActiveError(SiteError):
+    """503 of the standby of a pair: nothing was changed. The pair's other address is to be asked."""
+
+
 class NotFoundError(ConfigError):
     """404: the server knows no such job, campaign, output or route."""
 
 
 class Connection:
-    """A server at `unix:/path/api.sock`, `http://host:port` or `https://host:port`.
+    """A server at `unix:/path/api.sock`, `http://host:port` or `https://host:port`, or the addresses of a pair, with
+    commas between them: a call that nobody answers, or a standby refuses, goes to the next one, and so do those after
+    it.
 
     Keeps connections for the next calls; may be shared by threads. Shows the certificate, and sends the secret or the
     token as bearer token; without any of them, by https, the token that `find_token` finds. `longest_s`: for the whole
@@ -70,18 +82,36 @@ class Connection:
         reply_bytes_max: int = RESPONSE_BYTES_MAX,
     ) -> None:
         self._reply_bytes_max = reply_bytes_max
-        self.address = address
+        self._addresses = addresses(address)
+        self._at = self._breaks = 0
         self._timeout_s, self._longest_s = timeout_s, longest_s
         self._credentials = credentials or Credentials()
         self._lock = threading.Lock()
-        self._marks = self._credentials.marks()
-        self._server = self._open()
-        self._headers()  # a wrong file is told at once, not at the first call
+        self._servers: dict[str, tuple[HttpServer, Marks]] = {}
+        for _ in self._addresses:  # a wrong file is told at once, not at the first call
+            self._current()
+            self._headers()
+            self._leave(self.address)
+
+    @property
+    def address(self) -> str:
+        """The address that the next call goes to."""
+        return self._addresses[self._at]
 
     def call(
         self, method: str, path: str, reply_type: type[Reply], *, body: Any = None, query: Query | None = None
     ) -> Reply:
         """The server's answer to one request, decoded as `reply_type`. `body` is any value of msgspec's."""
+        return self._at_any(lambda: self._call(method, path, reply_type, body=body, query=query), once=False)
+
+    def call_once(self, method: str, path: str, reply_type: type[Reply], *, body: Any) -> Reply:
+        """As `call`, of what must not be sent twice: it goes to another address only if the one before certainly has
+        not taken it."""
+        return self._at_any(lambda: self._call(method, path, reply_type, body=body, query=None), once=True)
+
+    def _call(
+        self, method: str, path: str, reply_type: type[Reply], *, body: Any, query: Query | None
+    ) -> Reply:
         target = _target(path, query)
         content = None if body is None else msgspec.json.encode(body)
         if content is not None and len(content) > REQUEST_BYTES_MAX:
@@ -105,17 +135,29 @@ class Connection:
 
     def text(self, path: str) -> str:
         """The answer to `GET path` that is no JSON, such as that of `/metrics`. Raises as `call`."""
-        status, answer, wait_s = self._exchange("GET", path, None)
-        if status >= 400:
-            raise self._refusal(status, f"GET {path}", answer, wait_s)
-        return answer.decode(errors="replace")
+
+        def ask() -> str:
+            status, answer, wait_s = self._exchange("GET", path, None)
+            if status >= 400:
+                raise self._refusal(status, f"GET {path}", answer, wait_s)
+            return answer.decode(errors="replace")
+
+        return self._at_any(ask, once=False)
 
     def lines(self, path: str, query: Query | None = None) -> Iterator[str]:
         """The `data:` lines of a stream of server-sent events, until the server ends it.
 
-        Raises SiteError if the stream breaks, or says nothing (not even a comment) for the connection's `timeout_s`.
+        Raises SiteError if the stream breaks, or says nothing (not even a comment) for the connection's `timeout_s`:
+        the next stream comes from the next address.
         """
-        target = _target(path, query)
+        address = self.address
+        try:
+            yield from self._lines(_target(path, query), path)
+        except SiteError:
+            self._leave(address)
+            raise
+
+    def _lines(self, target: str, path: str) -> Iterator[str]:
         answer = self._ask("GET", target, {**self._headers(), "Accept": "text/event-stream"}, None)
         try:
             if answer.status >= 400:
@@ -131,11 +173,36 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections that are kept; the next call opens a new one."""
-        self._server.close()
+        for server, _ in self._servers.values():
+            server.close()
 
     def break_off(self) -> None:
         """End the calls that wait for an answer, in whatever thread: they fail as if nobody had answered."""
-        self._server.break_off()
+        self._breaks += 1
+        for server, _ in self._servers.values():
+            server.break_off()
+
+    def _at_any(self, ask: Callable[[], T], *, once: bool) -> T:
+        """What `ask` returns at the first address that answers. Raises what the only one raised, or all of them."""
+        failed: list[str] = []
+        breaks = self._breaks
+        while True:
+            address = self.address
+            try:
+                return ask()
+            except SiteError as error:
+                if len(self._addresses) == 1 or not _other_may(error, once=once) or breaks != self._breaks:
+                    raise
+                failed.append(error.message)
+                self._leave(address)
+                if len(failed) == len(self._addresses):
+                    raise SiteError("; ".join(dict.fromkeys(failed)), hint=error.hint) from error
+
+    def _leave(self, address: str) -> None:
+        """Go to the next address, unless another thread has done so."""
+        with self._lock:
+            if self.address == address:
+                self._at = (self._at + 1) % len(self._addresses)
 
     def _exchange(self, method: str, target: str, content: bytes | None) -> tuple[int, bytes, float]:
         """Status, body, and how long to wait before asking again."""
@@ -173,14 +240,19 @@ class Connection:
     def _current(self) -> HttpServer:
         """The server, by TLS as the files are now: certificates are renewed under a running agent."""
         with self._lock:
+            address = self.address
+            found = self._servers.get(address)
+            if found is None:
+                found = self._servers[address] = (self._open(address), self._credentials.marks())
             with suppress(ConfigError):  # files that are half renewed: as before, and again at the next call
-                marks = self._credentials.marks() if self._is_encrypted else self._marks
-                if marks != self._marks:
-                    self._server, self._marks = self._open(), marks
-            return self._server
+                marks = self._credentials.marks() if self._is_encrypted else found[1]
+                if marks != found[1]:
+                    found = self._servers[address] = (self._open(address), marks)
+            return found[0]
 
-    def _open(self) -> HttpServer:
-        return _origin(self.address, self._credentials, self._timeout_s)
+    def _open(self, address: str) -> HttpServer:
+        connect_s = CONNECT_S if len(self._addresses) > 1 else None
+        return _origin(address, self._credentials, self._timeout_s, connect_s)
 
     @property
     def _is_encrypted(self) -> bool:
@@ -214,8 +286,18 @@ class Connection:
         return error_of(status, reply)
 
 
+def _other_may(error: SiteError, *, once: bool) -> bool:
+    """Whether to ask the pair's other address after this error."""
+    if isinstance(error, BusyError) or not error.transient:
+        return False
+    reason = error.__cause__.reason if isinstance(error.__cause__, ExchangeError) else None
+    return not once or isinstance(error, NotActiveError) or isinstance(reason, _UNSENT)
+
+
 def error_of(status: int, reply: ErrorReply) -> TidemillError:
     """The error that a refusal stands for, by whatever way it came."""
+    if reply.standby is True:
+        return NotActiveError(reply.error, hint=reply.hint)
     if status in (401, 403):
         hint = reply.hint or "name the file that holds the server's secret (mode 0600)"
         return ConfigError(reply.error, hint=hint)
@@ -230,7 +312,8 @@ def error_of(status: int, reply: ErrorReply) -> TidemillError:
     return JobError(reply.error, hint=reply.hint)
 
 
-def _origin(address: str, credentials: Credentials, timeout_s: float) -> HttpServer:
+def _origin(address: str, credentials: Credentials, timeout_s: float, connect_s: float | None) -> HttpServer:
+    """`connect_s`: how long to wait for a connection by TCP; None = as for each step."""
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         if not path.startswith("/"):
@@ -241,7 +324,9 @@ def _origin(address: str, credentials: Credentials, timeout_s: float) -> HttpSer
         host, port = parts.hostname, parts.port
         if parts.scheme in ("http", "https") and host and parts.path in ("", "/") and not parts.query:
             tls = credentials.context() if parts.scheme == "https" else None
-            return HttpServer(host, port, timeout_s=timeout_s, tls=tls)
+            at = tcp(host, port or (443 if tls else 80))
+            soon = None if connect_s is None else lambda step_s: at(min(step_s, connect_s))
+            return HttpServer(host, port, timeout_s=timeout_s, tls=tls, connect=soon)
     except (ValueError, ExchangeError) as error:
         raise ConfigError(f"`{address}` is no server address: {error}") from error
     raise ConfigError(

@@ -12,6 +12,7 @@ import tarfile
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidemill.client.call import read_calls, read_results, run_call, write_calls
@@ -19,7 +20,8 @@ from tidemill.client.client import new_campaign, pages
 from tidemill.client.outputs import copy_output, events_of, members
 from tidemill.errors import ConfigError, SiteError
 from tidemill.model.job import JobSpec
-from tidemill.wire.api import OutputRow
+from tidemill.server.core.body_count import VALUES_MAX, BodyCount
+from tidemill.wire.api import REQUEST_BYTES_MAX, OutputRow, SubmitRequest
 
 
 def _row(path: Path, name: str = "results") -> OutputRow:
@@ -117,6 +119,22 @@ def test_bulk_is_cut_into_pages_of_10_000_jobs_in_order() -> None:
     found = list(pages(specs, [9_000, 12_000, 1]))
     assert [sum(counts) for _, counts in found] == [10_000, 10_000, 1_001]
     assert [[spec.app for spec in page] for page, _ in found] == [["a", "b"], ["b"], ["b", "c"]]
+
+
+def test_a_page_holds_no_more_values_or_bytes_than_the_server_takes() -> None:
+    many = [JobSpec(app="a", params={f"p{each}": each for each in range(1_000)})] * 2_500
+    found = list(pages(many, [1] * len(many)))
+    assert [sum(counts) for _, counts in found] == [len(page) for page, _ in found]
+    assert (len(found), sum(len(page) for page, _ in found)) == (2, 2_500)
+    for page, counts in found:
+        body = msgspec.json.encode(SubmitRequest(key="k", campaign="c", jobs=page, repeat=counts))
+        counted = BodyCount()
+        counted.feed(body)
+        assert counted.values <= VALUES_MAX
+    long = [JobSpec(app="a", params={"text": "x" * 1_000_000})] * 40
+    found = list(pages(long, [1] * len(long)))
+    assert (len(found), sum(len(page) for page, _ in found)) == (2, 40)
+    assert all(len(msgspec.json.encode(page)) < REQUEST_BYTES_MAX for page, _ in found)
 
 
 def test_new_campaigns_have_legal_names_that_differ() -> None:

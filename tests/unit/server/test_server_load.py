@@ -216,6 +216,25 @@ def test_a_repeated_key_is_answered_even_when_the_quota_is_used_up(dispatcher: D
         dispatcher.handle_submit(request("a", repeat=[49]), EVE)
 
 
+def test_a_retry_counts_as_a_submission(dispatcher: Dispatcher) -> None:
+    dispatcher.handle_submit(request("a", repeat=[50]), EVE)
+    dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
+    dispatcher.handle_submit(request("b", repeat=[10]), EVE)
+    with pytest.raises(QuotaError, match=r"quotas\.open_jobs_max. is 50"):
+        dispatcher.handle_retry(ActionRequest(jobs=list(range(1, 42))), EVE)
+    assert dispatcher.handle_retry(ActionRequest(jobs=list(range(1, 41))), EVE).changed == 40
+    assert dispatcher.handle_retry(ActionRequest(campaign="c"), LOCAL).changed == 10
+
+
+def test_a_retry_opens_no_more_kinds_than_a_submission_may(dispatcher: Dispatcher) -> None:
+    dispatcher.handle_submit(request("a", *kinds(1, 4)), EVE)
+    dispatcher.handle_cancel(ActionRequest(campaign="c"), EVE)
+    dispatcher.handle_submit(request("b", *kinds(5, 4)), EVE)
+    with pytest.raises(QuotaError, match="open_kinds_max"):
+        dispatcher.handle_retry(ActionRequest(jobs=[1, 2]), EVE)
+    assert dispatcher.handle_retry(ActionRequest(jobs=[1]), EVE).changed == 1
+
+
 # ---- pace ---------------------------------------------------------------------------------------------------------
 
 
@@ -226,9 +245,16 @@ def test_time_that_was_spent_is_paid_back_by_waiting() -> None:
     account.spend(1.0, 10.0)
     assert account.wait_s(10.0) == (4.0, "time_share")
     assert account.wait_s(14.0)[0] == 0
-    assert not account.is_idle
-    assert account.wait_s(100.0)[0] == 0
-    assert account.is_idle
+    assert not account.is_idle(14.0)
+    assert account.is_idle(100.0)  # without being asked anything in between
+
+
+def test_an_account_that_time_has_paid_is_idle_without_another_request() -> None:
+    account = PaceAccount(Quotas(time_share=0.25, requests_per_s=100))
+    account.ask(5.0)
+    account.spend(2.0, 5.0)
+    assert not account.is_idle(6.0)
+    assert account.is_idle(60.0)
 
 
 def test_more_requests_than_the_rate_have_to_wait() -> None:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
+from tidemill import clock
 from tidemill.cli.jobs.job import _state_text
 from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.identity import LOCAL, Act, Identity, Role, Via, may
+from tidemill.model.job import JobSpec
 from tidemill.model.quantities import share_text, span_text
+from tidemill.server.api.app import Api
+from tidemill.server.api.pace import COST_S
+from tidemill.server.api.router import BODY_BYTES_MAX, BoundedRequest
+from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.core.site_views import TideSeries
+from tidemill.server.database.store import Store
+from tidemill.server.identity.access import Authenticator
 from tidemill.server.web import draw, text
-from tidemill.server.web.entrance import is_forged, is_local
+from tidemill.server.web.entrance import VISIT, Visit, is_forged, is_local
 from tidemill.server.web.query import AddressQuery, own_path, said, to, with_values
 from tidemill.server.web.render import Pages
-from tidemill.server.web.sessions import Sessions
-from tidemill.wire.api import Attempt, FailureRow, JobRow
+from tidemill.server.web.routes import Website
+from tidemill.server.web.sessions import Sessions, WebSession
+from tidemill.wire.api import Attempt, FailureRow, JobRow, SubmitRequest
 
 SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
+ADA = Identity(role=Role.SUBMITTER, name="ada", via=Via.CERTIFICATE, subject="CN=ada")
 
 
 # ---- sessions ------------------------------------------------------------------------------------------------------
@@ -73,6 +86,48 @@ def test_what_is_signed_by_others_or_changed_is_nothing() -> None:
     ):
         assert sessions.read(value, 0) is None
     assert Sessions(3_600).read(cookie, 0) is None
+
+
+def test_both_servers_of_a_pair_read_the_sessions_that_either_has_made() -> None:
+    one, two, other = (Sessions(3_600, secret) for secret in (b"x" * 16, b"x" * 16, b"y" * 16))
+    session = one.begin(ADA, 0)
+    assert two.read(one.write(session), 1) == session
+    assert two.is_form_token(session, one.form_token(session))
+    assert other.read(one.write(session), 1) is None
+
+
+def test_what_an_action_of_a_page_costs_is_charged_in_full(tmp_path: Path) -> None:
+    """A page that cancels a hundred thousand jobs is not charged as one that shows a list."""
+
+    async def cancel(website: Website, session: WebSession) -> dict[str, Any]:
+        form = {"form": website.sessions.form_token(session), "act": "cancel", "campaign": "c"}
+        body = urlencode(form).encode()
+        scope = {
+            "type": "http", "method": "POST", "path": "/jobs/act", "path_params": {}, "query_string": b"",
+            "headers": [(b"content-type", b"application/x-www-form-urlencoded")], BODY_BYTES_MAX: 65_536,
+            VISIT: Visit(session, "", False),
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        (deed,) = [each for each in website.handlers() if (each.method, each.path) == ("POST", "/jobs/act")]
+        assert (await deed.answer(BoundedRequest(scope, receive))).status_code == 303
+        return scope
+
+    store = Store(path=tmp_path / "t.db")
+    store.init()
+    dispatcher = Dispatcher(store)
+    dispatcher.handle_submit(
+        SubmitRequest(key="k", campaign="c", jobs=[JobSpec(app="sim")], repeat=[9_000]), ADA
+    )
+    api = Api(store, dispatcher)
+    website = Website(api, Sessions(3_600), Authenticator())
+    scope = asyncio.run(cancel(website, website.sessions.begin(ADA, clock.now_us())))
+    assert scope[COST_S] > 0
+    assert dispatcher.writer.write(lambda work: work.memory.work_of("ada")).jobs == 0
+    api.close()
+    dispatcher.close()
 
 
 def test_a_forms_token_is_of_one_session() -> None:

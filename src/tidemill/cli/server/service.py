@@ -13,6 +13,7 @@ from tidemill.cli.terminal import hint, say, show, show_json
 
 if TYPE_CHECKING:
     from tidemill.config.server import ServerConfig
+    from tidemill.server.database.upgrade import UpgradePlan
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -32,6 +33,17 @@ def define_run(parser: Parser) -> None:
 def define_upgrade(parser: Parser) -> None:
     """Options of `server upgrade`."""
     _config(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show the steps, the rows that each one copies, indexes or rewrites, and an estimate of the time; change "
+        "nothing",
+    )
+    parser.add_argument(
+        "--no-copy",
+        action="store_true",
+        help="do not copy a SQLite database to `tidemill.db.schemaN` first: you have a copy (default: copy it)",
+    )
 
 
 def define_notify(parser: Parser) -> None:
@@ -69,17 +81,52 @@ def run_server(args: Namespace) -> int:
 
 
 def upgrade(args: Namespace) -> int:
-    """Bring the database to the schema of this version."""
-    from tidemill.server.run import upgrade_server
+    """Bring the database to the schema of this version, or show what that would do."""
+    from tidemill.server.run import plan_upgrade, upgrade_server
 
-    before, after = upgrade_server(_read(args))
+    config = _read(args)
+    if args.dry_run:
+        return _show_plan(config, plan_upgrade(config), as_json=args.json)
+    before, after, copy = upgrade_server(config, copies=not args.no_copy)
     if args.json:
-        show_json({"before": before, "after": after})
-    else:
-        say(
-            f"the database is at schema {after}"
-            + (f", it was at {before}" if before != after else " already")
+        show_json({"before": before, "after": after, "copy": None if copy is None else str(copy)})
+        return 0
+    say(f"the database is at schema {after}" + (f", it was at {before}" if before != after else " already"))
+    if copy is not None:
+        hint(
+            f"to go back: stop the server, `mv {copy} {config.place / 'tidemill.db'}` and remove `tidemill.db-wal` and "
+            "`-shm`, install the version before; remove the copy when all is well"
         )
+    elif before != after and before and config.database is not None:
+        hint("to go back, restore the dump that you made before; docs/operations.md, Upgrades")
+    return 0
+
+
+def _show_plan(config: ServerConfig, plan: UpgradePlan, *, as_json: bool) -> int:
+    import msgspec
+
+    from tidemill.model.quantities import count_text, duration_text
+    from tidemill.server.database.upgrade import copy_of, dump_command
+
+    if as_json:
+        show_json(msgspec.to_builtins(plan))
+        return 0
+    if plan.before == plan.after:
+        say(f"the database is at schema {plan.after} already: nothing to do")
+        return 0
+    show(f"schema {plan.before} -> {plan.after}, {plan.size_bytes / 1e6:,.1f} MB; nothing was changed")
+    for step in plan.steps:
+        show(f"  {step.schema}  {step.purpose}")
+        for work in step.work:
+            show(
+                f"       {work.act} {count_text(work.rows)} rows of {work.table}: about {work.seconds:.1f} s"
+            )
+    show("rows now: " + ", ".join(f"{table} {rows:,}" for table, rows in plan.rows.items() if rows))
+    show(f"about {duration_text(max(1.0, plan.seconds))} in all, with every server stopped")
+    if config.database is None:
+        show(f"the database is copied first, to `{copy_of(config.place / 'tidemill.db', plan.before)}`")
+    else:
+        show(f"copy it first: {dump_command(config.database, plan.before)}")
     return 0
 
 

@@ -86,15 +86,15 @@ class Api:
         query = _query(called.query, request)
         at = dict(request.path_params)
         pool = self.readers.threads if called.reads else self.waiters
-        answer = partial(self._answer, called, query, body, at)
-        return await self._loop.run_in_executor(pool, self._timed, request.scope, answer, identity)
+        answer = partial(self._answer, called, query, body, at, identity)
+        return await self._loop.run_in_executor(pool, self.timed, request.scope, answer)
 
-    def _timed(self, scope: Any, answer: Callable[[Identity], bytes], identity: Identity) -> bytes:
+    def timed(self, scope: Any, answer: Callable[[], T]) -> T:
         """The answer, and in the request's scope the time that it took of the server, without that of others."""
         began_s = clock.monotonic_s()
         self.dispatcher.writer.take_waited_s()
         try:
-            return answer(identity)
+            return answer()
         finally:
             scope[COST_S] = clock.monotonic_s() - began_s - self.dispatcher.writer.take_waited_s()
 
@@ -320,6 +320,6 @@ def error_reply(api: Api, request: BoundedRequest, error: Exception) -> Response
         _LOG.warning(
             "request.refused", who=who, path=request.scope["path"], why=reply.error[:TOLD_CHARACTERS]
         )
-    if status == 503:
+    if status == 503 and reply.standby is not True:
         _LOG.warning("request.unserved", method=request.method, path=request.scope["path"], error=reply.error)
     return _json(_ENCODER.encode(reply), status=status, headers=headers)

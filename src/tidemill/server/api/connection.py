@@ -274,7 +274,14 @@ class PeerProtocol(H11Protocol):
         return is_done and self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
 
     def _break_off(self, what: str) -> None:
+        """End the connection, with a reason where one can still be sent."""
         _LOG.warning("connection.stalled", peer=str(self.client or ""), what=what)
+        try:
+            self._say_why(what)
+        finally:  # whatever state h11 is in: a connection that stalls must not stay
+            self.transport.close() if what != "answer" else self.transport.abort()
+
+    def _say_why(self, what: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -289,4 +296,3 @@ class PeerProtocol(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
-        self.transport.close() if what != "answer" else self.transport.abort()

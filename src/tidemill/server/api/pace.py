@@ -69,9 +69,9 @@ class PaceAccount:
         by_time = (self._debt_s - CREDIT_S) / quotas.time_share
         return max((by_rate, "requests_per_s"), (by_time, "time_share"), (0.0, ""))
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether forgetting it changes nothing."""
+    def is_idle(self, now_s: float) -> bool:
+        """Whether forgetting it now changes nothing: what was asked for has been paid by time."""
+        self._pass(now_s)
         return not (self.under_way or self.streams or self._debt_s or self._asked)
 
     def _pass(self, now_s: float) -> None:
@@ -115,7 +115,10 @@ class Gate:
         found = self._accounts.get(name)
         if found is None:
             if len(self._accounts) >= ACCOUNTS_MAX:
-                self._accounts = {key: each for key, each in self._accounts.items() if not each.is_idle}
+                now_s = clock.monotonic_s()
+                self._accounts = {
+                    key: each for key, each in self._accounts.items() if not each.is_idle(now_s)
+                }
             found = self._accounts[name] = PaceAccount(self._quotas)
         return found
 

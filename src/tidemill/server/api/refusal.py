@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from tidemill.errors import SiteError, TidemillError
-from tidemill.server.errors import ConflictError, ForbiddenError, MissingError, PaceError, QuotaError
+from tidemill.server.errors import (
+    ConflictError,
+    ForbiddenError,
+    MissingError,
+    PaceError,
+    QuotaError,
+    StandbyError,
+)
 from tidemill.wire.api import ErrorReply
 
 BUG = ErrorReply(error="the server has a bug: its log says more", hint=None)
@@ -29,4 +38,7 @@ def status_of(error: Exception) -> int:
 
 def reply_of(error: Exception) -> ErrorReply:
     """The text of an answer: never a traceback."""
-    return ErrorReply(error=error.message, hint=error.hint) if isinstance(error, TidemillError) else BUG
+    if not isinstance(error, TidemillError):
+        return BUG
+    standby = True if isinstance(error, StandbyError) else UNSET
+    return ErrorReply(error=error.message, hint=error.hint, standby=standby)

@@ -221,6 +221,11 @@ class AuditLog:
             _LOG.warning("audit.database_older", numbers=behind)
             self.append([], _system("database", "it is older than this log", numbers=behind))
 
+    def take_over(self, term: int) -> None:
+        """This server of a pair writes from now on: what the other one noted stands in its own log. `term` orders the
+        pieces of both."""
+        self.append([], _system("take-over", f"term {term}", first_note=self._o + 1))
+
     @property
     def head(self) -> tuple[int, str]:
         """Number of lines, and the hash of the last one."""

@@ -24,8 +24,18 @@ Write = Callable[
 class Keeper:
     """Keeps a server's audit log: its lines are written soon and durably, and removed after `kept_s`."""
 
-    def __init__(self, readers: Readers, write: Write, audit: AuditLog, *, kept_s: float) -> None:
+    def __init__(
+        self,
+        readers: Readers,
+        write: Write,
+        audit: AuditLog,
+        *,
+        kept_s: float,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_active`: whether this server may write; False on the standby of a pair."""
         self._readers, self._write, self._audit, self._kept_s = readers, write, audit, kept_s
+        self._is_active = is_active
         self._pruned_s = float("-inf")
 
     async def run(self) -> None:
@@ -34,7 +44,7 @@ class Keeper:
             await asyncio.sleep(MOVE_S)
             try:
                 await self._readers.read(self.move)
-                if clock.monotonic_s() - self._pruned_s >= HOUR_S:
+                if self._is_active() and clock.monotonic_s() - self._pruned_s >= HOUR_S:
                     self._pruned_s = clock.monotonic_s()
                     await asyncio.to_thread(self._prune)
             except SiteError as error:
@@ -45,7 +55,11 @@ class Keeper:
                 _LOG.error("audit.unwritten", error=repr(error))
 
     def move(self, session: Session) -> None:
-        """Append to the log what the database has; durable there before it is deleted here."""
+        """Append to the log what the database has; durable there before it is deleted here. On a standby the log gets
+        this server's own refusals only: the other one writes the notes."""
+        if not self._is_active():
+            self._audit.append([])
+            return
         while True:
             rows = session.rows("audit_pending", limit=NOTES_MAX)
             lines = self._audit.append([(number, at_us, bytes(body)) for number, at_us, body in rows])

@@ -188,7 +188,13 @@ def cancel(work: UnitOfWork, jobs: Sequence[int], reason: str, *, half_life_s: f
     return changed
 
 
-def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
+def retry(
+    work: UnitOfWork,
+    jobs: Sequence[int],
+    *,
+    half_life_s: float,
+    check: Callable[[UnitOfWork, list[StoredJob]], None] | None = None,
+) -> int:
     """Let jobs that ended without success, or are about to, run again; how many that were.
 
     Done events stay done while their outputs are delivered or at a site that is there. A job of which only the delivery
@@ -196,6 +202,11 @@ def retry(work: UnitOfWork, jobs: Sequence[int], *, half_life_s: float) -> int:
     """
     lookup.refuse_closed(work.session, jobs)
     work.load(jobs)
+    if check is not None:  # whether the one who asks may have so many open jobs: raises QuotaError
+        check(
+            work,
+            [job for each in dict.fromkeys(jobs) if (job := work.jobs.get(each)) and job.state in RETRIABLE],
+        )
     changed = 0
     for number in dict.fromkeys(jobs):
         job = work.jobs.get(number)

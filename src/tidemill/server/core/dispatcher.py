@@ -13,14 +13,15 @@ from tidemill import clock, log
 from tidemill.config.quotas import Quotas
 from tidemill.config.server import HALF_LIFE_S, SITE_LOST_S
 from tidemill.config.tls import MARGIN_S
-from tidemill.model.identity import LOCAL, Act, Identity, own_name
+from tidemill.model.identity import LOCAL, Act, Identity, Role, own_name
 from tidemill.server.archive.parquet import Archive
 from tidemill.server.audit import audit_log
-from tidemill.server.core import actions, credential_expiry, rights, silent_sites, submission, sync
+from tidemill.server.core import actions, credential_expiry, quota, rights, silent_sites, submission, sync
 from tidemill.server.core.meters import Meters
 from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.core.silent_sites import SiteWatch
 from tidemill.server.core.writer import Writer
+from tidemill.server.database.rows import StoredJob
 from tidemill.server.database.store import Store
 from tidemill.server.database.unit_of_work import UnitOfWork
 from tidemill.server.errors import MissingError, RequestError
@@ -149,12 +150,18 @@ class Dispatcher:
         )
 
     def handle_retry(self, request: ActionRequest, identity: Identity = LOCAL) -> ActionReply:
-        """Let jobs run again that ended without success."""
+        """Let jobs run again that ended without success. A submitter's count as submitted under the quotas."""
         self._check_action(request, identity, Act.RETRY)
+        counts = identity.role is Role.SUBMITTER and not identity.is_everybody
+
+        def check(work: UnitOfWork, jobs: list[StoredJob]) -> None:
+            if counts:
+                quota.check_again(work, identity.name, [job.kind for job in jobs], self.rules.quotas)
+
         return actions.act_in_pieces(
             self.writer,
             request,
-            lambda work, jobs: actions.retry(work, jobs, half_life_s=self.rules.half_life_s),
+            lambda work, jobs: actions.retry(work, jobs, half_life_s=self.rules.half_life_s, check=check),
             states=actions.RETRIABLE,
             by=(identity, Act.RETRY),
         )
@@ -268,6 +275,8 @@ class Dispatcher:
 
     def check_sites(self) -> list[str]:
         """Names of the sites that have now been silent for too long: they lose their leases."""
+        if not self.writer.is_active:
+            return []
         memory = self.writer.memory
         if memory.is_loaded and not self.site_watch.overdue(list(memory.sites.values())):
             return []

@@ -45,6 +45,16 @@ def check(work: UnitOfWork, wanted: QuotaDemand, quotas: Quotas) -> None:
     _check_sites(work, wanted, quotas)
 
 
+def check_again(work: UnitOfWork, owner: str, kinds: Sequence[int], quotas: Quotas) -> None:
+    """Raises QuotaError unless ended jobs of these kinds may be opened again: to a submitter they are new ones."""
+    has = work.memory.work_of(owner)
+    what = f"jobs of `{owner}` that have not ended"
+    _within(quotas.open_jobs_max, "open_jobs_max", has.jobs + len(kinds), what)
+    opened = sum(number not in work.memory.open.of_kind for number in set(kinds))
+    what = f"kinds of jobs of `{owner}` that have not ended: campaigns, times the resources asked for in each"
+    _within(quotas.open_kinds_max, "open_kinds_max", has.kinds + opened if opened else 0, what)
+
+
 def stored_bytes(jobs: int, spec_bytes: int) -> int:
     """What jobs count for."""
     return JOB_BYTES * jobs + spec_bytes

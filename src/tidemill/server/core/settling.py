@@ -37,6 +37,7 @@ from tidemill.wire.api import (
     DoneReport,
     FailureReport,
     LogReport,
+    PayloadUsage,
     RanReport,
     ReleaseReport,
     Report,
@@ -47,6 +48,7 @@ EVENTS_TEXT_MAX = 1_000  #: characters of a delivered file's events; a longer li
 OUTPUTS_PER_DELIVERY = 1 << 20
 """More than a request may hold: files of a job are numbered in order of delivery."""
 
+USAGE_MAX = 2**56  #: of one figure of a report: 2,284 years in microseconds, 72 PB; more is nonsense
 _LOG = log.Log("server")
 
 
@@ -105,6 +107,20 @@ def _inside(report: DoneReport | FailureReport | ReleaseReport, lease: StoredLea
     return report.count >= 1 and lease.first <= report.first and report.first + report.count <= lease.end
 
 
+def _believable(report: DoneReport, site: Site) -> PayloadUsage:
+    """The usage of a report, without figures that no machine can have used."""
+    usage = report.usage
+    figures = msgspec.structs.astuple(usage)
+    if min(figures) < 0:  # else a site could give an owner's share of the machines back
+        _LOG.warning("usage.negative", site=site.name, job=report.job, lease=report.lease)
+        return PayloadUsage()
+    if max(figures) > USAGE_MAX:
+        _LOG.warning("usage.clamped", site=site.name, job=report.job, lease=report.lease, max=USAGE_MAX)
+        fields = msgspec.structs.asdict(usage)
+        return PayloadUsage(**{key: min(each, USAGE_MAX) for key, each in fields.items()})
+    return usage
+
+
 def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     if (
         job.events == 1
@@ -141,12 +157,7 @@ def _done(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, repo
 
 def _use(work: UnitOfWork, site: Site, job: StoredJob, lease: StoredLease, report: DoneReport) -> None:
     """Book what a result has cost. One that does not count is not booked: it is the same once more, or another won."""
-    sums, usage = work.sums[work.campaign_of(job)], report.usage
-    if (
-        min(msgspec.structs.astuple(usage)) < 0
-    ):  # else a site could give an owner's share of the machines back
-        _LOG.warning("usage.negative", site=site.name, job=job.id, lease=report.lease)
-        return
+    sums, usage = work.sums[work.campaign_of(job)], _believable(report, site)
     add(sums.usage, usage)
     job.usage = add_usage(job.usage, usage)
     sums.core_s += usage.wall_us / 1e6 * lease.cores

@@ -32,14 +32,23 @@ class SiteWatch:
         self._site_lost_s, self._monotonic_s = site_lost_s, monotonic_s
         self._started_s = monotonic_s()
         self._heard_s: dict[str, float] = {}
+        self._rests = False
+
+    def rest(self) -> None:
+        """Judge no site: they talk to the other server of the pair."""
+        self._rests = True
+
+    def restart(self) -> None:
+        """Judge sites from now on, as a server that was started now."""
+        self._started_s, self._heard_s, self._rests = self._monotonic_s(), {}, False
 
     def hear(self, name: str) -> None:
         """The site was heard now."""
         self._heard_s[name] = self._monotonic_s()
 
     def silent_s(self, name: str) -> float:
-        """Seconds since a site was heard, or since this server started."""
-        return self._monotonic_s() - self._heard_s.get(name, self._started_s)
+        """Seconds since a site was heard, or since this server started; 0 on a standby."""
+        return 0.0 if self._rests else self._monotonic_s() - self._heard_s.get(name, self._started_s)
 
     def silent(self, names: Iterable[str]) -> set[str]:
         """Those that are shown as SILENT."""

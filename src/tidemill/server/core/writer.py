@@ -21,6 +21,7 @@ from tidemill.server.core.server_clock import ServerClock
 from tidemill.server.database.store import Session, Store
 from tidemill.server.database.unit_of_work import FeedRetention, UnitOfWork
 from tidemill.server.database.writer_memory import WriterMemory
+from tidemill.server.errors import StandbyError
 from tidemill.wire.api import LeaseOrder
 
 GROUP_MAX = 32  #: requests per commit
@@ -46,7 +47,8 @@ class Writer:
     def __init__(self, store: Store, *, server_clock: ServerClock, meters: Meters, staged: Staged) -> None:
         store.check()
         self._session: Session = store.writer()
-        if not getattr(self._session, "lock", lambda: True)():
+        self._term = 0
+        if not self.is_paired and not getattr(self._session, "lock", lambda: True)():
             self._session.close()
             raise ConfigError(
                 "another server writes to this database", hint="stop it first; there is one server only"
@@ -70,6 +72,21 @@ class Writer:
     def lives(self) -> bool:
         """Whether changes are written: False once the thread has ended without being asked to."""
         return not self._ended and (self._thread is None or self._thread.is_alive())
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether this server is one of a pair."""
+        return bool(getattr(self._session, "is_paired", False))
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this server may write: always, but for the standby of a pair."""
+        return bool(getattr(self._session, "may_write", True))
+
+    @property
+    def session(self) -> Session:
+        """The connection that writes: for what keeps a server of a pair in its role."""
+        return self._session
 
     @property
     def dialect(self) -> str:
@@ -108,6 +125,8 @@ class Writer:
         """Queue `act` for the writer's thread. Raises SiteError when too much waits, or when the thread is gone."""
         if not self.lives:
             raise SiteError("the server's writer has ended", hint="restart the server; its log says why")
+        if not self.is_active:
+            raise StandbyError
         future: Future[T] = Future()
         try:
             self._queue.put_nowait((act, future))
@@ -179,8 +198,7 @@ class Writer:
         collects = gc.isenabled()
         gc.disable()  # a transaction makes tens of thousands of records, and no cycles
         try:
-            self._session.begin()
-            self.memory.load(self._session)
+            self._begin()
             for act, future in entries:
                 answers.append((future, self._one(act, works, alone=len(entries) == 1)))
             if all(isinstance(answer, BaseException) for _, answer in answers):
@@ -192,7 +210,7 @@ class Writer:
             self.full = any(isinstance(answer, SiteError) for _, answer in answers)
         except BaseException as error:  # whatever it was, everybody who waits gets it
             self._forget()
-            self.full = isinstance(error, SiteError)
+            self.full = isinstance(error, SiteError) and self.is_active
             answers = [(future, error) for _, future in entries]
             works.clear()
             if not isinstance(error, Exception):
@@ -214,6 +232,14 @@ class Writer:
                 each()
             except Exception as error:  # noqa: BLE001 - a listener must not end the writer
                 _LOG.error("listener.failed", error=repr(error))
+
+    def _begin(self) -> None:
+        self._session.begin()
+        term = getattr(self._session, "term", 0)
+        if term != self._term:  # the other server of the pair may have written since
+            self.memory, self._term = WriterMemory(), term
+            self._staged.forget()
+        self.memory.load(self._session)
 
     def _one(self, act: Callable[[UnitOfWork], T], works: list[UnitOfWork], *, alone: bool) -> T | Exception:
         if not alone:

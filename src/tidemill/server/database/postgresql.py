@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.errors import SiteError
 from tidemill.server.database.queries import Dialect, Statement
 from tidemill.server.database.store import not_text, too_large
 
 ADVISORY_LOCK = 0x7469_6465  #: "tide": held by the server that writes
+PRESENCE_LOCK = (
+    0x7469_6466  #: shared by all servers that run, also one that only reads; an upgrade wants it alone
+)
 CONNECT_TIMEOUT_S = 10
+#: of TCP: a host that has gone away is noticed within 11 s, not within the kernel's two hours (libpq 15, 34.1.2)
+_ALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 
 
 class Postgresql:
@@ -27,8 +35,8 @@ class Postgresql:
         self._locked = False
 
     def _connect(self) -> psycopg.Connection[Any]:
-        with _errors("connect"):
-            connection = psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S)
+        with errors_of("connect"):
+            connection = connect(self._url)
             connection.prepare_threshold = 2
             # Statements read few rows through indexes. The default, 4, is for spinning disks: with it, pages of a
             # database with some thousand campaigns read whole tables, and only those of a larger one use the indexes
@@ -48,25 +56,42 @@ class Postgresql:
         return self._connection
 
     def _execute(self, text: str) -> None:
-        with _errors(text.split(None, 1)[0].lower()):
-            self._connection.execute(text.replace("%", "%%"))
+        with errors_of(text.split(None, 1)[0].lower()):
+            self._connection.execute(text)  # without parameters psycopg leaves `%` alone
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The connection as it is, lost or not."""
+        return self._connection
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was closed or lost."""
+        return bool(self._connection.closed)
 
     def lock(self) -> bool:
         """Whether this connection now is the only one that holds the server's lock."""
-        with _errors("lock"):
-            found = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (ADVISORY_LOCK,)).fetchone()
-        self._locked = bool(found and found[0])
+        with errors_of("lock"):
+            self._locked = try_lock(self._connection)
         return self._locked
+
+    def lock_alone(self) -> str:
+        """Hold the lock while no server runs at all: empty, or which one is in the way."""
+        if not self.lock():
+            return "another server writes to this database"
+        with errors_of("lock"):
+            found = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (PRESENCE_LOCK,)).fetchone()
+        return "" if found and found[0] else "a standby server reads this database"
 
     def rows(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a named statement."""
-        with _errors(name):
+        with errors_of(name):
             connection = self._ready() if self._reads else self._connection
             return connection.execute(self._queries[name].text, parameters).fetchall()
 
     def run(self, name: str, /, **parameters: Any) -> None:
         """Run a named statement that returns nothing."""
-        with _errors(name):
+        with errors_of(name):
             self._connection.execute(self._queries[name].text, parameters)
 
     def many(self, name: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -74,7 +99,7 @@ class Postgresql:
         if not rows:
             return
         query = self._queries[name]
-        with _errors(name):
+        with errors_of(name):
             if query.text.startswith("COPY"):
                 with self._connection.cursor() as cursor, cursor.copy(query.text) as copy:
                     copy.write("\n".join(map(_copy_line, rows)) + "\n")
@@ -84,18 +109,23 @@ class Postgresql:
 
     def begin(self) -> None:
         """Start a transaction, on a new connection if the last was lost."""
-        with _errors("begin"):
+        with errors_of("begin"):
             self._ready().execute("BEGIN")
+
+    def begin_here(self) -> None:
+        """Start a transaction on this very connection."""
+        with errors_of("begin"):
+            self._connection.execute("BEGIN")
 
     def commit(self) -> None:
         """Make it durable."""
-        with _errors("commit"):
+        with errors_of("commit"):
             self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
         """Undo it; harmless when the connection was lost."""
         if not self._connection.closed:
-            with _errors("rollback"):
+            with errors_of("rollback"):
                 self._connection.execute("ROLLBACK")
 
     def savepoint(self) -> None:
@@ -115,6 +145,21 @@ class Postgresql:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    """A connection that commits each statement by itself, named after this process. Raises psycopg's errors."""
+    told = conninfo_to_dict(url)
+    named = {"application_name": f"tidemill {socket.gethostname()[:40]}:{os.getpid()}", **_ALIVE}
+    more: dict[str, Any] = {key: value for key, value in named.items() if key not in told}
+    return psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, **more)
+
+
+def try_lock(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a connection now holds the lock of the server that writes; that a server runs is known from then on."""
+    connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (PRESENCE_LOCK,))
+    found = connection.execute("SELECT pg_try_advisory_lock(%s)", (ADVISORY_LOCK,)).fetchone()
+    return bool(found and found[0])
 
 
 def _compress_quickly(connection: psycopg.Connection[Any]) -> None:
@@ -160,7 +205,8 @@ def _quoted(value: str) -> str:
 
 
 @contextmanager
-def _errors(name: str) -> Iterator[None]:
+def errors_of(name: str) -> Iterator[None]:
+    """What goes wrong at PostgreSQL as errors of Tidemill: SiteError where it may work again."""
     try:
         yield
     except psycopg.errors.NumericValueOutOfRange as error:
@@ -169,7 +215,10 @@ def _errors(name: str) -> Iterator[None]:
         if "NUL (0x00)" not in str(error):
             raise
         raise not_text(name) from error
-    except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction) as error:
+    except (
+        psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction,
+        psycopg.errors.IdleInTransactionSessionTimeout,
+    ) as error:  # fmt: skip
         # OperationalError holds: connection lost (08, 57P), disk full (53100), out of memory, lock not available
         raise SiteError(
             f"PostgreSQL refused `{name}`: {str(error).strip().splitlines()[0] if str(error) else error!r}",

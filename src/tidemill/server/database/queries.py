@@ -104,15 +104,24 @@ def words(text: str, dialect: Dialect) -> str:
     return text
 
 
-def migrations(dialect: Dialect) -> list[tuple[int, str]]:
-    """Number and text of every migration, ascending; numbers start at 1 without gaps."""
+class Migration(NamedTuple):
+    """A step from the schema before it. `purpose`: what its file says first."""
+
+    number: int
+    text: str
+    purpose: str
+
+
+def migrations(dialect: Dialect) -> list[Migration]:
+    """Every migration, ascending; numbers start at 1 without gaps."""
     folder = resources.files("tidemill.server") / "sql" / "migrations"
     names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     texts = [(folder / name).read_text(encoding="utf-8") for name in names]
     numbered = [
-        (int(name.split("_", 1)[0]), words(text, dialect)) for name, text in zip(names, texts, strict=True)
+        Migration(int(name.split("_", 1)[0]), words(text, dialect), text.partition("\n")[0].lstrip("- "))
+        for name, text in zip(names, texts, strict=True)
     ]
-    if [number for number, _ in numbered] != list(range(1, len(numbered) + 1)):
+    if [each.number for each in numbered] != list(range(1, len(numbered) + 1)):
         raise ValueError(f"migrations are not numbered 1, 2, 3, ...: {names}")
     return numbered
 

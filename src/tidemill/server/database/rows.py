@@ -26,6 +26,8 @@ REASON_MAX = 1_000
 JOB_BYTES = 300
 """Of a job in the database besides its specification: measured, 290 with its indexes in SQLite."""
 
+USAGE_SUM_MAX = 2**61  #: of what is added to a sum of usage; two of them still are a BIGINT
+
 
 class StoredJob(msgspec.Struct, gc=False):
     """A row of `jobs`; fields in the order of `jobs_by_id`. `place`: the only site that may have it (pin or home)."""
@@ -200,7 +202,7 @@ def add_usage(text: str, usage: PayloadUsage) -> str:
     new: tuple[int, ...] = msgspec.structs.astuple(usage)
     old = [int(piece) for piece in text.split(" ")]
     rss = max(old[5], new[5])
-    new = tuple(a + b for a, b in zip(old, new, strict=True))
+    new = tuple(min(a + b, USAGE_SUM_MAX) for a, b in zip(old, new, strict=True))
     new = (*new[:5], rss, *new[6:])
     return " ".join(map(str, new))
 

@@ -9,12 +9,14 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from tidemill.errors import ConfigError, JobError, SiteError
 from tidemill.server.database.mounts import refuse_network
 from tidemill.server.database.queries import Dialect, Statement, load, migrations, statements
+from tidemill.server.database.upgrade import Found, UpgradePlan, plan
 
 Row = tuple[Any, ...]
 READER_CACHE_KB = 16_384
@@ -80,15 +82,21 @@ def transaction(session: Session) -> Iterator[None]:
 class Store:
     """A database at a path (SQLite) or a URL (`postgresql://...`)."""
 
-    def __init__(self, *, path: Path | None = None, url: str | None = None) -> None:
+    def __init__(self, *, path: Path | None = None, url: str | None = None, paired: bool = False) -> None:
         if (path is None) == (url is None):
             raise ConfigError("a store is either a file or a database URL")
+        if paired and url is None:
+            raise ConfigError(
+                "two servers need one PostgreSQL database: SQLite serves one process",
+                hint="set `database`, or remove `pair`",
+            )
+        self._paired = paired
         if url is not None and not url.startswith(("postgresql://", "postgres://")):
             raise ConfigError(
                 f"database URL `{url.split(':', 1)[0]}:...` is not known",
                 hint="write `postgresql://USER@HOST/DATABASE`, or none for SQLite",
             )
-        self.path, self._url = path, url
+        self.path, self.url = path, url
         self.dialect = Dialect.SQLITE if path is not None else Dialect.POSTGRESQL
         self._queries = load(self.dialect)
 
@@ -98,9 +106,14 @@ class Store:
             refuse_network(self.path.parent)
         self.upgrade()
 
+    @property
+    def newest(self) -> int:
+        """The schema that this version of Tidemill wants."""
+        return len(migrations(self.dialect))
+
     def version(self) -> int:
         """The schema's version in the database; 0 = none."""
-        session = self.writer()
+        session = self._alone()
         try:
             return _version(session)
         finally:
@@ -127,33 +140,66 @@ class Store:
 
     def upgrade(self) -> tuple[int, int]:
         """Apply the migrations that are missing, each in a transaction; the schema's version before and after."""
-        session = self.writer()
+        session = self._alone()
         try:
             before = at = _version(session)
             if before > len(migrations(self.dialect)):
                 raise _newer(self, before, len(migrations(self.dialect)))
-            for number, script in migrations(self.dialect)[before:]:
+            if before == len(migrations(self.dialect)):
+                return before, at
+            in_the_way = getattr(session, "lock_alone", str)()  # of SQLite, the directory's lock is held
+            if in_the_way:
+                raise ConfigError(
+                    f"{in_the_way}: an upgrade from schema {before} needs it alone",
+                    hint="stop every server of this database, then try again",
+                )
+            before = at = _version(session)  # another upgrade may have been quicker
+            for each in migrations(self.dialect)[before:]:
                 with transaction(session):
-                    _migrate(session, number, script)
-                at = number
+                    _migrate(session, each.number, each.text)
+                at = each.number
             return before, at
         finally:
             session.close()
 
+    def plan_upgrade(self) -> UpgradePlan:
+        """What `upgrade` would do; changes nothing, also under a running server."""
+        session = self.reader()
+        try:
+            before, known = _version(session), migrations(self.dialect)
+            if before > len(known):
+                raise _newer(self, before, len(known))
+            size_bytes = int(session.rows("database_bytes")[0][0])
+            tables = [str(name) for (name,) in session.rows("table_names")]
+            found = Found(before, size_bytes, tables, partial(_count, session))
+            return plan(found, known[before:])
+        finally:
+            session.close()
+
     def writer(self) -> Session:
-        """The connection that writes. There must be one only."""
+        """The connection that writes. There must be one only; of a pair it writes while its server is active."""
+        if self._paired:
+            return _paired(str(self.url), self._queries)
+        return self._alone()
+
+    def _alone(self) -> Session:
         if self.path is not None:
             return _Sqlite(self.path, self._queries, reads=False)
-        return _postgresql(str(self._url), self._queries, reads=False)
+        return _postgresql(str(self.url), self._queries, reads=False)
 
     def reader(self) -> Session:
         """A connection that reads."""
         if self.path is not None:
             return _Sqlite(self.path, self._queries, reads=True)
-        return _postgresql(str(self._url), self._queries, reads=True)
+        return _postgresql(str(self.url), self._queries, reads=True)
 
     def __str__(self) -> str:
         return f"`{self.path}`" if self.path is not None else "on PostgreSQL"
+
+
+def _count(session: Session, table: str) -> int:
+    connection = session._connection  # type: ignore[attr-defined]  # of both classes below
+    return int(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
 
 
 def _newer(store: Store, found: int, known: int) -> ConfigError:
@@ -306,6 +352,13 @@ def _postgresql(url: str, queries: dict[str, Statement], *, reads: bool) -> Sess
             f"PostgreSQL needs the package `psycopg`: {error}", hint="`pip install 'tidemill[postgresql]'`"
         ) from error
     return Postgresql(url, queries, reads=reads)
+
+
+def _paired(url: str, queries: dict[str, Statement]) -> Session:
+    _postgresql(url, queries, reads=True).close()  # tells a missing package
+    from tidemill.server.database.paired import PairedSession
+
+    return PairedSession(url, queries)
 
 
 def chunks(rows: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:

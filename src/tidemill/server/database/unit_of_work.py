@@ -23,6 +23,7 @@ from tidemill.server.database.rows import (
     LEASE_STATES,
     RUNNING,
     SETTLED,
+    USAGE_SUM_MAX,
     Sets,
     Site,
     StoredJob,
@@ -344,7 +345,7 @@ class UnitOfWork:
                 campaign,
                 sums.done,
                 sums.failed,
-                *msgspec.structs.astuple(sums.usage),
+                *(min(each, USAGE_SUM_MAX) for each in msgspec.structs.astuple(sums.usage)),
                 sums.started_us,
                 sums.ended_us,
             )

@@ -249,11 +249,14 @@ class Post:
         self._pay()
         if self._waits(""):
             return 0
-        sent = 0
+        sent, is_sure = 0, False
         alone = [target for target in self._later_s if self._waits(target)]
         for message in tables.waiting(self._session, channel, alone):
             if self._waits(message.target):
                 continue
+            if not is_sure:
+                self._make_sure()
+                is_sure = True
             try:
                 self._sender.send(
                     Parcel(parse_target(message.target).where, tables.digest(message, self._server))
@@ -270,6 +273,11 @@ class Post:
                 self._end(message, tables.SENT)
         self._sender.release()
         return sent
+
+    def _make_sure(self) -> None:
+        """Raise StandbyError where the other server of a pair is active by now, which sends these messages."""
+        if self._dispatcher.writer.is_paired:
+            self._dispatcher.writer.write(lambda work: None)
 
     def forget_pauses(self) -> None:
         """Try everybody again at the next step."""

@@ -29,6 +29,18 @@ def senders_of(config: ServerConfig) -> dict[Channel, Sender]:
     return found
 
 
+def check_rules(config: ServerConfig, *, messages: bool) -> None:
+    """Raises ConfigError when a rule names a channel that is not configured. `messages`: whether there is a broker."""
+    channels = {*senders_of(config), *([Channel.MESSAGE] if messages else [])}
+    for rule in config.notify.rules:
+        channel = parse_target(rule.to).channel
+        if channel not in channels:
+            raise ConfigError(
+                f"a rule of `[notify]` names `{rule.to}`, but this server has no {channel}",
+                hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
+            )
+
+
 @contextmanager
 def telling(
     store: Store,
@@ -41,14 +53,8 @@ def telling(
 
     Raises ConfigError when a rule names a channel that is not configured.
     """
+    check_rules(config, messages=Channel.MESSAGE in (more or {}))
     senders = {**senders_of(config), **(more or {})}
-    for rule in config.notify.rules:
-        channel = parse_target(rule.to).channel
-        if channel not in senders:
-            raise ConfigError(
-                f"a rule of `[notify]` names `{rule.to}`, but this server has no {channel}",
-                hint="set `[mail] server`, `[[notify.hooks]]` or `[amqp]`, or remove the rule",
-            )
     notifier = Notifier(store, dispatcher, config.notify, senders=senders, server=socket.gethostname())
     notifier.start()
     try:

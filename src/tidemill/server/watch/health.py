@@ -105,6 +105,7 @@ def health(session: Session | None, watched: Watched) -> Health:
         status=status,
         version=__version__,
         database=watched.dispatcher.writer.dialect,
+        role="active" if watched.dispatcher.writer.is_active else "standby",
         now_us=clock.now_us(),
         problems=[Problem(name=each, text=PROBLEMS[each].text, hint=PROBLEMS[each].hint) for each in found],
     )

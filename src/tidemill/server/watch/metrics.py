@@ -50,6 +50,7 @@ class ServerMetrics:
             Sample("tidemill_server_start_time_seconds", self._started_us / 1e6),
             Sample("tidemill_server_feed_readers", feed_readers),
             Sample("tidemill_server_waiting_requests", self._dispatcher.writer.waiting),
+            Sample("tidemill_server_active", int(self._dispatcher.writer.is_active)),
             *_of_broker(self._watched),
             *_of_process(),
             *self._dispatcher.meters.samples(),

@@ -122,7 +122,10 @@ class Website:
             ask = self._ask(request, visit)
             loop = asyncio.get_running_loop()
             where = await loop.run_in_executor(
-                self.api.waiters, lambda: deed.act(ask(self.api.session()), form)
+                self.api.waiters,
+                self.api.timed,
+                request.scope,
+                lambda: deed.act(ask(self.api.session()), form),
             )
             return _redirect(where)
 

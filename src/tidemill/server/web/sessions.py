@@ -1,6 +1,7 @@
 """Who looks at pages: signed cookies that hold an identity for a while, and tokens against forged forms.
 
-The key lives in this process alone: a restart ends every session. What is signed is readable, so it holds no secret.
+Without a key file the key lives in this process alone: a restart ends every session. What is signed is readable, so it
+holds no secret.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class WebSession(msgspec.Struct, frozen=True, kw_only=True):
 class Sessions:
     """Makes, reads and ends sessions. From the event loop's thread only."""
 
-    def __init__(self, life_s: float) -> None:
+    def __init__(self, life_s: float, secret: bytes | None = None) -> None:
+        """`secret`: what both servers of a pair sign by; None = of this process alone."""
         self.life_s = life_s
-        self._key = secrets.token_bytes(KEY_BYTES)
+        own = secrets.token_bytes(KEY_BYTES)
+        self._key = own if secret is None else hashlib.sha256(b"tidemill sessions\0" + secret).digest()
         self._ended: dict[str, int] = {}
 
     def begin(self, identity: Identity, now_us: int) -> WebSession:

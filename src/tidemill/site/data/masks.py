@@ -12,6 +12,7 @@ from pathlib import Path
 
 import tidemill
 from tidemill.config.hidden import credential_patterns
+from tidemill.config.keys import addresses
 from tidemill.config.site import SiteConfig
 from tidemill.errors import ConfigError
 from tidemill.node.binary import find_binary
@@ -54,13 +55,15 @@ def masked_paths(site_dir: Path, config: SiteConfig, environ: Mapping[str, str] 
 
 
 def _state(site_dir: Path, config: SiteConfig) -> list[Path]:
-    """The site directory, and of a server of the same machine its directory, or its socket alone."""
-    scheme, _, socket = config.server.partition(":")
-    if scheme != "unix":
-        return [site_dir]
-    directory = Path(socket).parent
-    is_its_own = (directory / _SERVER_MARK).exists() and not Path.home().is_relative_to(directory)
-    return [site_dir, directory if is_its_own else Path(socket)]
+    """The site directory, and of each server of the same machine its directory, or its socket alone."""
+    state = [site_dir]
+    for address in addresses(config.server):
+        scheme, _, socket = address.partition(":")
+        if scheme == "unix":
+            directory = Path(socket).parent
+            is_its_own = (directory / _SERVER_MARK).exists() and not Path.home().is_relative_to(directory)
+            state.append(directory if is_its_own else Path(socket))
+    return state
 
 
 def _holds_data(config: SiteConfig) -> bool:

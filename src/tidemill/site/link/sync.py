@@ -42,7 +42,7 @@ class Sync:
     """When to talk to the server, and the exchange that is under way."""
 
     def __init__(self, config: SiteConfig) -> None:
-        default_s = UNIX_INTERVAL_S if config.server.startswith("unix:") else TCP_INTERVAL_S
+        default_s = UNIX_INTERVAL_S if config.is_its_own else TCP_INTERVAL_S
         self.interval_s = config.sync_interval_s or default_s
         self._longest_s = max(config.sync_interval_max_s, self.interval_s)
         self._transport = open_transport(config)
@@ -50,7 +50,7 @@ class Sync:
         self._under_way: Future[SyncReply] | None = None
         self._next_s = 0.0
         self._pressed_s = 0.0
-        self._lively = LIVELY if config.server.startswith("unix:") else 1
+        self._lively = LIVELY if config.is_its_own else 1
         self._lively_until_s = 0.0
         self.failures = self.failed = 0  #: in a row; since the start
         self.last_s = self._began_s = 0.0

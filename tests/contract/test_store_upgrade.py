@@ -1,0 +1,225 @@
+"""Databases of every earlier schema, filled and in the middle of their work, are upgraded and go on; both databases."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.server_world import Site as OldSite
+from tests.contract.server_world import World, done, leases
+
+from tidemill.cli.main import main
+from tidemill.config.server import ServerConfig
+from tidemill.errors import ConfigError
+from tidemill.model.job import JobSpec
+from tidemill.server.database import store as database
+from tidemill.server.database.queries import Dialect, migrations, statements
+from tidemill.server.database.store import Store
+from tidemill.server.database.upgrade import copy_database, copy_of
+from tidemill.server.read import api_pages
+from tidemill.server.read.listing import Filter
+from tidemill.server.run import upgrade_server
+from tidemill.wire.api import ActionRequest, DoneReport, LeaseOrder, PayloadUsage
+
+FILLED = Path(__file__).parents[1] / "fixtures" / "schemas" / "filled.sql"
+NEWEST = len(migrations(Dialect.SQLITE))
+ODD_OWNER = 'o\'brien \\ "☃" %s'
+OLD_SCHEMAS = range(1, NEWEST + 1)
+
+
+def rows_of(schema: int, dialect: Dialect) -> Iterator[str]:
+    """The statements that fill a database of a schema."""
+    for section in re.split(r"^-- schemas ", FILLED.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        head, _, script = section.partition("\n")
+        first, _, last = head.partition("-")
+        if int(first) <= schema <= int(last or schema):
+            yield from (
+                re.sub(r"<<(.*?)>>", lambda found: _bytes(found[1], dialect), each)
+                for each in statements(script)
+            )
+
+
+def _bytes(text: str, dialect: Dialect) -> str:
+    hexadecimal = text.encode().hex()
+    return f"X'{hexadecimal}'" if dialect is Dialect.SQLITE else f"'\\x{hexadecimal}'::bytea"
+
+
+def fill(store: Store, schema: int) -> None:
+    """Bring an empty database to a schema as its version of Tidemill left it."""
+    session: Any = store.writer()
+    for each in migrations(store.dialect)[:schema]:
+        with database.transaction(session):
+            database._migrate(session, each.number, each.text)
+    with database.transaction(session):
+        for statement in rows_of(schema, store.dialect):
+            session._execute(statement)
+    session.close()
+
+
+def table(store: Store, query: str) -> list[tuple[Any, ...]]:
+    reader: Any = store.reader()
+    try:
+        return sorted(reader._connection.execute(query).fetchall())
+    finally:
+        reader.close()
+
+
+@pytest.fixture(params=OLD_SCHEMAS, ids=lambda schema: f"schema{schema}")
+def old(request: pytest.FixtureRequest, store: Store) -> tuple[int, Store]:
+    fill(store, request.param)
+    return request.param, store
+
+
+@pytest.fixture
+def upgraded(old: tuple[int, Store]) -> Iterator[World]:
+    schema, store = old
+    assert store.upgrade() == (schema, NEWEST)
+    world = World(store)
+    yield world
+    world.reader.close()
+    world.dispatcher.close()
+
+
+def test_what_was_there_is_shown(upgraded: World) -> None:
+    rows = api_pages.jobs(upgraded.reader, Filter(), before=None, limit=100).jobs
+    states = {row.id: row.state for row in rows}
+    assert states == {
+        1: "WAITING", 2: "RUNNING", 3: "COMPLETED", 4: "RUNNING", 5: "WAITING", 6: "PARTIAL", 7: "FAILED",
+        8: "CANCELED", 9: "WAITING", 10: "RUNNING", 11: "WAITING",
+    }  # fmt: skip
+    details = {number: upgraded.job(number) for number in states}
+    assert details[5].row.name == "o'brien \\ ☃"
+    assert details[8].row.reason == 'canceled: "why" \\ ☃ %s :name'
+    assert details[11].spec.command == ["/bin/echo", 'a\\b"c☃']
+    assert [each.url for each in details[6].outputs] == ["file:///data/a%20b/☃.root"]
+    assert api_pages.campaign(upgraded.reader, "odd.3+").owner == ODD_OWNER
+    (failure,) = [each for each in api_pages.failures(upgraded.reader, limit=9).failures if each.job == 6]
+    assert failure.evidence.stderr_tail.endswith("☃ \\ end")
+    changes, reached = api_pages.changes(upgraded.reader, 0, None)
+    assert ([each.job for each in changes], reached) == ([2, 7], 4)
+    for site in api_pages.sites(upgraded.reader):
+        assert (site.name, site.lost) in {("s", 0), ("gone-site", 1), ("named.only", 0)}
+
+
+def test_an_old_site_goes_on_where_it_was(upgraded: World) -> None:
+    site = OldSite(upgraded, "s")
+    site.epoch, site.n, site.have = 3, 7, 3
+    (order,) = [each for each in site.sync(want=0) if isinstance(each, LeaseOrder)]
+    assert (order.n, order.lease, order.job) == (4, 1, 2)
+    site.sync(done(order), want=0)
+    assert upgraded.state(2) == "COMPLETED"
+    late = DoneReport(n=0, lease=1, job=2, first=0, count=10, outputs=False, usage=PayloadUsage(payloads=1))
+    site.sync(late, want=0)
+    assert upgraded.job(2).row.events_done == 10
+    more = {each.job: each for each in leases(site.sync())}
+    assert {1, 10} <= more.keys()
+    assert min(each.lease for each in more.values()) >= 9
+    site.sync(done(more[1]))
+    assert upgraded.state(1) == "COMPLETED"
+    assert {each.job for each in leases(site.sync())} | more.keys() >= {1, 5, 10}
+
+
+def test_a_lost_site_that_comes_back_gets_its_results_back(upgraded: World) -> None:
+    site = OldSite(upgraded, "gone-site")
+    site.epoch, site.n, site.have = 9, 20, 11
+    site.sync(want=0)
+    assert not next(each for each in api_pages.sites(upgraded.reader) if each.name == "gone-site").lost
+
+
+def test_ended_jobs_are_retried_and_new_ones_submitted(upgraded: World) -> None:
+    reply = upgraded.dispatcher.handle_retry(ActionRequest(jobs=[7, 8], key="again"))
+    assert (reply.changed, upgraded.state(7), upgraded.state(8)) == (2, "RUNNING", "WAITING")
+    assert upgraded.job(7).row.events_done == 9
+    assert upgraded.submit(JobSpec(app="sim"), JobSpec(app="new"), campaign="fresh") == [12, 13]
+    site = OldSite(upgraded, "s", outputs={"sim": [], "new": []})
+    site.epoch, site.n, site.have = 3, 7, 4
+    assert {7, 8, 12, 13} <= {each.job for each in leases(site.sync())}
+
+
+def test_sums_agree_with_the_rows_that_they_sum(upgraded: World) -> None:
+    upgraded.dispatcher.handle_retry(ActionRequest(campaign="old_2", key="again"))
+    store = upgraded.store
+    counted = table(store, "SELECT kind, state, site, COUNT(*) FROM jobs GROUP BY kind, state, site")
+    assert [row for row in table(store, "SELECT kind, state, site, jobs FROM counts") if row[3]] == counted
+    owners = {name for (name,) in table(store, "SELECT name FROM owners")}
+    assert owners == {"ada", "bob", ODD_OWNER}
+    assert {owner for (owner,) in table(store, "SELECT owner FROM stored")} == owners
+    keys = table(store, "SELECT owner, key, first_job FROM submits")
+    assert keys == [("ada", "key 1 ☃", 1), ("bob", "key-2", 7), (ODD_OWNER, "key-3", 11)]
+
+
+def test_a_plan_names_the_rows_and_changes_nothing(old: tuple[int, Store]) -> None:
+    schema, store = old
+    plan = store.plan_upgrade()
+    assert store.version() == schema
+    assert [step.schema for step in plan.steps] == list(range(schema + 1, NEWEST + 1))
+    assert (plan.rows["jobs"], plan.rows["leases"], plan.rows["meta"]) == (11, 7, plan.rows["meta"])
+    assert (plan.seconds > 0) == (schema < NEWEST)
+    work = {(step.schema, each.act, each.table): each.rows for step in plan.steps for each in step.work}
+    if schema < 3:
+        assert work[3, "copy", "kinds"] == 4
+    if schema < 6:
+        assert work[6, "index", "campaigns"] == 3
+    if schema < 8:
+        assert work[8, "copy", "submits"] == 3
+    store.upgrade()
+    after = store.plan_upgrade()
+    assert (after.steps, after.before, after.seconds) == ([], NEWEST, 0)
+
+
+def test_the_command_line_shows_the_plan_and_copies_before_it_upgrades(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o700)
+    store = Store(path=tmp_path / "tidemill.db")
+    fill(store, 5)
+    (tmp_path / "server.toml").write_text("")
+    upgrade = ["server", "upgrade", "--config", str(tmp_path / "server.toml")]
+    assert main([*upgrade, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"schema 5 -> {NEWEST}" in shown
+    assert "copy 3 rows of submits" in shown
+    assert "tidemill.db.schema5" in shown
+    assert store.version() == 5
+    assert main(upgrade) == 0
+    assert "to go back" in capsys.readouterr().err
+    assert (store.version(), Store(path=tmp_path / "tidemill.db.schema5").version()) == (NEWEST, 5)
+    assert main([*upgrade, "--dry-run"]) == 0
+    assert main(upgrade) == 0
+    assert "already" in capsys.readouterr().err
+
+
+def test_a_copy_that_is_there_is_not_overwritten_and_no_upgrade_begins(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    store = Store(path=tmp_path / "tidemill.db")
+    fill(store, 5)
+    (tmp_path / "tidemill.db.schema5").write_text("precious")
+    with pytest.raises(ConfigError, match="schema5"):
+        upgrade_server(ServerConfig(dir=tmp_path))
+    assert store.version() == 5
+    assert (tmp_path / "tidemill.db.schema5").read_text() == "precious"
+    assert upgrade_server(ServerConfig(dir=tmp_path), copies=False) == (5, NEWEST, None)
+
+
+@pytest.mark.parametrize("schema", OLD_SCHEMAS)
+def test_the_copy_made_before_is_the_database_as_it_was(schema: int, tmp_path: Path) -> None:
+    store = Store(path=tmp_path / "t.db")
+    fill(store, schema)
+    before = table(store, "SELECT * FROM jobs")
+    copy = copy_database(tmp_path / "t.db", schema)
+    assert copy == copy_of(tmp_path / "t.db", schema)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    store.upgrade()
+    for end in ("", "-wal", "-shm"):
+        (tmp_path / f"t.db{end}").unlink(missing_ok=True)
+    copy.rename(tmp_path / "t.db")  # as docs/operations.md says
+    assert store.version() == schema
+    assert table(store, "SELECT * FROM jobs") == before
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    assert store.upgrade() == (schema, NEWEST)

@@ -1,0 +1,40 @@
+"""Usage that a site makes up: sums stay numbers that both databases hold."""
+
+from __future__ import annotations
+
+from tests.contract.server_world import SIM, Site, World, done, leases
+
+from tidemill.model.job import JobSpec
+from tidemill.server.core.settling import USAGE_MAX
+from tidemill.server.database.rows import USAGE_SUM_MAX
+from tidemill.server.read import api_pages
+from tidemill.wire.api import PayloadUsage
+
+HUGE = {"wall_us": 2**62, "read_bytes": 2**62, "rss_kb": 2**62, "payloads": 2**62}
+
+
+def test_each_figure_of_a_report_is_clamped(world: World) -> None:
+    world.submit(SIM, SIM)
+    site = Site(world)
+    for lease in leases(site.sync()):
+        report = done(lease)
+        report.usage = PayloadUsage(**HUGE)
+        site.sync(report, want=0)
+    usage = api_pages.campaign(world.reader, "c").usage
+    assert (usage.wall_us, usage.read_bytes, usage.rss_kb) == (2 * USAGE_MAX, 2 * USAGE_MAX, USAGE_MAX)
+    assert world.state(1) == world.state(2) == "COMPLETED"
+
+
+def test_sums_of_many_huge_reports_end_below_what_a_database_holds(world: World) -> None:
+    world.submit(JobSpec(app="sim", events=400))
+    site = Site(world)
+    (lease,) = leases(site.sync())
+    for some in range(0, 400, 100):
+        reports = [done(lease, event, 1) for event in range(some, some + 100)]
+        for report in reports:
+            report.usage = PayloadUsage(**HUGE)
+        site.sync(*reports, want=0)
+    detail = world.job(1)
+    assert detail.row.state == "COMPLETED"
+    assert detail.usage.wall_us == USAGE_SUM_MAX
+    assert USAGE_SUM_MAX <= api_pages.campaign(world.reader, "c").usage.wall_us < 2**63

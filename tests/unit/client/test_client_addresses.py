@@ -1,0 +1,162 @@
+"""wire/http.py with the two addresses of a pair, against real sockets."""
+
+from __future__ import annotations
+
+import http.server
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidemill.client.home import ClientConfig
+from tidemill.config import loads
+from tidemill.config.site import SiteConfig
+from tidemill.errors import ConfigError, JobError, SiteError
+from tidemill.wire.api import ActionReply, ResetRequest, SubmitReply
+from tidemill.wire.http import BusyError, Connection, NotActiveError
+
+REPLY = msgspec.json.encode({"campaign": "c", "first_job": 1, "count": 2, "repeated": False})
+STANDBY = msgspec.json.encode({"error": "this server is the standby of a pair", "standby": True})
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    seen: list[str]
+    answer: tuple[int, bytes]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.seen.append(self.path)
+        status, answer = self.server.answer
+        if not status:
+            self.close_connection = True  # it has the request, and nobody knows what became of it
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_POST
+
+
+@pytest.fixture
+def pair(short_path: Path) -> Iterator[list[_Server]]:
+    running = []
+    for name in "ab":
+        server = _Server(str(short_path / name), _Handler)
+        server.seen, server.answer = [], (200, REPLY)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        running.append(server)
+    yield running
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+def both(pair: list[_Server]) -> str:
+    return ",".join(f"unix:{server.server_address!s}" for server in pair)
+
+
+def submit(connection: Connection) -> SubmitReply:
+    return connection.call("POST", "/v1/jobs", SubmitReply, body={"key": "k"})
+
+
+def test_what_a_standby_refuses_goes_to_the_other_server_and_so_does_what_follows(
+    pair: list[_Server],
+) -> None:
+    pair[0].answer = 503, STANDBY
+    connection = Connection(both(pair))
+    for _ in range(3):
+        assert submit(connection).first_job == 1
+    assert [len(server.seen) for server in pair] == [1, 3]
+    assert connection.address.endswith("/b")
+
+
+def test_a_server_that_is_gone_is_left_for_the_other_and_found_again_when_that_one_goes(
+    pair: list[_Server], short_path: Path
+) -> None:
+    connection = Connection(both(pair))
+    submit(connection)
+    (short_path / "a").rename(short_path / "gone")
+    connection.close()
+    pair[0].answer = 0, b""
+    submit(connection)
+    assert connection.address.endswith("/b")
+    (short_path / "gone").rename(short_path / "a")
+    pair[0].answer, pair[1].answer = (200, REPLY), (503, STANDBY)
+    submit(connection)
+    assert connection.address.endswith("/a")
+
+
+def test_two_servers_that_both_fail_are_both_named(pair: list[_Server], short_path: Path) -> None:
+    pair[1].answer = 503, STANDBY
+    (short_path / "a").unlink()
+    with pytest.raises(SiteError) as caught:
+        submit(Connection(both(pair)))
+    assert "/a" in caught.value.message
+    assert "standby" in caught.value.message
+    assert caught.value.transient
+
+
+def test_a_refusal_for_a_reason_of_the_request_is_not_taken_to_the_other_server(pair: list[_Server]) -> None:
+    for status, kind in ((400, JobError), (403, ConfigError), (429, BusyError)):
+        pair[0].answer = status, msgspec.json.encode({"error": "no"})
+        with pytest.raises(kind):
+            submit(Connection(both(pair)))
+    assert pair[1].seen == []
+
+
+def test_what_must_not_be_sent_twice_goes_on_only_from_a_server_that_cannot_have_taken_it(
+    pair: list[_Server], short_path: Path
+) -> None:
+    def reset() -> None:
+        connection.call_once("POST", "/v1/sites/s/reset-epoch", ActionReply, body=ResetRequest())
+
+    pair[1].answer = 200, msgspec.json.encode(ActionReply(changed=1, unchanged=0))
+    connection = Connection(both(pair))
+    pair[0].answer = 0, b""
+    with pytest.raises(SiteError):
+        reset()
+    assert pair[1].seen == []
+    pair[0].answer = 503, STANDBY
+    reset()
+    connection = Connection(both(pair))
+    (short_path / "a").unlink()
+    reset()
+    assert len(pair[1].seen) == 2
+
+
+def test_one_address_says_that_its_server_is_the_standby(pair: list[_Server]) -> None:
+    pair[0].answer = 503, STANDBY
+    with pytest.raises(NotActiveError, match="standby"):
+        submit(Connection(f"unix:{pair[0].server_address!s}"))
+
+
+def test_configuration_files_name_both_servers_as_a_list_or_a_text(tmp_path: Path) -> None:
+    listed = 'server = ["https://a:1", "https://b:2"]'
+    assert loads(listed, ClientConfig, source=tmp_path / "client.toml").server == "https://a:1,https://b:2"
+    site = loads(f'name = "s"\n{listed}', SiteConfig, source=tmp_path / "site.toml")
+    assert (site.server, site.is_its_own, site.serves_others) == ("https://a:1,https://b:2", False, True)
+    for text, is_own in (("unix:/a,unix:/b", True), ("unix:/a, https://b:2", False)):
+        found = loads(f'name = "s"\nserver = "{text}"', SiteConfig, source=tmp_path / "site.toml")
+        assert found.serves_others is not is_own
+    for wrong in ("[]", "[1]", "7"):
+        with pytest.raises(ConfigError, match="server"):
+            loads(f"server = {wrong}", ClientConfig, source=tmp_path / "client.toml")
+    broker = 'name = "s"\nserver = ["amqps://b:1/v", "https://b:2"]'
+    with pytest.raises(ConfigError, match="broker"):
+        loads(broker, SiteConfig, source=tmp_path / "site.toml")
