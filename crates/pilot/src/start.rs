@@ -17,7 +17,8 @@ use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
-use crate::node::place::{Affinity, Room};
+use crate::node::place::Affinity;
+use crate::node::room::Room;
 use crate::node::signals::Signals;
 use crate::node::{self, facts, spill};
 use crate::options::Options;
@@ -36,10 +37,7 @@ const INCARNATIONS_MAX: u64 = 10_000;
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
     node::close_to_tracers()?;
-    let facts = facts::read(&node::environ())?;
-    for note in &facts.notes {
-        LOG.warning("node.note", &[("note", note)]);
-    }
+    let mut facts = facts::read(&node::environ())?;
     let rank = options.rank.unwrap_or(facts.rank);
     if is_late(options) {
         leave_late(options, rank, facts.node);
@@ -51,6 +49,10 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let network = slots::network(manifest.settings.network.as_deref());
     let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
+    node::add_gpus(&mut facts, &options.machine_root, settings.gpus_per_node)?;
+    for note in &facts.notes {
+        LOG.warning("node.note", &[("note", note)]);
+    }
     let room = node::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
     let now_us = monotonic_us();
