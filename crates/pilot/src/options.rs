@@ -23,7 +23,6 @@ Runs the pilot of one node: asks the fleet's lead for work and runs it in slots.
   --start-by EPOCH_S   leave at once when started later than this, seconds since 1970
   --work-from N        without a lead: the work file with this allocation's first share (default: 1)
   --incarnation I      number of this start (default: the first that is free)
-  --machine-root DIR   read /sys, /proc/driver and /dev of the machine below DIR, for tests (default: /)
 ";
 
 /// What was typed.
@@ -39,15 +38,20 @@ pub struct Options {
     pub start_by_s: Option<f64>,
     pub work_from: Option<u64>,
     pub incarnation: Option<u64>,
-    /// below it are /sys, /proc and /dev of the machine; empty = those of this one
+    /// as of `machine_root`
     pub machine_root: PathBuf,
     pub help: bool,
+}
+
+/// Below it are /sys, /proc/driver and /dev of the machine: `/`, unless a test lays out another one.
+pub fn machine_root() -> PathBuf {
+    std::env::var_os("TIDEMILL_MACHINE_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }
 
 /// The options of a command line without program and verb.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError> {
     let mut options = Options {
-        machine_root: PathBuf::from("/"),
+        machine_root: machine_root(),
         ..Options::default()
     };
     let mut parser = lexopt::Parser::from_args(args);
@@ -65,7 +69,6 @@ pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError
             Long("start-by") => options.start_by_s = number(&mut parser)?,
             Long("work-from") => options.work_from = number(&mut parser)?,
             Long("incarnation") => options.incarnation = number(&mut parser)?,
-            Long("machine-root") => options.machine_root = parser.value().map_err(wrong)?.into(),
             Long("help") | Short('h') => options.help = true,
             _ => return Err(wrong(argument.unexpected())),
         }

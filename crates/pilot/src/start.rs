@@ -17,6 +17,7 @@ use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
+use crate::node::cgroups::Groups;
 use crate::node::place::Affinity;
 use crate::node::room::Room;
 use crate::node::signals::Signals;
@@ -60,6 +61,10 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
         (manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
+    let mut slots = Slots::default();
+    if settings.scratch.is_none() {
+        slots.limit_by(delegated(&mut facts.notes));
+    }
     let node = facts.node.unwrap_or_else(node::host);
     let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
@@ -97,12 +102,22 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         report: Report::new(records, &settings, files, now_us),
         lead,
         work: binding(room, &settings),
-        slots: Slots::default(),
+        slots,
         signals,
         isolation,
         settings,
     };
     Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
+}
+
+/// The control groups that slots get limits by.
+fn delegated(notes: &mut Vec<String>) -> Option<Groups> {
+    let found = Groups::find();
+    found.unwrap_or_else(|why| {
+        LOG.warning("node.note", &[("note", &why)]);
+        notes.push(why);
+        None
+    })
 }
 
 /// Where work comes from: the fleet's lead, or files.

@@ -62,6 +62,16 @@ impl Gpu {
         }
     }
 
+    /// For people and for the agent.
+    pub fn described(&self) -> serde_json::Value {
+        let vendor = match self.device.vendor {
+            Vendor::Nvidia => "nvidia",
+            Vendor::Amd => "amd",
+            Vendor::Intel => "intel",
+        };
+        serde_json::json!({"vendor": vendor, "name": self.device.name, "domain": self.domain})
+    }
+
     /// One of which only the name is known.
     #[cfg(test)]
     pub fn named(name: &str) -> Gpu {

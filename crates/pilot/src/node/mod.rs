@@ -2,6 +2,7 @@
 //!
 //! Knows no work, no slot and no lead.
 
+pub mod cgroups;
 pub mod facts;
 pub mod gpus;
 #[cfg(test)]
@@ -50,6 +51,14 @@ pub fn add_gpus(facts: &mut Facts, root: &Path, expected: Option<u64>) -> Result
     let found = gpus::find(root, file::may_open);
     facts.gpus = gpus::allotted(&environ(), found, expected, &mut facts.notes)?;
     Ok(())
+}
+
+/// The GPUs that a pilot would use on the machine below `root`, as JSON.
+pub fn list_gpus(root: &Path) -> Result<String, PilotError> {
+    let mut facts = Facts::default();
+    add_gpus(&mut facts, root, None)?;
+    let list: Vec<_> = facts.gpus.iter().map(gpus::Gpu::described).collect();
+    Ok(format!("{}\n", serde_json::Value::Array(list)))
 }
 
 /// The room for slots: what was granted, bounded by what was asked for on the command line.

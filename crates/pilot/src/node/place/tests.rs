@@ -6,8 +6,11 @@ use super::*;
 use crate::node::gpus;
 use crate::node::machines::{unpacked, DGX, GRACE, LAPTOP, MI250X, POWER9};
 
-/// Places of all CPUs and GPUs of each machine: thousands of small files, laid out once.
-static KNOWN: Mutex<BTreeMap<&'static str, (Topology, Vec<Option<u32>>)>> = Mutex::new(BTreeMap::new());
+/// All CPUs, and the domains of all GPUs.
+type Places = (Topology, Vec<Option<u32>>);
+
+/// Of each machine: thousands of small files, laid out once.
+static KNOWN: Mutex<BTreeMap<&'static str, Places>> = Mutex::new(BTreeMap::new());
 
 /// The layout of a machine of `tests/machines` for these CPUs, with all its GPUs.
 fn layout(machine: &'static str, granted: std::ops::Range<usize>, affinity: Affinity) -> Layout {
