@@ -12,8 +12,19 @@ pub const MI250X: &str = include_str!("../../tests/machines/mi250x.txt");
 
 /// The machine's files below a directory of their own.
 pub fn unpacked(machine: &str) -> tempfile::TempDir {
+    laid_out(machine, "")
+}
+
+/// Those of its devices: the CPUs have ten times as many.
+pub fn unpacked_devices(machine: &str) -> tempfile::TempDir {
+    laid_out(machine, "sys/devices/system/")
+}
+
+/// All files but those that begin so; an empty beginning leaves none out.
+fn laid_out(machine: &str, but: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
-    for line in machine.lines().filter(|line| !line.starts_with('#')) {
+    let left_out = |line: &str| line.starts_with('#') || (!but.is_empty() && line.starts_with(but));
+    for line in machine.lines().filter(|line| !left_out(line)) {
         let (path, text) = line.split_once('\t').unwrap_or((line, ""));
         let text = text.replace("\\n", "\n").replace("\\t", "\t") + "\n";
         match (path.split_once('{'), path.split_once('}')) {

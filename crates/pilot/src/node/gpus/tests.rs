@@ -1,5 +1,5 @@
 use super::*;
-use crate::node::machines::{unpacked, DGX, LAPTOP, MI250X, POWER9};
+use crate::node::machines::{unpacked_devices, DGX, LAPTOP, MI250X, POWER9};
 
 fn environ(pairs: &[(&str, &str)]) -> Environ {
     pairs
@@ -10,7 +10,7 @@ fn environ(pairs: &[(&str, &str)]) -> Environ {
 
 /// Names and domains of what a machine gives under these variables; `denied`: numbers in device files that are closed.
 fn given(machine: &str, denied: &[u32], pairs: &[(&str, &str)]) -> Vec<(String, Option<u32>)> {
-    let root = unpacked(machine);
+    let root = unpacked_devices(machine);
     let closed: Vec<PathBuf> = denied
         .iter()
         .flat_map(|number| [format!("dev/nvidia{number}"), format!("dev/dri/renderD{number}")])
@@ -48,11 +48,11 @@ fn gpus_are_found_with_their_domains_where_no_batch_system_gives_any() {
 
 #[test]
 fn the_device_files_of_a_gpu_are_its_own_and_none_that_all_share() {
-    let root = unpacked(DGX);
+    let root = unpacked_devices(DGX);
     let found = find(root.path(), |_| true);
     let files = ["dev/nvidia2", "dev/dri/renderD131", "dev/dri/card3"].map(|file| root.path().join(file));
     assert_eq!(found.gpus[2].device.files, files);
-    let amd = unpacked(MI250X);
+    let amd = unpacked_devices(MI250X);
     let files = ["dev/dri/renderD129", "dev/dri/card1"].map(|file| amd.path().join(file));
     assert_eq!(find(amd.path(), |_| true).gpus[1].device.files, files);
 }
@@ -127,7 +127,7 @@ fn an_allocation_without_gpus_takes_none_and_says_so() {
         let pairs = [("CUDA_VISIBLE_DEVICES", none), ("SLURM_GPUS_ON_NODE", "2")];
         assert_eq!(given(DGX, &[], &pairs), [], "`{none}`");
     }
-    let root = unpacked(DGX);
+    let root = unpacked_devices(DGX);
     let mut notes = Vec::new();
     let pbs = environ(&[("PBS_JOBID", "7")]);
     let found = find(root.path(), |_| true);
@@ -216,7 +216,7 @@ fn a_driver_that_has_not_read_its_uuid_yet_leaves_the_index() {
 
 #[test]
 fn what_is_broken_is_noted_and_skipped() {
-    let root = unpacked(DGX);
+    let root = unpacked_devices(DGX);
     let mut notes = Vec::new();
     let found = find(root.path(), |_| true);
     let gpus = allotted(
