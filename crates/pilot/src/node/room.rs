@@ -55,7 +55,8 @@ impl Room {
         };
         let counts = match gpus.len() {
             0 => BTreeMap::new(),
-            count => BTreeMap::from([(GPU.to_owned(), count)]),
+            // the lead compares what a program asks for with these
+            count => BTreeMap::from([(GPU.to_owned(), count), (GPU_PERCENT.to_owned(), WHOLE as usize)]),
         };
         Room {
             free: layout.all_free(),
@@ -251,6 +252,11 @@ mod tests {
     fn what_no_node_has_is_never_held() {
         let room = with_gpus(&["0", "1"]);
         assert!(room.could_ever_hold(8, &devices(GPU_PERCENT, 100)));
+        assert_eq!(
+            room.whole().2.get(GPU_PERCENT),
+            Some(&100),
+            "leads compare by kind"
+        );
         for (kind, number) in [(GPU_PERCENT, 101), ("fpga", 1), (GPU, i64::MAX)] {
             assert!(!room.could_ever_hold(1, &devices(kind, number)), "{kind}");
         }
