@@ -51,9 +51,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
     node::add_gpus(&mut facts, &options.machine_root, settings.gpus_per_node)?;
-    for note in &facts.notes {
-        LOG.warning("node.note", &[("note", note)]);
-    }
+    let slots = limited_slots(&settings, &mut facts.notes);
     let room = node::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
     let now_us = monotonic_us();
@@ -61,10 +59,6 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let (pilot, incarnation, bundle) = claim(options, rank, settings.bundle_bytes_max)?;
     let lead_process =
         (manifest.lead == "rank0" && rank == 0).then(|| LeadProcess::new(&options.fleet, now_us));
-    let mut slots = Slots::default();
-    if settings.scratch.is_none() {
-        slots.limit_by(delegated(&mut facts.notes));
-    }
     let node = facts.node.unwrap_or_else(node::host);
     let files = manifest.lead == "none";
     let mut records = journal(&pilot, options, files);
@@ -110,14 +104,20 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
 }
 
-/// The control groups that slots get limits by.
-fn delegated(notes: &mut Vec<String>) -> Option<Groups> {
-    let found = Groups::find();
-    found.unwrap_or_else(|why| {
-        LOG.warning("node.note", &[("note", &why)]);
-        notes.push(why);
-        None
-    })
+/// No slots yet; those to come get limits by control groups where such are delegated, and no payload spans nodes. What is
+/// noted of the node is logged.
+fn limited_slots(settings: &Settings, notes: &mut Vec<String>) -> Slots {
+    let mut slots = Slots::default();
+    if settings.scratch.is_none() {
+        match Groups::find() {
+            Ok(groups) => slots.limit_by(groups),
+            Err(why) => notes.push(why),
+        }
+    }
+    for note in notes {
+        LOG.warning("node.note", &[("note", note)]);
+    }
+    slots
 }
 
 /// Where work comes from: the fleet's lead, or files.

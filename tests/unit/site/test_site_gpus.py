@@ -13,7 +13,7 @@ from tidemill.site.applications.gpus import gpus_of_node, slot_devices
 
 
 def local(**keys: int) -> SiteConfig:
-    return SiteConfig(name="here", server="unix:/x", batch="local", local=LocalBatch(**keys))  # type: ignore[arg-type]
+    return SiteConfig(name="here", server="unix:/x", batch="local", local=LocalBatch(**keys))
 
 
 def slurm(**keys: int) -> SiteConfig:
