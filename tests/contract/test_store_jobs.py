@@ -128,6 +128,21 @@ def test_a_site_gets_only_what_it_can_run(world: World) -> None:
     assert [lease.job for lease in leases(Site(world, "t").sync())] == [elsewhere]
 
 
+def test_a_job_that_no_slot_can_hold_says_what_it_asks_for_next_to_what_there_is(world: World) -> None:
+    jobs = world.submit(
+        JobSpec(app="sim", resources=Resources(devices={"gpu": 2})),
+        JobSpec(app="sim", site="s", resources=Resources(devices={"gpu": 2})),
+        JobSpec(app="sim", resources=Resources(cores=99)),
+        JobSpec(app="sim", resources=Resources(devices={"gpu_percent": 50})),
+    )
+    Site(world).sync()
+    gpus, pinned, cores, share = (world.job(each).waits_hint or "" for each in jobs)
+    assert "asked: 1 cores, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in gpus
+    assert "asked: 1 cores, any MB, 2 GPUs; largest slot: 4 cores, 4000 MB, 1 GPU" in pinned
+    assert "asked: 99 cores, any MB; largest slot: 4 cores, 4000 MB, 1 GPU" in cores
+    assert "asked: 1 cores, any MB, 0.5 of a GPU" in share, "a site of an older version shares no GPU"
+
+
 def test_big_jobs_are_cut_into_what_a_site_wants(world: World) -> None:
     world.submit(JobSpec(app="sim", events=100_000))
     (lease,) = leases(Site(world).sync(want=500))

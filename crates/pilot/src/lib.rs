@@ -28,6 +28,26 @@ use std::io::Write;
 
 use tidemill_wire::log;
 
+/// Print the GPUs that a pilot would use here, as JSON: `[{"vendor": "nvidia", "name": "GPU-...", "domain": 3}]`; the exit
+/// code. No arguments.
+pub fn gpus(mut args: impl Iterator<Item = OsString>) -> i32 {
+    if args.next().is_some() {
+        log::plain("error: `tidemill-node gpus` takes no arguments\n");
+        return 2;
+    }
+    match node::list_gpus(&options::machine_root()) {
+        Ok(text) => {
+            // a closed stdout needs no message
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            0
+        }
+        Err(error) => {
+            log::plain(&format!("error: {error}\n"));
+            error.exit_code()
+        }
+    }
+}
+
 /// Run a pilot with the arguments that follow `tidemill-node run`; the exit code.
 pub fn run(args: impl Iterator<Item = OsString>) -> i32 {
     match options::parse(args) {

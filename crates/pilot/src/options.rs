@@ -38,12 +38,22 @@ pub struct Options {
     pub start_by_s: Option<f64>,
     pub work_from: Option<u64>,
     pub incarnation: Option<u64>,
+    /// as of `machine_root`
+    pub machine_root: PathBuf,
     pub help: bool,
+}
+
+/// Below it are /sys, /proc/driver and /dev of the machine: `/`, unless a test lays out another one.
+pub fn machine_root() -> PathBuf {
+    std::env::var_os("TIDEMILL_MACHINE_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }
 
 /// The options of a command line without program and verb.
 pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, PilotError> {
-    let mut options = Options::default();
+    let mut options = Options {
+        machine_root: machine_root(),
+        ..Options::default()
+    };
     let mut parser = lexopt::Parser::from_args(args);
     while let Some(argument) = parser.next().map_err(wrong)? {
         match argument {

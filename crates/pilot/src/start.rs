@@ -17,7 +17,9 @@ use crate::lead::mailbox::Mailbox;
 use crate::lead::process::LeadProcess;
 use crate::lead::{read_fleet_file, Source};
 use crate::life::{Life, Reason};
-use crate::node::place::{Affinity, Room};
+use crate::node::cgroups::Groups;
+use crate::node::place::Affinity;
+use crate::node::room::Room;
 use crate::node::signals::Signals;
 use crate::node::{self, facts, spill};
 use crate::options::Options;
@@ -36,10 +38,7 @@ const INCARNATIONS_MAX: u64 = 10_000;
 pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let signals = Signals::block()?;
     node::close_to_tracers()?;
-    let facts = facts::read(&node::environ())?;
-    for note in &facts.notes {
-        LOG.warning("node.note", &[("note", note)]);
-    }
+    let mut facts = facts::read(&node::environ())?;
     let rank = options.rank.unwrap_or(facts.rank);
     if is_late(options) {
         leave_late(options, rank, facts.node);
@@ -51,6 +50,8 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     let network = slots::network(manifest.settings.network.as_deref());
     let settings = manifest.settings;
     let secret = handshake::read_secret(&options.fleet.join("secret"))?;
+    node::add_gpus(&mut facts, &options.machine_root, settings.gpus_per_node)?;
+    let slots = limited_slots(&settings, &mut facts.notes);
     let room = node::room(options, &facts, affinity)?;
     let (cores, memory_mb, _) = room.whole().clone();
     let now_us = monotonic_us();
@@ -95,12 +96,28 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         report: Report::new(records, &settings, files, now_us),
         lead,
         work: binding(room, &settings),
-        slots: Slots::default(),
+        slots,
         signals,
         isolation,
         settings,
     };
     Ok(Some(Pilot::new(cx, supply, keep, permits, lead_process)))
+}
+
+/// No slots yet; those to come get limits by control groups where such are delegated, and no payload spans nodes. What is
+/// noted of the node is logged.
+fn limited_slots(settings: &Settings, notes: &mut Vec<String>) -> Slots {
+    let mut slots = Slots::default();
+    if settings.scratch.is_none() {
+        match Groups::find() {
+            Ok(groups) => slots.limit_by(groups),
+            Err(why) => notes.push(why),
+        }
+    }
+    for note in notes {
+        LOG.warning("node.note", &[("note", note)]);
+    }
+    slots
 }
 
 /// Where work comes from: the fleet's lead, or files.

@@ -10,6 +10,7 @@
 mod bench;
 mod capture;
 mod codec;
+mod devices;
 mod error;
 mod fields;
 mod framed;
@@ -26,5 +27,6 @@ pub use bench::{bench, Bench, Outcome};
 pub use error::SlotError;
 pub use handle::{start, Slot};
 pub use message::{
-    Done, Failed, FromSlot, Isolated, Isolation, Network, PayloadLog, SlotImage, SlotOutput, SlotSpec, ToSlot,
+    Done, Failed, FromSlot, Isolated, Isolation, Network, PayloadLog, SlotDevice, SlotImage, SlotOutput,
+    SlotSpec, ToSlot, Vendor,
 };

@@ -10,8 +10,10 @@ pub struct SlotSpec {
     pub index: u32,
     /// empty = do not pin
     pub cpus: Vec<usize>,
-    /// name and indices, such as `("gpu", [0, 1])`
-    pub devices: Vec<(String, Vec<u32>)>,
+    /// GPUs that payloads may use
+    pub devices: Vec<SlotDevice>,
+    /// GPUs of the node that they may not
+    pub other_devices: Vec<SlotDevice>,
     /// for everything in the slot together where a program gives no limit of its own; 0 = no limit
     pub memory_mb: u64,
     /// size of the slot's tmpfs: /tmp, /dev/shm, work directory, inputs and outputs that wait
@@ -59,6 +61,24 @@ impl SlotSpec {
     }
 }
 
+/// Whose programming libraries a GPU is used by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vendor {
+    Nvidia,
+    Amd,
+    Intel,
+}
+
+/// A GPU, or an instance of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotDevice {
+    pub vendor: Vendor,
+    /// as its vendor's variable names it: an index among those of the node, a UUID, an instance or a tile
+    pub name: String,
+    /// its own device files; empty where they are not known
+    pub files: Vec<PathBuf>,
+}
+
 /// What payloads see of the network, and with it of abstract Unix sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Network {
@@ -91,6 +111,7 @@ impl Default for SlotSpec {
             index: 0,
             cpus: Vec::new(),
             devices: Vec::new(),
+            other_devices: Vec::new(),
             memory_mb: 0,
             scratch_mb: 1000,
             spill: None,

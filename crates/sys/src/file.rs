@@ -576,6 +576,12 @@ pub fn may_write(path: &Path) -> bool {
     rustix::fs::access(path, Access::WRITE_OK).is_ok()
 }
 
+/// May this process open it for reading and writing (access(2))? Of a device file, the device controller of its cgroup
+/// is asked too (Linux, fs/namei.c, inode_permission).
+pub fn may_open(path: &Path) -> bool {
+    rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_ok()
+}
+
 /// Asks the kernel to start writing these bytes to storage, so that a later fsync finds little left, and does not wait for
 /// it; no promise of durability (sync_file_range(2), "Warning").
 pub fn start_writing_out(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use rustix::process::{Pid, Resource, Rlimit};
-use rustix::thread::{CpuSet, UnshareFlags};
+use rustix::thread::UnshareFlags;
 
 use crate::error::{check, Named, Result, SysError};
 use crate::security;
@@ -240,10 +240,39 @@ pub fn affinity() -> Result<Vec<usize>> {
     affinity_of(0)
 }
 
-/// CPUs a thread may run on (0: this one).
+/// CPUs of a mask at most: 512 words. Linux is built for 8,192 CPUs at most (arch/x86/Kconfig, NR_CPUS_RANGE_END).
+const MASK_WORDS_MAX: usize = 512;
+/// As glibc's cpu_set_t: 1,024 CPUs.
+const MASK_WORDS_MIN: usize = 16;
+const WORD_BITS: usize = 64;
+
+/// CPUs a thread may run on (0: this one). The kernel refuses a mask that is shorter than its own by EINVAL
+/// (sched_setaffinity(2), "Handling systems with more than 1024 CPUs"): it is asked with longer ones.
 pub fn affinity_of(pid: i32) -> Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(Pid::from_raw(pid)).named("get", "CPU affinity")?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+    let ask = |mask: &mut [u64]| {
+        let bytes = std::mem::size_of_val(mask);
+        // SAFETY: the kernel writes at most the length that is given, into memory of that length.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, pid, bytes, mask.as_mut_ptr()) };
+        match result {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let mask = grown(ask).map_err(|source| SysError::new("get", "CPU affinity", source))?;
+    Ok(cpus_of(&mask))
+}
+
+/// A mask that is long enough for whom it is asked of.
+fn grown(mut ask: impl FnMut(&mut [u64]) -> io::Result<()>) -> io::Result<Vec<u64>> {
+    let mut words = MASK_WORDS_MIN;
+    loop {
+        let mut mask = vec![0u64; words];
+        match ask(&mut mask) {
+            Ok(()) => return Ok(mask),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && words < MASK_WORDS_MAX => words *= 2,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Runs on these CPUs only, and so do its children.
@@ -253,12 +282,41 @@ pub fn set_affinity(cpus: &[usize]) -> Result<()> {
 
 /// A thread (0: this one) runs on these CPUs only, and so do those that it makes.
 pub fn set_affinity_of(pid: i32, cpus: &[usize]) -> Result<()> {
-    let mut set = CpuSet::new();
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
-        set.set(cpu);
+    let mask = mask_of(cpus);
+    // SAFETY: the kernel reads the length that is given, from memory of that length.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            pid,
+            mask.len() * WORD_BITS / 8,
+            mask.as_ptr(),
+        )
+    };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        return Err(SysError::new("set CPU affinity to", format!("{cpus:?}"), error));
     }
-    rustix::thread::sched_setaffinity(Pid::from_raw(pid), &set)
-        .map_err(|source| SysError::new("set CPU affinity to", format!("{cpus:?}"), source.into()))
+    Ok(())
+}
+
+/// As many words as the highest CPU needs; CPUs beyond what any kernel has are left out.
+fn mask_of(cpus: &[usize]) -> Vec<u64> {
+    let highest = cpus
+        .iter()
+        .copied()
+        .filter(|&cpu| cpu < MASK_WORDS_MAX * WORD_BITS)
+        .max()
+        .unwrap_or(0);
+    let mut mask = vec![0u64; (highest / WORD_BITS + 1).max(MASK_WORDS_MIN)];
+    for &cpu in cpus.iter().filter(|&&cpu| cpu <= highest) {
+        mask[cpu / WORD_BITS] |= 1 << (cpu % WORD_BITS);
+    }
+    mask
+}
+
+fn cpus_of(mask: &[u64]) -> Vec<usize> {
+    let bits = (0..mask.len() * WORD_BITS).filter(|&cpu| mask[cpu / WORD_BITS] >> (cpu % WORD_BITS) & 1 == 1);
+    bits.collect()
 }
 
 /// The CPU this thread runs on just now.
@@ -354,4 +412,43 @@ pub fn page_bytes() -> u64 {
 fn configured(name: libc::c_int) -> Option<u64> {
     // SAFETY: plain call.
     u64::try_from(unsafe { libc::sysconf(name) }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_grows_until_the_kernel_takes_it() {
+        let mut asked = Vec::new();
+        let mask = grown(|mask| {
+            asked.push(mask.len());
+            if mask.len() < 64 {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            mask[31] = 1 << 63;
+            mask[0] = 1;
+            Ok(())
+        });
+        assert_eq!(asked, [16, 32, 64]);
+        assert_eq!(cpus_of(&mask.unwrap()), [0, 2047]);
+        let refused = grown(|_| Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert!(grown(|_| Err(io::Error::from_raw_os_error(libc::EINVAL))).is_err());
+    }
+
+    #[test]
+    fn cpus_above_1023_are_set_too() {
+        assert_eq!(cpus_of(&mask_of(&[3, 1500, 8191])), [3, 1500, 8191]);
+        assert_eq!(mask_of(&[3]).len(), MASK_WORDS_MIN);
+        assert_eq!(cpus_of(&mask_of(&[3, usize::MAX])), [3], "what no kernel has");
+    }
+
+    #[test]
+    fn what_is_read_can_be_set_again() {
+        let cpus = affinity().unwrap();
+        assert!(!cpus.is_empty());
+        set_affinity(&cpus).unwrap();
+        assert_eq!(affinity().unwrap(), cpus);
+    }
 }

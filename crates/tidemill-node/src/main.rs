@@ -14,6 +14,7 @@ Commands:
   run      a pilot: runs payloads on this node
   lead     hands out a fleet's work to its pilots and keeps its journal
   doctor   says what this node can do: tracing, namespaces, images
+  gpus     lists the GPUs that a pilot would use here, as JSON
   image    runs a command with its software in memory; unpacks and checks images
   trace    runs a command and tells its metadata operations
 
@@ -42,6 +43,7 @@ fn dispatch(command: &str, args: impl Iterator<Item = OsString>) -> i32 {
     match command {
         "run" => tidemill_pilot::run(args),
         "lead" => tidemill_lead::run(args),
+        "gpus" => tidemill_pilot::gpus(args),
         "doctor" => tidemill_doctor::run(args),
         "image" => tidemill_image::command(args),
         "trace" => tidemill_trace::run(args),

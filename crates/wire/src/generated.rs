@@ -126,6 +126,8 @@ pub struct Settings {
     pub isolation: String,
     /// `spread`, `compact`, `core` (one slot per physical core) or `none`
     pub affinity: String,
+    /// GPUs that pilots use of a node at most; None = what the batch system gives, and without one all that there are
+    pub gpus_per_node: Option<u64>,
     /// what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
     pub network: Option<String>,
     /// paths that payloads must not see (the site directory, keys, tokens)

@@ -129,7 +129,14 @@ def _time(text: str) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
+def _gpus(text: str) -> dict[str, int]:
+    from tidemill.model.devices import parse_gpus
+
+    return parse_gpus(text)
+
+
 duration = option_type(_duration, "duration")
+gpus = option_type(_gpus, "gpus")
 memory = option_type(_memory, "memory")
 count = option_type(_count, "count")
 moment = option_type(_time, "time")

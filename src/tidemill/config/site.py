@@ -29,6 +29,12 @@ class LocalBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Annotated[int, msgspec.Meta(ge=1)] | None,
         doc("Memory of a node in MB; none = this machine's, divided by `nodes`"),
     ] = None
+    gpus_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
+        doc(
+            "GPUs of a node; none = all of this machine with one node, else 0: emulated nodes would share them"
+        ),
+    ] = None
     queue_wait_s: Annotated[
         Duration, msgspec.Meta(ge=0), doc("An allocation waits at least so long, as in a real queue")
     ] = 0.0
@@ -81,6 +87,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     memory_mb_per_node: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None, doc("Memory that we use of a node; none = all that it has")
+    ] = None
+    gpus_per_node: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1024)] | None,
+        doc(
+            "GPUs that we ask the batch system for and use of a node; none = ask for none, and use those that an "
+            "allocation has anyway"
+        ),
     ] = None
     json: Annotated[
         Literal["auto", "never"], doc("Slurm: read JSON where text does not say all, or never")
@@ -396,8 +409,11 @@ class SiteConfig(
     ] = {}
     affinity: Annotated[
         Literal["spread", "compact", "core", "none"],
-        doc("How slots are bound to cores; `core` = one slot per physical core"),
-    ] = "spread"
+        doc(
+            "How slots are laid over cores: `compact` fills one memory domain before the next, `spread` takes the "
+            "emptiest, `core` is `compact` by physical cores, `none` binds nothing"
+        ),
+    ] = "compact"
     mask: Annotated[
         list[Path], doc("Paths that payloads must not see, besides the site directory and its secrets")
     ] = []

@@ -48,7 +48,8 @@ def rate_key(app: str, width: Width | None) -> str:
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`.
+    """What one slot offers. None = the application's figure. `devices`: kind -> number, such as `{"gpu": 1}`, or
+    `{"gpu_percent": 25}` for a quarter of one GPU, which four such payloads share.
 
     With `nodes` or `ranks` a payload is started by the site's MPI launcher in an allocation of its own; then `cores`
     are those of one rank and `devices` those of one node.

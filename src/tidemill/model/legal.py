@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidemill.model.devices import fault_of
 from tidemill.model.job import EVENTS_MAX, NAME_PATTERN, JobSpec, Resources
 from tidemill.model.width import check_asked
 
@@ -135,5 +136,8 @@ def _resources_fault(need: Resources) -> Fault | None:
     for kind, number in (need.devices or {}).items():
         if not is_name(kind) or not 0 <= number < 2**31:
             return Fault("`resources.devices` must be names and numbers of at least 0")
+    unfit = fault_of(need.devices or {})
+    if unfit is not None:
+        return Fault(unfit)
     wrong = check_asked(need)
     return None if wrong is None else Fault(wrong)

@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pilot_grace_s: float  #: the lead gives away the work of a pilot that has been disconnected for so long
     isolation: str  #: `required`, `preferred`, or `off`: no namespaces, and set-user-id programs work
     affinity: str  #: `spread`, `compact`, `core` (one slot per physical core) or `none`
+    #: GPUs that pilots use of a node at most; None = what the batch system gives, and without one all that there are
+    gpus_per_node: int | None = None
     #: what payloads see of the network whose application says nothing, as in a program; pilots try it when they start
     network: str | None = None
     mask: list[str]  #: paths that payloads must not see (the site directory, keys, tokens)

@@ -97,7 +97,7 @@ def test_a_thousand_jobs_of_one_event(tmp_path: Path) -> None:
 
 def test_shapes_share_the_node_and_devices_are_given_once(tmp_path: Path) -> None:
     with field(tmp_path) as it:
-        held = 'mkdir -p /dev/shm/x; echo "$CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES"; sleep 0.05'
+        held = 'mkdir -p /dev/shm/x; echo "$CUDA_VISIBLE_DEVICES-$ROCR_VISIBLE_DEVICES"; sleep 0.05'
         jobs = [
             job(1, held, events=12, of=1),
             job(2, "sleep 0.02", events=10, of=2),
@@ -120,9 +120,53 @@ def test_shapes_share_the_node_and_devices_are_given_once(tmp_path: Path) -> Non
                 content = read_member(it.fleet.bundle, record.outputs[0])
                 seen[record.job].add(content)
                 by_slot.setdefault(record.slot, set()).add(content)
-        assert seen[1] <= {b"4 4\n", b"6 6\n"}
+        assert seen[1] <= {b"4-\n", b"6-\n"}, "one variable for each vendor"
         assert seen[3] == {b"4,6\n"}
         assert all(len(contents) == 1 for contents in by_slot.values())
+
+
+def lay_out(root: Path, machine: str) -> None:
+    """The files of a machine of `crates/pilot/tests/machines`: PATH<tab>TEXT, `{0-3,8}` for each of these numbers."""
+    text = (Path(__file__).parents[3] / "crates/pilot/tests/machines" / machine).read_text()
+    for line in text.splitlines():
+        path, _, content = line.partition("\t")
+        if line.startswith("#"):
+            continue
+        head, _, rest = path.partition("{")
+        numbers, _, tail = rest.partition("}")
+        ends = [each.partition("-") for each in numbers.split(",") if each]
+        each = [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
+        for name in [f"{head}{number}{tail}" for number in each] or [path]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(content.replace("\\n", "\n").replace("\\t", "\t") + "\n")
+
+
+def test_slots_get_gpus_of_the_machine_by_uuid_and_share_them_by_choice(tmp_path: Path) -> None:
+    """No machine of ours has GPUs: the files of a DGX A100 stand for one."""
+    machine = tmp_path / "machine"
+    lay_out(machine, "dgx-a100.txt")
+    with field(tmp_path) as it:
+        held = 'echo "$CUDA_VISIBLE_DEVICES-$ROCR_VISIBLE_DEVICES"; sleep 0.1'
+        jobs = [job(number, held, events=8, of=number) for number in (1, 2, 3)]
+        programs = [
+            program(1, devices={"gpu": 2}, stdout_output=True),
+            program(2, devices={"gpu_percent": 50}, stdout_output=True),
+            program(3, stdout_output=True),
+        ]
+        it.fleet.write_work(programs=programs, jobs=jobs, grants=grants(*jobs))
+        it.lead()
+        env = {"TIDEMILL_MACHINE_ROOT": str(machine), "CUDA_VISIBLE_DEVICES": "2,3"}
+        pilot = it.pilot("--cores", "4", "--memory-mb", "512", env=env)
+        assert it.ended(pilot, timeout_s=60) == 0, it.tails()
+        seen: dict[int, set[bytes]] = {1: set(), 2: set(), 3: set()}
+        for record in it.of(Done):
+            if record.outputs:
+                seen[record.job].add(read_member(it.fleet.bundle, record.outputs[0]))
+        third, fourth = (b"GPU-%08x-0000-4000-8000-%012x" % (number, number + 1) for number in (2, 3))
+        assert seen[1] == {third + b"," + fourth + b"-\n"}
+        assert third + b"-\n" in seen[2]
+        assert seen[2] <= {third + b"-\n", fourth + b"-\n"}
+        assert seen[3] == {b"-\n"}, "without GPUs, none"
 
 
 def test_work_that_no_node_of_this_size_can_run_is_returned(tmp_path: Path) -> None:

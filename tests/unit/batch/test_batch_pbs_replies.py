@@ -139,6 +139,12 @@ def test_exit_statuses(status: str, ending: Ending) -> None:
     assert command.ending_of(status) is ending
 
 
+def test_a_site_that_wants_gpus_asks_for_them_in_each_chunk() -> None:
+    submission = BatchSubmission(name="tm-x", command=["x"], nodes=2, cores=8, memory_mb=0, walltime_s=60)
+    words = command.submit_words(submission, Cluster(gpus_per_node=4), key="k", account="")
+    assert "select=2:ncpus=8:ngpus=4" in words
+
+
 def test_submission_says_all_that_pbs_can_do() -> None:
     submission = BatchSubmission(
         name="tm-here-e1-2", command=["x"], nodes=3, cores=8, memory_mb=100, walltime_s=600.2, count=1,

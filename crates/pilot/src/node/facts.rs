@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 
 use crate::error::PilotError;
+use crate::node::gpus::Gpu;
 
 pub type Environ = BTreeMap<String, String>;
 
-/// Kind under which GPUs are asked for and given.
+/// Kind under which whole GPUs are asked for and given.
 pub const GPU: &str = "gpu";
+/// Kind under which a share of one GPU is asked for, in hundredths.
+pub const GPU_PERCENT: &str = "gpu_percent";
 
 /// The first that is set counts: ours, then the launcher that started this very process, then the batch system.
 const RANKS: [&str; 7] = [
@@ -32,14 +35,13 @@ pub struct Facts {
     pub ends_at_s: Option<u64>,
     pub cores: Option<u64>,
     pub memory_mb: Option<u64>,
-    pub devices: BTreeMap<String, Vec<u32>>,
+    pub gpus: Vec<Gpu>,
     /// What was there and could not be used.
     pub notes: Vec<String>,
 }
 
-/// Read the facts. An error names the variable that holds what nobody can mean.
+/// Read the facts; the GPUs are added by `with_gpus`. An error names the variable that holds what nobody can mean.
 pub fn read(environ: &Environ) -> Result<Facts, PilotError> {
-    let mut notes = Vec::new();
     let rank = RANKS
         .iter()
         .find_map(|&name| number(environ, name).transpose())
@@ -61,58 +63,15 @@ pub fn read(environ: &Environ) -> Result<Facts, PilotError> {
         ends_at_s: number(environ, "SLURM_JOB_END_TIME")?,
         cores,
         memory_mb,
-        devices: devices(environ, &mut notes)?,
-        notes,
+        ..Facts::default()
     })
-}
-
-/// Devices by index. A mask by UUID cannot be split by index: such devices are not used, and a note says so.
-fn devices(environ: &Environ, notes: &mut Vec<String>) -> Result<BTreeMap<String, Vec<u32>>, PilotError> {
-    let mut found = BTreeMap::new();
-    for name in ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
-        let Some(value) = environ.get(name) else { continue };
-        match indices(value) {
-            Some(list) if list.is_empty() => return Ok(found),
-            Some(list) => {
-                found.insert(GPU.to_owned(), list);
-                return Ok(found);
-            }
-            None => {
-                notes.push(format!(
-                    "{name}={value} lists UUIDs, which are unsupported: GPUs are ignored; set indices"
-                ));
-                return Ok(found);
-            }
-        }
-    }
-    if let Some(count) = number(environ, "SLURM_GPUS_ON_NODE")? {
-        if count > 0 {
-            found.insert(GPU.to_owned(), (0..count.min(1024) as u32).collect());
-        }
-    }
-    Ok(found)
-}
-
-/// `0,2,3`; the CUDA library stops at the first -1 (CUDA C Programming Guide, "CUDA Environment Variables").
-fn indices(value: &str) -> Option<Vec<u32>> {
-    let mut list = Vec::new();
-    for piece in value.split(',').map(str::trim) {
-        if piece.is_empty() || piece == "-1" || piece == "NoDevFiles" {
-            break;
-        }
-        let index = piece.parse().ok()?;
-        if !list.contains(&index) {
-            list.push(index);
-        }
-    }
-    Some(list)
 }
 
 fn text(environ: &Environ, name: &str) -> Option<String> {
     environ.get(name).filter(|value| !value.is_empty()).cloned()
 }
 
-fn number(environ: &Environ, name: &'static str) -> Result<Option<u64>, PilotError> {
+pub(super) fn number(environ: &Environ, name: &'static str) -> Result<Option<u64>, PilotError> {
     let Some(value) = text(environ, name) else {
         return Ok(None);
     };
@@ -194,30 +153,5 @@ mod tests {
     fn a_rank_that_is_no_number_is_named() {
         let error = read(&environ(&[("PMI_RANK", "one")])).unwrap_err();
         assert!(error.to_string().contains("PMI_RANK is `one`"), "{error}");
-    }
-
-    #[test]
-    fn devices_are_the_visible_ones() {
-        let gpus = |pairs: &[(&str, &str)]| {
-            read(&environ(pairs))
-                .unwrap()
-                .devices
-                .remove(GPU)
-                .unwrap_or_default()
-        };
-        assert_eq!(
-            gpus(&[("CUDA_VISIBLE_DEVICES", "2,3"), ("SLURM_GPUS_ON_NODE", "4")]),
-            [2, 3]
-        );
-        assert_eq!(gpus(&[("ROCR_VISIBLE_DEVICES", "0, 1,1")]), [0, 1]);
-        assert_eq!(gpus(&[("SLURM_GPUS_ON_NODE", "2")]), [0, 1]);
-        assert_eq!(
-            gpus(&[("CUDA_VISIBLE_DEVICES", ""), ("SLURM_GPUS_ON_NODE", "2")]),
-            [0u32; 0]
-        );
-        assert_eq!(gpus(&[("CUDA_VISIBLE_DEVICES", "NoDevFiles")]), [0u32; 0]);
-        assert_eq!(gpus(&[("CUDA_VISIBLE_DEVICES", "0,-1,1")]), [0]);
-        let facts = read(&environ(&[("CUDA_VISIBLE_DEVICES", "GPU-8932f937")])).unwrap();
-        assert!(facts.devices.is_empty() && facts.notes[0].contains("GPU-8932f937"));
     }
 }

@@ -2,18 +2,28 @@
 //!
 //! Knows no work, no slot and no lead.
 
+pub mod cgroups;
 pub mod facts;
+pub mod gpus;
+#[cfg(test)]
+pub mod machines;
 pub mod place;
+pub mod room;
 pub mod signals;
 pub mod spill;
+pub mod topology;
 pub mod variables;
 
-use tidemill_sys::{machine, process, security};
+use std::path::Path;
+
+use tidemill_sys::{file, machine, process, security};
 
 use crate::error::PilotError;
 use crate::options::Options;
 use facts::{Environ, Facts};
-use place::{Affinity, Room};
+use place::{Affinity, Layout};
+use room::Room;
+use topology::Topology;
 
 /// Nobody of the same user may trace this process or read its memory: it knows the fleet's secret.
 pub fn close_to_tracers() -> Result<(), PilotError> {
@@ -35,22 +45,35 @@ pub fn host() -> String {
     }
 }
 
+/// The GPUs that the allocation gives on the machine below `root`; what cannot be used is noted. `expected`: as of
+/// `gpus::allotted`.
+pub fn add_gpus(facts: &mut Facts, root: &Path, expected: Option<u64>) -> Result<(), PilotError> {
+    let found = gpus::find(root, file::may_open);
+    facts.gpus = gpus::allotted(&environ(), found, expected, &mut facts.notes)?;
+    Ok(())
+}
+
+/// The GPUs that a pilot would use on the machine below `root`, as JSON.
+pub fn list_gpus(root: &Path) -> Result<String, PilotError> {
+    let mut facts = Facts::default();
+    add_gpus(&mut facts, root, None)?;
+    let list: Vec<_> = facts.gpus.iter().map(gpus::Gpu::described).collect();
+    Ok(format!("{}\n", serde_json::Value::Array(list)))
+}
+
 /// The room for slots: what was granted, bounded by what was asked for on the command line.
 pub fn room(options: &Options, facts: &Facts, affinity: Affinity) -> Result<Room, PilotError> {
     let granted = process::affinity().map_err(system("get CPU affinity"))?;
-    let cpus = if affinity == Affinity::None {
-        Vec::new()
-    } else {
-        place::locate(
-            &granted,
-            &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
-        )
+    let topology = match affinity {
+        Affinity::None => Topology::default(),
+        _ => Topology::read(&options.machine_root, &granted),
     };
-    let units = place::units(affinity, &cpus);
+    let domains = facts.gpus.iter().map(|gpu| gpu.domain).collect();
+    let layout = Layout::new(topology, domains, affinity);
     let usable = if affinity == Affinity::None {
         granted.len()
     } else {
-        units.len()
+        layout.units()
     } as u64;
     let granted_by_batch = match affinity {
         Affinity::Core => usable, // the batch system counts CPUs, we count physical cores
@@ -58,7 +81,7 @@ pub fn room(options: &Options, facts: &Facts, affinity: Affinity) -> Result<Room
     };
     let cores = options.cores.unwrap_or(granted_by_batch).max(1);
     let memory_mb = options.memory_mb.unwrap_or_else(|| memory_mb(facts));
-    Ok(Room::new(units, cores, memory_mb, facts.devices.clone()))
+    Ok(Room::new(layout, cores, memory_mb, facts.gpus.clone()))
 }
 
 fn memory_mb(facts: &Facts) -> u64 {

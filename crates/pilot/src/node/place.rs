@@ -1,25 +1,27 @@
-//! Which cores and devices a slot gets, from what was granted only. Pure.
+//! Which CPUs and GPUs a slot gets. Pure: places and what is taken in, a choice out.
 //!
-//! A *unit* is what one core of a program gets: a CPU, or with `core` affinity all granted CPUs of a physical core.
+//! A *unit* is what one core of a program gets: a CPU, or with `core` affinity all granted CPUs of a physical core. A
+//! slot lies in one memory domain where one has room for it, else in one package, else where it fits; in a domain it
+//! keeps to one shared cache by the same rule. Its GPUs come first: those of one domain, and cores of that domain.
+//!
+//! `compact` (and `core`) fill one domain before the next, and a slot takes whole physical cores, so that the threads of a
+//! core belong to one slot; a slot that is smaller than a core takes a core that nobody uses first. `spread` takes the
+//! domain with the most room, and there a thread of each physical core before second threads.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A CPU that was granted, and where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cpu {
-    pub package: u32,
-    pub core: u32,
-    pub id: usize,
-}
+use crate::node::topology::{Cpu, Topology};
 
-/// How slots are spread over CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How slots are laid over domains and cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Affinity {
-    /// Far from each other: alternate packages, physical cores before their second threads.
+    /// The emptiest domain first, physical cores before their second threads.
     Spread,
-    /// Close to each other.
+    /// One domain before the next.
+    #[default]
     Compact,
-    /// A physical core for each core asked for.
+    /// As `Compact`, with a physical core for each core asked for.
     Core,
     /// Not pinned.
     None,
@@ -38,330 +40,409 @@ impl Affinity {
     }
 }
 
-/// The granted CPUs with their places, from the text of /proc/cpuinfo (proc(5)); where it does not tell (not x86), each
-/// CPU counts as a core of its own.
-pub fn locate(granted: &[usize], cpuinfo: &str) -> Vec<Cpu> {
-    let mut places: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
-    let (mut id, mut package) = (None, 0u32);
-    for line in cpuinfo.lines() {
-        let Some((key, value)) = line.split_once(':') else {
-            continue;
+/// A memory domain within a package.
+type Domain = (u32, u32);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Unit {
+    domain: Domain,
+    cache: u32,
+    core: u32,
+    /// its number among the units of its core
+    thread: usize,
+    cpus: Vec<usize>,
+}
+
+/// The places of a node: units, and the domain of each GPU where it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    units: Vec<Unit>,
+    gpus: Vec<Option<u32>>,
+    topology: Topology,
+    spread: bool,
+}
+
+/// What is free: of each unit whether it is, of each GPU how much, in percent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Free {
+    pub units: Vec<bool>,
+    pub gpus: Vec<u32>,
+}
+
+/// What a slot wants of it: so many units, so many whole GPUs, or a share of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    pub cores: usize,
+    pub gpus: usize,
+    pub gpu_percent: u32,
+}
+
+/// What it gets: numbers of units and of GPUs, rising.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    pub units: Vec<usize>,
+    pub gpus: Vec<usize>,
+}
+
+/// A whole GPU.
+pub const WHOLE: u32 = 100;
+
+impl Layout {
+    /// `gpus`: the domain of each, None where it is unknown. With `Affinity::None` there are no units.
+    pub fn new(topology: Topology, gpus: Vec<Option<u32>>, affinity: Affinity) -> Layout {
+        let mut cores: BTreeMap<(Domain, u32, u32), Vec<usize>> = BTreeMap::new();
+        for cpu in &topology.cpus {
+            cores.entry(key(cpu)).or_default().push(cpu.id);
+        }
+        let mut units = Vec::new();
+        for ((domain, cache, core), cpus) in cores {
+            let shares: Vec<Vec<usize>> = match affinity {
+                Affinity::None => Vec::new(),
+                Affinity::Core => vec![cpus],
+                _ => cpus.into_iter().map(|id| vec![id]).collect(),
+            };
+            units.extend(shares.into_iter().enumerate().map(|(thread, cpus)| Unit {
+                domain,
+                cache,
+                core,
+                thread,
+                cpus,
+            }));
+        }
+        Layout {
+            units,
+            gpus,
+            topology,
+            spread: affinity == Affinity::Spread,
+        }
+    }
+
+    /// The same GPUs, and nothing to pin slots to.
+    pub fn without_units(self) -> Layout {
+        Layout {
+            units: Vec::new(),
+            ..self
+        }
+    }
+
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// The CPUs of a unit.
+    pub fn cpus(&self, unit: usize) -> &[usize] {
+        &self.units[unit].cpus
+    }
+
+    /// All of it.
+    pub fn all_free(&self) -> Free {
+        Free {
+            units: vec![true; self.units.len()],
+            gpus: vec![WHOLE; self.gpus.len()],
+        }
+    }
+
+    /// What a slot gets of what is free; None if that is too little. The same arguments give the same choice. Where there
+    /// are no units, it gets GPUs alone.
+    pub fn choose(&self, free: &Free, ask: Ask) -> Option<Choice> {
+        let search = Search::new(self, free, ask)?;
+        let gpus = search.gpus()?;
+        let units = search.units(&gpus);
+        let sorted = |mut list: Vec<usize>| {
+            list.sort_unstable();
+            list
         };
-        let value = value.trim();
-        match key.trim() {
-            "processor" => (id, package) = (value.parse::<usize>().ok(), 0),
-            "physical id" => package = value.parse().unwrap_or(0),
-            "core id" => {
-                if let (Some(id), Ok(core)) = (id, value.parse()) {
-                    places.insert(id, (package, core));
-                }
-            }
-            _ => {}
-        }
-    }
-    let mut cpus: Vec<Cpu> = granted
-        .iter()
-        .map(|&id| {
-            let (package, core) = places.get(&id).copied().unwrap_or((0, id as u32));
-            Cpu { package, core, id }
+        Some(Choice {
+            units: sorted(units),
+            gpus: sorted(gpus),
         })
-        .collect();
-    cpus.sort_unstable();
-    cpus
+    }
 }
 
-/// The units in the order in which slots take them; empty = nothing is pinned.
-pub fn units(affinity: Affinity, cpus: &[Cpu]) -> Vec<Vec<usize>> {
-    let mut cores: BTreeMap<(u32, u32), Vec<usize>> = BTreeMap::new();
-    for cpu in cpus {
-        cores.entry((cpu.package, cpu.core)).or_default().push(cpu.id);
-    }
-    match affinity {
-        Affinity::None => Vec::new(),
-        Affinity::Core => cores.into_values().collect(),
-        Affinity::Compact => cores.into_values().flatten().map(|id| vec![id]).collect(),
-        Affinity::Spread => {
-            let mut ranked = Vec::new();
-            let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
-            for ((package, _), threads) in cores {
-                let position = seen.entry(package).or_insert(0);
-                for (thread, id) in threads.into_iter().enumerate() {
-                    ranked.push((thread, *position, package, id));
-                }
-                *position += 1;
+fn key(cpu: &Cpu) -> (Domain, u32, u32) {
+    ((cpu.package, cpu.domain), cpu.cache, cpu.core)
+}
+
+/// One question: what is free of each domain.
+struct Search<'a> {
+    layout: &'a Layout,
+    free: &'a Free,
+    ask: Ask,
+    /// units asked for, 0 where nothing is pinned
+    cores: usize,
+    units: BTreeMap<Domain, Vec<usize>>,
+    /// GPUs that have what is asked for
+    gpus: BTreeMap<Domain, Vec<usize>>,
+    /// such GPUs whose domain is unknown, or has no CPU of ours
+    homeless: Vec<usize>,
+}
+
+impl<'a> Search<'a> {
+    fn new(layout: &'a Layout, free: &'a Free, ask: Ask) -> Option<Self> {
+        let mut units: BTreeMap<Domain, Vec<usize>> = BTreeMap::new();
+        let mut packages: BTreeMap<u32, Domain> = BTreeMap::new();
+        for (number, unit) in layout.units.iter().enumerate() {
+            let known = units.entry(unit.domain).or_default();
+            packages.entry(unit.domain.1).or_insert(unit.domain);
+            if free.units[number] {
+                known.push(number);
             }
-            ranked.sort_unstable();
-            ranked.into_iter().map(|(_, _, _, id)| vec![id]).collect()
         }
-    }
-}
-
-/// What a slot takes of a node. `memory_mb`: of its payloads and, where that is in memory, of its work directory.
-/// `spill_mb`: of its work directory where that is elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct Need<'a> {
-    pub cores: u64,
-    pub memory_mb: u64,
-    pub spill_mb: u64,
-    pub devices: &'a BTreeMap<String, i64>,
-}
-
-/// What of the node is free.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Room {
-    units: Vec<Vec<usize>>,
-    taken: Vec<bool>,
-    cores: u64,
-    memory_mb: u64,
-    /// of the place for work directories besides memory; 0 where there is none
-    spill_mb: u64,
-    devices: BTreeMap<String, Vec<u32>>,
-    whole: (u64, u64, BTreeMap<String, usize>),
-}
-
-/// What one slot holds of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Share {
-    pub cores: u64,
-    pub memory_mb: u64,
-    pub spill_mb: u64,
-    pub cpus: Vec<usize>,
-    pub devices: Vec<(String, Vec<u32>)>,
-    units: Vec<usize>,
-}
-
-impl Room {
-    /// `cores` above the number of units means that nothing can be pinned.
-    pub fn new(
-        units: Vec<Vec<usize>>,
-        cores: u64,
-        memory_mb: u64,
-        devices: BTreeMap<String, Vec<u32>>,
-    ) -> Self {
-        let units = if cores > units.len() as u64 {
-            Vec::new()
+        let mut gpus: BTreeMap<Domain, Vec<usize>> = BTreeMap::new();
+        let mut homeless = Vec::new();
+        let wanted = if ask.gpus > 0 {
+            WHOLE
         } else {
-            units
+            ask.gpu_percent.max(1)
         };
-        let counts = devices
-            .iter()
-            .map(|(kind, list)| (kind.clone(), list.len()))
-            .collect();
-        Room {
-            taken: vec![false; units.len()],
-            units,
-            cores,
-            memory_mb,
-            spill_mb: 0,
-            devices,
-            whole: (cores, memory_mb, counts),
-        }
-    }
-
-    /// A place for work directories besides memory, with so much room.
-    pub fn with_spill(self, spill_mb: u64) -> Self {
-        Room { spill_mb, ..self }
-    }
-
-    /// Whether cores and devices for a slot could be had if the node were empty.
-    pub fn could_ever_hold(&self, cores: u64, devices: &BTreeMap<String, i64>) -> bool {
-        let (all_cores, _, counts) = &self.whole;
-        cores <= *all_cores
-            && devices
-                .iter()
-                .all(|(kind, &n)| n <= counts.get(kind).copied().unwrap_or(0) as i64)
-    }
-
-    /// Keep memory for something that is no slot; false if there is not so much now.
-    pub fn hold(&mut self, memory_mb: u64) -> bool {
-        let fits = memory_mb <= self.memory_mb;
-        if fits {
-            self.memory_mb -= memory_mb;
-        }
-        fits
-    }
-
-    pub fn release(&mut self, memory_mb: u64) {
-        self.memory_mb += memory_mb;
-    }
-
-    /// Take room for a slot, None if it does not fit now.
-    pub fn take(&mut self, need: Need<'_>) -> Option<Share> {
-        let Need {
-            cores,
-            memory_mb,
-            spill_mb,
-            devices,
-        } = need;
-        let fits = cores <= self.cores
-            && memory_mb <= self.memory_mb
-            && spill_mb <= self.spill_mb
-            && devices
-                .iter()
-                .all(|(kind, &n)| n <= self.devices.get(kind).map_or(0, Vec::len) as i64);
-        if !fits {
-            return None;
-        }
-        self.cores -= cores;
-        self.memory_mb -= memory_mb;
-        self.spill_mb -= spill_mb;
-        let units: Vec<usize> = (0..self.units.len())
-            .filter(|&unit| !self.taken[unit])
-            .take(cores as usize)
-            .collect();
-        let mut cpus = Vec::new();
-        for &unit in &units {
-            self.taken[unit] = true;
-            cpus.extend_from_slice(&self.units[unit]);
-        }
-        cpus.sort_unstable();
-        let mut given = Vec::new();
-        for (kind, &n) in devices {
-            if let Some(free) = self.devices.get_mut(kind).filter(|_| n > 0) {
-                given.push((kind.clone(), free.drain(..n as usize).collect()));
+        for (number, domain) in layout.gpus.iter().enumerate() {
+            if free.gpus[number] < wanted {
+                continue;
+            }
+            match domain.and_then(|domain| packages.get(&domain)) {
+                Some(home) => gpus.entry(*home).or_default().push(number),
+                None => homeless.push(number),
             }
         }
-        Some(Share {
+        let cores = if layout.units.is_empty() { 0 } else { ask.cores };
+        let enough = units.values().map(Vec::len).sum::<usize>() >= cores;
+        enough.then_some(Search {
+            layout,
+            free,
+            ask,
             cores,
-            memory_mb,
-            spill_mb,
-            cpus,
-            devices: given,
             units,
+            gpus,
+            homeless,
         })
     }
 
-    /// Put a slot's room back.
-    pub fn give_back(&mut self, share: Share) {
-        self.cores += share.cores;
-        self.memory_mb += share.memory_mb;
-        self.spill_mb += share.spill_mb;
-        for unit in share.units {
-            self.taken[unit] = false;
-        }
-        for (kind, list) in share.devices {
-            let free = self.devices.entry(kind).or_default();
-            free.extend(list);
-            free.sort_unstable();
+    fn count(&self) -> usize {
+        match (self.ask.gpus, self.ask.gpu_percent) {
+            (0, 0) => 0,
+            (0, _) => 1,
+            (count, _) => count,
         }
     }
 
-    /// Cores, memory and devices of the whole node.
-    pub fn whole(&self) -> &(u64, u64, BTreeMap<String, usize>) {
-        &self.whole
+    fn free_units(&self, domain: Domain) -> usize {
+        self.units.get(&domain).map_or(0, Vec::len)
+    }
+
+    fn free_gpus(&self, domain: Domain) -> &[usize] {
+        self.gpus.get(&domain).map_or(&[], Vec::as_slice)
+    }
+
+    /// The domains, one by one, then by packages, then all together.
+    fn levels(&self) -> [Vec<Vec<Domain>>; 3] {
+        let single = self.units.keys().map(|&domain| vec![domain]).collect();
+        let mut packages: BTreeMap<u32, Vec<Domain>> = BTreeMap::new();
+        for &domain in self.units.keys() {
+            packages.entry(domain.0).or_default().push(domain);
+        }
+        let all = self.units.keys().copied().collect();
+        [single, packages.into_values().collect(), vec![all]]
+    }
+
+    /// The smallest group of domains in which the slot fits, with its GPUs where it asks for some.
+    fn group(&self) -> Option<Vec<Domain>> {
+        let count = self.count();
+        for level in self.levels() {
+            let fitting = level.into_iter().filter(|group| {
+                group.iter().map(|&d| self.free_units(d)).sum::<usize>() >= self.cores
+                    && group.iter().map(|&d| self.free_gpus(d).len()).sum::<usize>() >= count
+            });
+            if let Some(best) = fitting.min_by_key(|group| self.rank(group)) {
+                return Some(best);
+            }
+        }
+        None
+    }
+
+    /// The first group is taken: where the least is left over, or with `spread` the most; GPUs stay free for those that
+    /// ask for some.
+    fn rank(&self, group: &[Domain]) -> (usize, usize) {
+        let units: usize = group.iter().map(|&domain| self.free_units(domain)).sum();
+        let gpus = group.iter().flat_map(|&domain| self.free_gpus(domain));
+        let spare = match self.ask.gpu_percent {
+            // the GPU that is shared most
+            1.. if self.ask.gpus == 0 => gpus.map(|&gpu| self.free.gpus[gpu] as usize).min().unwrap_or(0),
+            _ => gpus.count(),
+        };
+        match (self.layout.spread, self.count()) {
+            (false, _) => (spare, units),
+            (true, 0) => (usize::MAX - units, spare),
+            (true, _) if self.ask.gpus == 0 => (spare, usize::MAX - units),
+            (true, _) => (usize::MAX - spare, usize::MAX - units),
+        }
+    }
+
+    fn gpus(&self) -> Option<Vec<usize>> {
+        let count = self.count();
+        if count == 0 {
+            return Some(Vec::new());
+        }
+        let all = || self.gpus.keys().copied().collect();
+        let group: Vec<Domain> = self.group().unwrap_or_else(all);
+        let mut chosen = Vec::new();
+        let mut rest: BTreeSet<Domain> = group.into_iter().collect();
+        let mut first = None;
+        // few domains, near each other, where there are cores
+        while let Some(&next) = rest.iter().min_by_key(|&&domain| {
+            let few = self.free_units(domain) < self.cores.min(1);
+            let gpus = self.free_gpus(domain).len().min(count - chosen.len());
+            let far = first.map(|from: Domain| self.distance(from, domain));
+            (few, Reverse(gpus), far, domain)
+        }) {
+            rest.remove(&next);
+            first.get_or_insert(next);
+            let mut here = self.free_gpus(next).to_vec();
+            here.sort_by_key(|&gpu| (self.free.gpus[gpu], gpu));
+            chosen.extend(here.into_iter().take(count - chosen.len()));
+            if chosen.len() == count {
+                return Some(chosen);
+            }
+        }
+        let mut homeless = self.homeless.clone();
+        homeless.sort_by_key(|&gpu| (self.free.gpus[gpu], gpu));
+        chosen.extend(homeless.into_iter().take(count - chosen.len()));
+        (chosen.len() == count).then_some(chosen)
+    }
+
+    fn units(&self, gpus: &[usize]) -> Vec<usize> {
+        if self.cores == 0 {
+            return Vec::new();
+        }
+        let homes: Vec<Domain> = self
+            .gpus
+            .iter()
+            .filter(|(_, here)| here.iter().any(|gpu| gpus.contains(gpu)))
+            .map(|(&domain, _)| domain)
+            .collect();
+        let fitting = homes.iter().filter(|&&home| self.free_units(home) >= self.cores);
+        if let Some(&home) = fitting.min_by_key(|&&home| (self.free_units(home), home)) {
+            return self.take(&[home]);
+        }
+        if !homes.is_empty() {
+            return self.take(&self.nearest(homes));
+        }
+        let group = self.group_of_cores();
+        let start = group
+            .iter()
+            .copied()
+            .min_by_key(|&domain| (Reverse(self.free_units(domain)), domain));
+        let mut order = self.nearest(start.into_iter().collect());
+        order.sort_by_key(|domain| !group.contains(domain)); // stable
+        self.take(&order)
+    }
+
+    /// As `group`, for cores alone: GPUs whose domain is unknown lie nowhere.
+    fn group_of_cores(&self) -> Vec<Domain> {
+        let cores_alone = Search {
+            layout: self.layout,
+            free: self.free,
+            ask: Ask {
+                cores: self.ask.cores,
+                ..Ask::default()
+            },
+            cores: self.cores,
+            units: self.units.clone(),
+            gpus: self.gpus.clone(),
+            homeless: Vec::new(),
+        };
+        cores_alone.group().unwrap_or_default()
+    }
+
+    /// These domains, and then all others, the nearest and emptiest first.
+    fn nearest(&self, mut homes: Vec<Domain>) -> Vec<Domain> {
+        homes.sort_by_key(|&home| (Reverse(self.free_units(home)), home));
+        let mut others: Vec<Domain> = self
+            .units
+            .keys()
+            .copied()
+            .filter(|each| !homes.contains(each))
+            .collect();
+        let far = |domain: Domain| homes.iter().map(|&home| self.distance(home, domain)).min();
+        others.sort_by_key(|&domain| (far(domain), Reverse(self.free_units(domain)), domain));
+        homes.extend(others);
+        homes
+    }
+
+    fn distance(&self, from: Domain, to: Domain) -> (u32, bool) {
+        (self.layout.topology.distance(from.1, to.1), from.0 != to.0)
+    }
+
+    /// Units of these domains in this order.
+    fn take(&self, domains: &[Domain]) -> Vec<usize> {
+        let mut taken = Vec::new();
+        for domain in domains {
+            let left = self.cores - taken.len();
+            let free = self.units.get(domain).cloned().unwrap_or_default();
+            taken.extend(self.within(free, left));
+        }
+        taken
+    }
+
+    /// At most so many of the free units of one domain.
+    fn within(&self, free: Vec<usize>, count: usize) -> Vec<usize> {
+        if free.len() <= count {
+            return free;
+        }
+        let unit = |number: usize| &self.layout.units[number];
+        if self.layout.spread {
+            let mut ranked = free;
+            ranked.sort_by_key(|&number| (unit(number).thread, number));
+            ranked.truncate(count);
+            return ranked;
+        }
+        let mut caches: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for number in free {
+            caches.entry(unit(number).cache).or_default().push(number);
+        }
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let left = count - taken.len();
+            // the fullest with room for all that is left, else the emptiest
+            let best = caches.iter().min_by_key(|(&cache, here)| match here.len() {
+                enough if enough >= left => (false, enough, cache),
+                few => (true, usize::MAX - few, cache),
+            });
+            let Some(cache) = best.map(|(&cache, _)| cache) else {
+                break;
+            };
+            taken.extend(self.whole_cores(caches.remove(&cache).unwrap_or_default(), left));
+        }
+        taken
+    }
+
+    /// At most so many of the free units of one cache: whole physical cores, and for the rest threads of one.
+    fn whole_cores(&self, free: Vec<usize>, count: usize) -> Vec<usize> {
+        let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for number in free {
+            cores
+                .entry(self.layout.units[number].core)
+                .or_default()
+                .push(number);
+        }
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let left = count - taken.len();
+            let is_small = self.cores < cores.values().map(Vec::len).max().unwrap_or(1);
+            let best = cores.iter().min_by_key(|(&core, here)| match here.len() {
+                // a slot smaller than a core: one that nobody uses
+                threads if is_small && threads >= left => (0, usize::MAX - threads, core),
+                // the largest that goes in whole, then the fullest with room for the rest
+                threads if threads <= left => (1, usize::MAX - threads, core),
+                threads => (2, threads, core),
+            });
+            let Some(core) = best.map(|(&core, _)| core) else {
+                break;
+            };
+            taken.extend(cores.remove(&core).unwrap_or_default().into_iter().take(left));
+        }
+        taken
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// Two packages with two cores of two threads each, numbered as Linux does on common servers.
-    const CPUINFO: &str = "processor\t: 0\nphysical id\t: 0\ncore id\t\t: 0\n\nprocessor\t: 1\nphysical id\t: 0\ncore id\t\t: 1\n\n\
-        processor\t: 2\nphysical id\t: 1\ncore id\t\t: 0\n\nprocessor\t: 3\nphysical id\t: 1\ncore id\t\t: 1\n\n\
-        processor\t: 4\nphysical id\t: 0\ncore id\t\t: 0\n\nprocessor\t: 5\nphysical id\t: 0\ncore id\t\t: 1\n\n\
-        processor\t: 6\nphysical id\t: 1\ncore id\t\t: 0\n\nprocessor\t: 7\nphysical id\t: 1\ncore id\t\t: 1\n";
-
-    fn order(affinity: Affinity, granted: &[usize]) -> Vec<Vec<usize>> {
-        units(affinity, &locate(granted, CPUINFO))
-    }
-
-    fn need(cores: u64, memory_mb: u64, devices: &BTreeMap<String, i64>) -> Need<'_> {
-        Need {
-            cores,
-            memory_mb,
-            spill_mb: 0,
-            devices,
-        }
-    }
-
-    #[test]
-    fn spread_alternates_packages_and_leaves_second_threads_for_last() {
-        assert_eq!(
-            order(Affinity::Spread, &[0, 1, 2, 3, 4, 5, 6, 7]).concat(),
-            [0, 2, 1, 3, 4, 6, 5, 7]
-        );
-    }
-
-    #[test]
-    fn compact_fills_core_by_core() {
-        assert_eq!(
-            order(Affinity::Compact, &[0, 1, 2, 3, 4, 5, 6, 7]).concat(),
-            [0, 4, 1, 5, 2, 6, 3, 7]
-        );
-    }
-
-    #[test]
-    fn core_gives_whole_physical_cores_of_what_was_granted() {
-        assert_eq!(order(Affinity::Core, &[0, 1, 4]), [vec![0, 4], vec![1]]);
-        assert!(order(Affinity::None, &[0, 1]).is_empty());
-    }
-
-    #[test]
-    fn without_topology_each_cpu_is_a_core() {
-        assert_eq!(units(Affinity::Core, &locate(&[3, 9], "")), [vec![3], vec![9]]);
-    }
-
-    #[test]
-    fn more_cores_than_granted_pins_nothing() {
-        let mut room = Room::new(vec![vec![0]], 4, 100, BTreeMap::new());
-        assert!(room.take(need(2, 1, &BTreeMap::new())).unwrap().cpus.is_empty());
-    }
-
-    #[test]
-    fn devices_are_never_given_twice() {
-        let mut room = Room::new(vec![], 8, 8, BTreeMap::from([("gpu".to_owned(), vec![2, 3])]));
-        let one = BTreeMap::from([("gpu".to_owned(), 1)]);
-        let first = room.take(need(1, 1, &one)).unwrap();
-        assert_eq!(first.devices, [("gpu".to_owned(), vec![2])]);
-        assert_eq!(
-            room.take(need(1, 1, &one)).unwrap().devices,
-            [("gpu".to_owned(), vec![3])]
-        );
-        assert!(room.take(need(1, 1, &one)).is_none());
-        assert!(!room.could_ever_hold(1, &BTreeMap::from([("gpu".to_owned(), 3)])));
-        room.give_back(first);
-        assert_eq!(
-            room.take(need(1, 1, &one)).unwrap().devices,
-            [("gpu".to_owned(), vec![2])]
-        );
-    }
-
-    #[test]
-    fn what_is_held_is_no_slots() {
-        let mut room = Room::new(vec![], 2, 100, BTreeMap::new()).with_spill(50);
-        assert!(room.hold(60) && !room.hold(41));
-        assert!(room.take(need(1, 41, &BTreeMap::new())).is_none());
-        room.release(60);
-        let none = BTreeMap::new();
-        let spilled = Need {
-            spill_mb: 50,
-            ..need(1, 41, &none)
-        };
-        let share = room.take(spilled).unwrap();
-        assert!(room.take(spilled).is_none(), "its place is taken");
-        room.give_back(share);
-        assert!(room.take(spilled).is_some());
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_taken_is_disjoint_and_comes_back(asks in proptest::collection::vec((1u64..4, 0u64..40), 1..12)) {
-            let cpus: Vec<Vec<usize>> = (0..8).map(|id| vec![id]).collect();
-            let mut room = Room::new(cpus, 8, 100, BTreeMap::new());
-            let whole = room.clone();
-            let shares: Vec<Share> = asks.iter().filter_map(|&(c, m)| room.take(need(c, m, &BTreeMap::new()))).collect();
-            let mut all: Vec<usize> = shares.iter().flat_map(|share| share.cpus.clone()).collect();
-            let count = all.len();
-            all.sort_unstable();
-            all.dedup();
-            prop_assert_eq!(all.len(), count);
-            prop_assert_eq!(count as u64, shares.iter().map(|share| share.cores).sum::<u64>());
-            for share in shares {
-                room.give_back(share);
-            }
-            prop_assert_eq!(room, whole);
-        }
-    }
-}
+mod tests;

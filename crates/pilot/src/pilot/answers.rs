@@ -27,6 +27,7 @@ impl Pilot {
         match message {
             FromSlot::Done(done) => self.keep.done(cx, slot, done),
             FromSlot::Failed(failed) => {
+                let failed = cx.slots.explained(slot, failed);
                 let signs = (failed.signal, &failed.stderr[..]);
                 if self.supply.lost_its_image(cx, slot, signs)? {
                     return Ok(());

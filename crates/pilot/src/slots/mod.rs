@@ -7,13 +7,14 @@ mod traces;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
-use tidemill_slot::{FromSlot, Isolated, Isolation, Network, Slot, SlotSpec, ToSlot};
-use tidemill_sys::child;
+use tidemill_slot::{Failed, FromSlot, Isolated, Isolation, Network, Slot, SlotSpec, ToSlot};
 use tidemill_sys::fd::{Poll, READABLE, WRITABLE};
 use tidemill_sys::time::realtime_us;
+use tidemill_sys::{child, signal};
 use tidemill_wire::log;
 
 use crate::error::{PilotError, LOG};
+use crate::node::cgroups::Groups;
 use traces::FirstTraces;
 
 /// Deaths of slots without a Done between them after which the node is not fit for work.
@@ -84,6 +85,10 @@ pub struct Slots {
     /// Slots that were made before there were directories of staged files: they do not see them, and read the originals.
     blind: BTreeSet<u32>,
     pub first_traces: FirstTraces,
+    /// Where slots have groups with limits; None = nothing is delegated.
+    groups: Option<Groups>,
+    /// Processes of each slot that the kernel has ended for their memory.
+    killed: BTreeMap<u32, u64>,
     pub occupancy: Occupancy,
 }
 
@@ -110,6 +115,7 @@ impl Slots {
                 ("cpus", &spec.cpus),
             ],
         );
+        self.confine(spec, started.pid());
         let note = match started.isolation() {
             (Isolated::Namespaces, note) => note.to_owned(),
             _ => String::new(), // the first record says why
@@ -117,6 +123,34 @@ impl Slots {
         self.running.insert(slot, started);
         self.occupancy.made_us.insert(slot, realtime_us());
         Some(note)
+    }
+
+    /// Slots that start from now on have limits in these groups.
+    pub fn limit_by(&mut self, groups: Option<Groups>) {
+        self.groups = groups;
+    }
+
+    fn confine(&mut self, spec: &SlotSpec, pid: i32) {
+        let Some(groups) = &mut self.groups else { return };
+        if let Err(error) = groups.confine(spec, pid) {
+            LOG.warning(
+                "slot.unlimited",
+                &[("slot", &spec.index), ("cause", &error.to_string())],
+            );
+        }
+    }
+
+    /// A failure as it was: a payload that the kernel killed at the limit of its slot had too much memory.
+    pub fn explained(&mut self, slot: u32, mut failed: Failed) -> Failed {
+        let Some(groups) = &self.groups else { return failed };
+        let (kills, known) = (groups.kills(slot), self.killed.entry(slot).or_default());
+        if kills > *known && failed.signal == Some(signal::KILL) {
+            *known = kills;
+            failed.failure = String::from("memory");
+            failed.message =
+                String::from("the kernel ended it at the memory limit of its slot, files in flight included");
+        }
+        failed
     }
 
     pub fn get(&self, slot: u32) -> Option<&Slot> {
@@ -222,11 +256,18 @@ impl Slots {
     fn close(&mut self, slot: u32) {
         self.first_traces.gone(slot);
         self.blind.remove(&slot);
+        self.killed.remove(&slot);
+        if let Some(groups) = &mut self.groups {
+            groups.leave(slot);
+        }
         self.occupancy.end(slot);
     }
 
     pub fn reap(&mut self) {
         self.lingering.retain(|&pid| child::still_runs(pid));
+        if let Some(groups) = &mut self.groups {
+            groups.sweep();
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use tidemill_wire::{Settings, StagedFile, View};
 use crate::context::Context;
 use crate::error::PilotError;
 use crate::images::Images;
-use crate::node::place::Share;
-use crate::node::variables;
+use crate::node::room::Share;
+use crate::node::{gpus, variables};
 use crate::report::Note;
 use crate::stage::Stage;
 use crate::work::piece::{Piece, Shape};
@@ -118,6 +118,7 @@ impl Supply {
         };
         let images = shape.images.iter();
         let images = images.filter_map(|(sha256, areas)| self.images.for_slot(sha256, areas));
+        let (devices, other_devices) = gpus::divided(cx.work.room().gpus(), &share.gpus);
         let spec = SlotSpec {
             index: slot,
             images: images.collect(),
@@ -128,7 +129,8 @@ impl Supply {
                 .and_then(|named| variables::expand(named).ok())
                 .map(Into::into),
             cpus: share.cpus,
-            devices: share.devices,
+            devices,
+            other_devices,
             memory_mb: shape.memory_mb,
             scratch_mb: shape.scratch_mb,
             isolation: cx.isolation,

@@ -6,7 +6,7 @@ use tidemill_wire::memory::image_mb;
 use tidemill_wire::{ImageUse, Program};
 
 use super::{Action, Binding};
-use crate::node::place::Room;
+use crate::node::room::Room;
 use crate::work::piece::{Piece, Shape};
 
 /// A node on which an image could not be had does not try again sooner: others may do better in the meantime.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tidemill_wire::intervals::Intervals;
 use tidemill_wire::{JobDef, Program, Work};
 
-use crate::node::place::{Room, Share};
+use crate::node::room::{Room, Share};
 use crate::work::piece::{KnownProgram, Piece, Shape};
 use images::Images;
 

@@ -3,7 +3,7 @@
 use tidemill_wire::memory::{work_directory, WorkDirectory};
 
 use super::{Action, Binding, SlotState};
-use crate::node::place::{Need, Room};
+use crate::node::room::{Need, Room};
 use crate::work::piece::Shape;
 
 impl Binding {

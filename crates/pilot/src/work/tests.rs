@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::node::place::Layout;
 
 pub(super) fn program(number: u64, cores: u64, event_s: f64) -> Program {
     Program {
@@ -49,8 +50,7 @@ pub(super) fn work(programs: Vec<Program>, jobs: Vec<JobDef>, grants: &[(u64, u6
 }
 
 pub(super) fn binding(cores: u64) -> Binding {
-    let units = (0..cores as usize).map(|id| vec![id]).collect();
-    Binding::new(Room::new(units, cores, 1000, BTreeMap::new()))
+    Binding::new(Room::new(Layout::default(), cores, 1000, Vec::new()))
 }
 
 /// Runs among the actions: slot, ticket, piece.

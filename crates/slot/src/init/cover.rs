@@ -256,6 +256,14 @@ impl Covers {
         Ok(())
     }
 
+    /// An empty file without any permission over each of these: opening it fails as if a device controller refused it.
+    pub fn forbid_files(&self, paths: &[PathBuf]) -> Result<()> {
+        let there = paths.iter().filter(|path| path.exists());
+        there
+            .into_iter()
+            .try_for_each(|path| self.show_empty_file(NOT_FOR_USE, path))
+    }
+
     fn number(&mut self) -> String {
         self.numbered += 1;
         format!("cover/{}", self.numbered)

@@ -240,15 +240,10 @@ fn environment(def: &JobDef, program: &Program, spec: &SlotSpec, place: &Place) 
     env.insert("TMPDIR".to_owned(), tmp);
     let ours = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    env.extend(ours.filter(|(name, _)| passes(name, &program.pass_env)));
-    for (name, indices) in &spec.devices {
-        let list = indices.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        if name == "gpu" {
-            env.insert("CUDA_VISIBLE_DEVICES".to_owned(), list.clone());
-            env.insert("ROCR_VISIBLE_DEVICES".to_owned(), list.clone());
-        }
-        env.insert(input_variable(name).replace("_INPUT_", "_DEVICES_"), list);
-    }
+    let passed = ours.filter(|(name, _)| passes(name, &program.pass_env));
+    env.extend(passed.filter(|(name, _)| !spec.chooses_devices(name)));
+    let devices = spec.device_variables(place.devices_hidden);
+    env.extend(devices.into_iter().map(|(name, value)| (name.to_owned(), value)));
     env.extend(program.env.clone());
     env.extend(def.env.clone());
     let library = format!("{}/lib", place.own_path);

@@ -54,6 +54,8 @@ pub(crate) struct Place {
     pub covers: Covers,
     /// images over their areas
     coverings: Vec<Covering>,
+    /// payloads cannot open the device files of GPUs that are not the slot's
+    pub devices_hidden: bool,
     /// what is not as it should be, and why
     pub note: String,
     /// of `SlotSpec::stores`, those that are there
@@ -134,6 +136,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
         own_path: "/tmp/.tidemill".into(),
         covers: Covers::new(tidemill_sys::fd::duplicate(root.as_fd())?, &entry.spec.view),
         coverings: Vec::new(),
+        devices_hidden: false,
         note: String::new(),
         root,
         stores,
@@ -149,6 +152,9 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     place.covers.mask_all(entry.spec, uid)?;
     doors::hide_services(&place.root, entry.spec)?;
     place.covers.show_named()?;
+    let hidden = entry.spec.hidden_files();
+    place.covers.forbid_files(&hidden)?;
+    place.devices_hidden = !hidden.is_empty();
     finish_set_up(&place)?;
     doors::bound_tasks(entry.spec)?;
     security::start_programs_without_capabilities()?;
@@ -267,6 +273,7 @@ fn enter_directory(entry: Entry<'_>, directory: &Path) -> Result<Place> {
         own_path: path("own"),
         covers: Covers::none(tidemill_sys::fd::duplicate(root.as_fd())?),
         coverings: Vec::new(),
+        devices_hidden: false,
         note: String::new(),
         root,
         stores: open_stores(entry.spec),

@@ -1,9 +1,9 @@
 //! What payloads cannot see and do.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tidemill_slot::{start, Isolated, Isolation, SlotSpec};
+use tidemill_slot::{start, Isolated, Isolation, SlotDevice, SlotSpec, Vendor};
 use tidemill_wire::View;
 
 use crate::support::*;
@@ -39,6 +39,7 @@ pub const TESTS: &[Test] = &[
     ("abstract sockets of the host are out of reach", abstract_sockets),
     ("the slot keeps no descriptor of the pilot", descriptors),
     ("a slot runs on its cpus with its devices", cpus_and_devices),
+    ("a slot sees the files of its own devices", devices_of_others),
 ];
 
 fn processes() {
@@ -532,14 +533,73 @@ fn descriptors() {
     }
 }
 
+fn gpu(vendor: Vendor, name: &str, files: &[PathBuf]) -> SlotDevice {
+    SlotDevice {
+        vendor,
+        name: name.to_owned(),
+        files: files.to_vec(),
+    }
+}
+
 fn cpus_and_devices() {
     let cpu = tidemill_sys::process::affinity().unwrap()[0];
-    let spec = SlotSpec {
-        cpus: vec![cpu],
-        devices: vec![("gpu".into(), vec![0, 2])],
-        index: 3,
+    let names = "$CUDA_VISIBLE_DEVICES-$ROCR_VISIBLE_DEVICES-$HIP_VISIBLE_DEVICES-$ZE_AFFINITY_MASK $TIDEMILL_DEVICES_GPU";
+    for (vendor, expected) in [
+        (Vendor::Nvidia, "0,2---"),
+        (Vendor::Amd, "-0,2--"),
+        (Vendor::Intel, "---0,2"),
+    ] {
+        let spec = SlotSpec {
+            cpus: vec![cpu],
+            devices: vec![gpu(vendor, "0", &[]), gpu(vendor, "2", &[])],
+            index: 3,
+            ..isolated()
+        };
+        let script =
+            format!("grep Cpus_allowed_list /proc/self/status | cut -f2; echo {names} $TIDEMILL_SLOT");
+        assert_eq!(prints(&spec, &script), format!("{cpu}\n{expected} 0,2 3\n"));
+    }
+}
+
+/// No machine of ours has GPUs: files stand for the devices.
+fn devices_of_others() {
+    let dev = tempfile::Builder::new()
+        .prefix("dev-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    std::fs::set_permissions(dev.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let file = |name: &str| {
+        let path = dev.path().join(name);
+        std::fs::write(&path, name).unwrap();
+        path
+    };
+    let (first, second, common) = (file("nvidia0"), file("nvidia1"), file("nvidiactl"));
+    let (own, other) = (
+        gpu(Vendor::Nvidia, "1", &[second]),
+        gpu(Vendor::Nvidia, "0", &[first]),
+    );
+    let cat = format!(
+        "cd {}; cat nvidia0 nvidia1 nvidiactl 2>/dev/null; echo -$CUDA_VISIBLE_DEVICES",
+        dev.path().display()
+    );
+    let spec = |devices: Vec<SlotDevice>, other_devices: Vec<SlotDevice>| SlotSpec {
+        devices,
+        other_devices,
         ..isolated()
     };
-    let text = prints(&spec, "grep Cpus_allowed_list /proc/self/status | cut -f2; echo $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES $TIDEMILL_DEVICES_GPU $TIDEMILL_SLOT");
-    assert_eq!(text, format!("{cpu}\n0,2 0,2 0,2 3\n"));
+    let one = spec(vec![own.clone()], vec![other.clone()]);
+    assert_eq!(
+        prints(&one, &cat),
+        "nvidia1nvidiactl-0\n",
+        "its own is the first that it can open"
+    );
+    assert_eq!(
+        prints(&spec(Vec::new(), vec![own.clone(), other.clone()]), &cat),
+        "nvidiactl-\n"
+    );
+    assert_eq!(
+        prints(&spec(vec![other, own], Vec::new()), &cat),
+        "nvidia0nvidia1nvidiactl-0,1\n"
+    );
+    assert_eq!(std::fs::read_to_string(common).unwrap(), "nvidiactl");
 }

@@ -30,7 +30,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     """`qsub` without the script. Raises SiteError for what Grid Engine cannot do with these settings.
 
     `-notify`: a signal (USR2) comes before KILL, as early as the queue's `notify` says. `-w e`: what can never run is
-    refused. Requests of a configured line of `directives` come last, and win.
+    refused. Requests of a configured line of `directives` come last, and win: GPUs are asked for by them, since each
+    centre names that resource itself.
     """
     words = ["qsub", "-terse", "-N", submission.name, "-S", "/bin/sh", "-o", "/dev/null", "-j", "y"]
     words += ["-ac", f"{CONTEXT}={key},about={_plain(submission.comment)}", "-A", accounting_string(key)]

@@ -66,6 +66,8 @@ def submit_words(submission: BatchSubmission, config: Cluster, *, key: str, acco
     chunk = f"{submission.nodes}:ncpus={max(1, submission.cores)}"
     if submission.memory_mb:
         chunk += f":mem={submission.memory_mb}mb"
+    if config.gpus_per_node:
+        chunk += f":ngpus={config.gpus_per_node}"
     for feature in dict.fromkeys([*config.features, *submission.features]):
         chunk += f":{feature}" if "=" in feature else f":{feature}=True"
     words = ["qsub", "-S", "/bin/sh", "-o", "/dev/null", "-j", "oe", "-r", "n", "-m", "n"]

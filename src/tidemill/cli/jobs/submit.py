@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemill.cli.arguments import Command, Parser, client_of, count, duration, memory
+from tidemill.cli.arguments import Command, Parser, client_of, count, duration, gpus, memory
 from tidemill.cli.terminal import hint, say, show, show_json
 from tidemill.errors import ConfigError
 from tidemill.model.quantities import count_text
@@ -64,6 +64,7 @@ def define(parser: Parser) -> None:
         metavar="SIZE",
         help="memory per slot: `2GB` or MB (default: the application's)",
     )
+    define_gpus(one)
     define_width(one)
     one.add_argument(
         "--wall", type=duration, metavar="T", help="longest time of an event: `90m`, HH:MM:SS (default: none)"
@@ -137,6 +138,17 @@ def wants_of(args: Namespace) -> list[Subscription]:
     return [Subscription(to=each, when=when) for each in args.notify]
 
 
+def define_gpus(group: Parser | _ArgumentGroup) -> None:
+    """The option of a payload that uses GPUs."""
+    group.add_argument(
+        "--gpus",
+        type=gpus,
+        metavar="N",
+        help="GPUs per slot, or a share of one, such as 0.25: payloads then share a GPU (default: the application's, "
+        "else none)",
+    )
+
+
 def define_width(group: Parser | _ArgumentGroup) -> None:
     """Options of a payload that spans nodes."""
     group.add_argument(
@@ -151,7 +163,12 @@ def _resources(args: Namespace) -> Resources:
     from tidemill.model.job import Resources
 
     return Resources(
-        cores=args.cores, memory_mb=args.memory, timeout_s=args.wall, nodes=args.nodes, ranks=args.ranks
+        cores=args.cores,
+        memory_mb=args.memory,
+        devices=args.gpus,
+        timeout_s=args.wall,
+        nodes=args.nodes,
+        ranks=args.ranks,
     )
 
 

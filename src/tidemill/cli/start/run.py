@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.cli.arguments import Command, Parser, count, define_raw, duration, memory
 from tidemill.cli.jobs.follow import counts_text, follow, tell_failures
-from tidemill.cli.jobs.submit import check_width, checked_url, define_width, inputs_of
+from tidemill.cli.jobs.submit import check_width, checked_url, define_gpus, define_width, inputs_of
 from tidemill.cli.start.up import define_credentials
 from tidemill.cli.terminal import hint, pass_on, say, show_json, stderr_is_terminal
 from tidemill.errors import ConfigError, TidemillError
@@ -50,6 +50,7 @@ def define(parser: Parser) -> None:
         metavar="SIZE",
         help="memory of each CMD, `2GB` or MB (default: the site's, 2000 MB)",
     )
+    define_gpus(parser)
     define_width(parser)
     parser.add_argument(
         "--wall", type=duration, metavar="T", help="kill a CMD after this, `90m` or HH:MM:SS (default: never)"
@@ -166,6 +167,7 @@ def make_spec(args: Namespace, command: list[str]) -> JobSpec:
         resources=Resources(
             cores=args.cores,
             memory_mb=args.memory,
+            devices=args.gpus,
             event_s=EVENT_S,
             nodes=args.nodes,
             ranks=args.ranks,

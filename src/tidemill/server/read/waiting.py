@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tidemill import clock
 from tidemill.errors import did_you_mean
+from tidemill.model.devices import devices_text
 from tidemill.model.job import JobSpec
 from tidemill.model.trouble import Trouble
 from tidemill.server.core import breakers, matching
@@ -16,6 +17,9 @@ from tidemill.server.database import refusals
 from tidemill.server.database.rows import ACTIVE, RUNNING, WAITING, JobKind, Site, StoredJob, StoredLease
 
 SITES_NAMED = 10
+
+SITES_NAMED_MAX = 5
+"""Sites whose largest slot is shown next to what a job asks for."""
 
 
 class Cause(StrEnum):
@@ -188,12 +192,23 @@ def _asked(cause: Cause, joined: list[Site], kind: JobKind) -> str:
         whys = [(site, matching.width_obstacle(site, kind)) for site in joined]
         return next(f"{site.name}: {why[1]}" for site, why in whys if why is not None and why[0] == cause)
     if cause is Cause.RESOURCES_TOO_LARGE:
-        slots = [site.capacity for site in joined if site.capacity is not None]
-        return (
-            f"asked: {kind.cores or 1} cores, {kind.memory_mb or 'any'} MB; largest slot: "
-            f"{max(each.slot_cores_max for each in slots)} cores, {max(each.slot_memory_mb_max for each in slots)} MB"
-        )
+        return _too_large(joined, kind)
     return ""
+
+
+def _too_large(sites: list[Site], kind: JobKind) -> str:
+    """What no slot has: the largest slot of each of these sites next to it."""
+    asked = f"{kind.cores or 1} cores, {kind.memory_mb or 'any'} MB"
+    asked += f", {devices_text(kind.devices)}" if kind.devices else ""
+    slots = []
+    for site in sites[:SITES_NAMED_MAX]:
+        capacity = site.capacity
+        if capacity is not None:
+            has = f"{capacity.slot_cores_max} cores, {capacity.slot_memory_mb_max} MB"
+            has += f", {devices_text(capacity.devices)}" if kind.devices or capacity.devices else ""
+            slots.append(has if len(sites) == 1 else f"{site.name} {has}")
+    more = len(sites) - SITES_NAMED_MAX
+    return f"asked: {asked}; largest slot: {'; '.join(slots)}" + (f"; {more} more sites" if more > 0 else "")
 
 
 def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple[Cause, str]:
@@ -206,6 +221,8 @@ def _pinned(site: Site | None, kind: JobKind, silent: AbstractSet[str]) -> tuple
         return Cause.SITE_DRAINED, _drained(site)
     if obstacle is not None:
         why = matching.width_obstacle(site, kind)
+        if obstacle == Cause.RESOURCES_TOO_LARGE:
+            return Cause.SITE_PINNED_UNFIT, _too_large([site], kind)
         return Cause.SITE_PINNED_UNFIT, f"{site.name}: {why[1] if why is not None and why[1] else obstacle}"
     if matching.wanted_core_s(site, wide=bool(kind.nodes)) <= 0:
         return Cause.SITE_WANTS_NOTHING, site.name

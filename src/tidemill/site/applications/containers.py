@@ -15,7 +15,10 @@ from tidemill.config.site import ContainerRuntime
 from tidemill.errors import UnfitError
 from tidemill.model.application import Application, Container, Mode, Runtime
 
-OWN_VARIABLES = ("HOME", "TMPDIR", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+OWN_VARIABLES = (
+    *("HOME", "TMPDIR", "PYTHONPATH"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+)
 """What the slot adds to a payload's environment besides TIDEMILL_*; PATH is the image's own."""
 DESCRIPTORS = 2  #: of the range protocol: 3 and 4
 CWD_SINCE = (1, 2)  #: Apptainer says `--cwd` for what was `--pwd`

@@ -21,7 +21,8 @@ from tidemill.model.application import (
     Mode,
     Parameter,
 )
-from tidemill.model.job import JobSpec, Output, OutputKind, Resources, Width
+from tidemill.model.devices import merged
+from tidemill.model.job import JobSpec, Output, OutputKind, Width
 from tidemill.model.parameter import check_value
 from tidemill.model.width import check_allowed, check_asked, check_place
 from tidemill.site.applications.approval import runtime_of
@@ -217,7 +218,7 @@ class Preparer:
             _given(asked.scratch_mb, app.resources.scratch_mb),
             share_mb=self._memory_share(cores, images),
         )
-        devices = _devices(asked, app.resources)
+        devices = merged(asked.devices, app.resources.devices)
         self._check_fits(cores, devices)
         timeout_s = asked.timeout_s or app.resources.timeout_s
         event_s = _first(asked.event_s, measured_s, app.resources.event_s, DEFAULT_EVENT_S)
@@ -466,10 +467,6 @@ def _chunk_max(app: Application, templates: list[Template]) -> int:
         return app.events_per_range_max
     takes_many = app.mode is Mode.RANGE or any(MANY_EVENTS & set(each.names()) for each in templates)
     return CHUNK_MAX if takes_many else 1
-
-
-def _devices(asked: Resources, own: Resources) -> dict[str, int]:
-    return {kind: n for kind, n in {**(own.devices or {}), **(asked.devices or {})}.items() if n}
 
 
 def _given(*values: T | None) -> T | None:

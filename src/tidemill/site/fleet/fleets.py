@@ -20,6 +20,7 @@ from tidemill.log import Log
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
 from tidemill.node.fleet import Fleet, WorkOrder, create_fleet, open_fleet
 from tidemill.node.journal import FleetJournal, MergeState, allocation_of, read_interval_s
+from tidemill.site.applications.gpus import gpus_of_node
 from tidemill.site.applications.programs import network_of
 from tidemill.site.data.masks import masked_paths, view_of
 from tidemill.site.fleet.handout import Seat
@@ -173,6 +174,7 @@ class Fleets:
                 pilot_grace_s=config.pilot_grace_s,
                 isolation=_isolation(config),
                 affinity="none" if record.width else config.affinity,
+                gpus_per_node=gpus_of_node(config),
                 network="open" if record.width else network_of(config),
                 mask=[str(path) for path in masked_paths(self._directory.parent, config)],
                 batch_commands=BATCH_COMMANDS,

@@ -27,6 +27,7 @@ from tidemill.harvest.plan.situation import Limits
 from tidemill.log import Log
 from tidemill.model.machine import NodeState, Snapshot
 from tidemill.model.state import ALLOCATION_FINAL, AllocationState
+from tidemill.site.applications.gpus import slot_devices
 from tidemill.site.applications.launching import Launching, find_launcher
 from tidemill.site.applications.programs import NodeShape
 from tidemill.site.fleet.wide import WideBounds, WideRequest, as_regular, room_for
@@ -68,7 +69,9 @@ class SiteMachine:
             machine = batch.machine()
             self.nodes = self.idle = machine.nodes
             self.shape = NodeShape(
-                machine.cores_per_node, machine.memory_mb_per_node, machine.devices_per_node
+                machine.cores_per_node,
+                machine.memory_mb_per_node,
+                slot_devices(config, machine.devices_per_node),
             )
         self.launcher = find_launcher(config)  #: of payloads that span nodes; empty = there is none
 
@@ -105,7 +108,7 @@ class SiteMachine:
         return NodeShape(
             cluster.cores_per_node or largest.cores,
             cluster.memory_mb_per_node or largest.memory_mb,
-            dict(largest.devices),
+            slot_devices(self._config, dict(largest.devices)),
         )
 
     # ---- plans ----
