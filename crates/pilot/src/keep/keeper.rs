@@ -481,7 +481,8 @@ fn source(slot: &Slot, output: &SlotOutput) -> Result<Box<dyn Source>, PilotErro
     }
 }
 
-fn remove_outputs(slot: &Slot, done: &SlotDone) {
+/// Free the places of outputs that are not wanted any more: a slot starts nothing while many wait.
+pub(super) fn remove_outputs(slot: &Slot, done: &SlotDone) {
     for output in done.outputs.iter().filter(|output| output.inline.is_none()) {
         // what stays fills the slot's own scratch, which its init empties
         let _ = slot.remove_output(&output.path);

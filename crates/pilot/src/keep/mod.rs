@@ -24,6 +24,7 @@ impl Keeper {
     /// A slot has done events: count them, and keep what they left.
     pub fn done(&mut self, cx: &mut Context, slot: u32, mut done: Done) -> Result<(), PilotError> {
         let Some(piece) = cx.settle(slot, done.ticket, done.first, done.count) else {
+            drop_outputs(cx, slot, &done);
             return Ok(());
         };
         cx.slots.works();
@@ -36,6 +37,7 @@ impl Keeper {
         let events = (done.job, done.first, done.count, done.truncated);
         self.logs(events, &stdout, &stderr);
         if cx.report.canceled.contains(&piece.job) {
+            drop_outputs(cx, slot, &done);
             return Ok(());
         }
         if done.outputs.is_empty() {
@@ -175,6 +177,13 @@ impl Keeper {
             LOG.warning("logs.lost", &[("count", &logs_lost)]);
         }
         Ok(())
+    }
+}
+
+/// Outputs that nobody asks for any more.
+fn drop_outputs(cx: &Context, slot: u32, done: &Done) {
+    if let Some(source) = cx.slots.get(slot) {
+        keeper::remove_outputs(source, done);
     }
 }
 

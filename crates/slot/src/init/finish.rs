@@ -140,26 +140,27 @@ impl Init {
             return;
         };
         let events = *events;
+        // who is asked to end may well say that all is fine
+        let well = exit == Exit::Status(0) && payload.recalled.is_none() && payload.verdict.is_none();
         if let Some(job) = self.jobs.get_mut(&events.job) {
             job.inputs
                 .remove_each(&self.scratch.place, &job.def, (events.first, events.count));
-            if exit == Exit::Status(0) {
+            if well {
                 job.pace.measure(events.count, wall_us);
             }
         }
-        if let (Some((reason, _)), true) = (payload.recalled, exit != Exit::Status(0)) {
+        if let Some((reason, _)) = payload.recalled {
             self.discard_whole();
             if !payload.recall_told {
                 self.give_back(events, reason);
             }
             return;
         }
-        let collected = match exit {
-            Exit::Status(0) => self.collect(outputs),
-            _ => {
-                self.discard_whole();
-                Err(self.cause(&payload, exit))
-            }
+        let collected = if well {
+            self.collect(outputs)
+        } else {
+            self.discard_whole();
+            Err(self.cause(&payload, exit))
         };
         match collected {
             Err(verdict) => {
@@ -232,6 +233,9 @@ impl Init {
         };
         if let Some(error) = self.streams.whole_error.take() {
             self.discard_whole();
+            if let Some(first) = all.first() {
+                self.scratch.discard(&first.path);
+            }
             let failure = if error.raw_os_error() == Some(28) {
                 "disk"
             } else {
