@@ -36,7 +36,7 @@ impl Keeper {
         let (stdout, stderr) = (std::mem::take(&mut done.stdout), std::mem::take(&mut done.stderr));
         let events = (done.job, done.first, done.count, done.truncated);
         self.logs(events, &stdout, &stderr);
-        if cx.report.canceled.contains(&piece.job) {
+        if cx.report.canceled.has(&piece) {
             drop_outputs(cx, slot, &done);
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl Keeper {
         let events = (failed.job, failed.first, failed.count, false);
         self.logs(events, &failed.stdout, &failed.stderr);
         self.take_failed();
-        if cx.report.canceled.contains(&piece.job) {
+        if cx.report.canceled.has(&piece) {
             return Ok(());
         }
         let record = tidemill_wire::Failed {

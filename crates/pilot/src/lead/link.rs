@@ -2,7 +2,7 @@
 //!
 //! Knows messages, not what they mean for the work.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -223,12 +223,12 @@ impl Link {
         let address = read_fleet_file(&self.address_path, "the lead's address", format)?;
         let wrong = |message: String| PilotError::Lead { message };
         let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
-        // the agent and the lead write numeric addresses: a static binary resolves no names of site services
-        (address.host.as_str(), port)
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut list| list.next())
-            .ok_or_else(|| wrong(format!("its host is `{}`, which is not an address", address.host)))
+        // leads write numbers; looking a name up would load libraries of the site into a static program
+        let host: IpAddr = address
+            .host
+            .parse()
+            .map_err(|_| wrong(format!("its host is `{}`, not a numeric address", address.host)))?;
+        Ok(SocketAddr::new(host, port))
     }
 
     fn read(
@@ -347,5 +347,37 @@ impl Link {
             cause.clone_into(&mut self.last_cause);
             LOG.warning("lead.lost", &[("cause", &cause)]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lead_is_reached_by_numbers_and_no_name_is_looked_up() {
+        let fleet = tempfile::tempdir().unwrap();
+        let read = |host: &str| {
+            let told = LeadAddress {
+                format: tidemill_wire::FORMAT,
+                incarnation: 1,
+                host: host.to_owned(),
+                port: 4000,
+                pid: 1,
+            };
+            std::fs::write(fleet.path().join("lead.json"), serde_json::to_vec(&told).unwrap()).unwrap();
+            let identity = Identity {
+                pilot: "a.r0.i1".into(),
+                allocation: "a".into(),
+                rank: 0,
+                node: "n".into(),
+                secret: "s".into(),
+            };
+            Link::new(fleet.path(), identity, 0).read_address()
+        };
+        assert_eq!(read("10.1.2.3").unwrap().to_string(), "10.1.2.3:4000");
+        assert_eq!(read("fe80::1").unwrap().to_string(), "[fe80::1]:4000");
+        let error = read("localhost").unwrap_err();
+        assert!(error.to_string().contains("not a numeric address"), "{error}");
     }
 }

@@ -52,9 +52,8 @@ impl Pilot {
         match message {
             LeadMessage::Work(work) => {
                 self.asking.again();
-                for grant in &work.grants {
-                    cx.report.canceled.remove(&grant.job); // its owner retries it
-                }
+                let held = || self.keep.held().into_iter().chain(cx.work.held()).collect();
+                cx.report.canceled.granted(&work.grants, held);
                 let admitted = self.setups.take(work, cx.now_us);
                 self.admit(admitted)?;
                 if !self.cx.life.is_working() {
@@ -64,7 +63,7 @@ impl Pilot {
             LeadMessage::Ack(ack) => cx.report.acknowledge(ack.acked, cx.now_us),
             LeadMessage::Cancel(cancel) => {
                 LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
-                cx.report.canceled.extend(&cancel.jobs);
+                cx.report.canceled.add(&cancel.jobs);
                 self.setups.cancel(&cancel.jobs);
                 for (slot, job) in cx.work.cancel(&cancel.jobs) {
                     cx.slots.tell(slot, &ToSlot::CancelJob { job });
