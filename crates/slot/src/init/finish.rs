@@ -17,7 +17,7 @@ use crate::queue::Events;
 use crate::{Done, Failed, FromSlot, SlotOutput};
 
 /// Bytes of stderr that a failure carries.
-const STDERR_TAIL_BYTES: usize = 4096;
+pub(super) const STDERR_TAIL_BYTES: usize = 4096;
 /// A killed process that is still there after so long cannot be killed.
 const KILL_US: u64 = 30_000_000;
 /// A launcher that was asked to end is killed after so long.
@@ -389,8 +389,19 @@ impl Init {
             for events in fetched {
                 self.give_back(events, "again");
             }
-            for events in blamed {
-                let failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
+            for (place, &events) in blamed.iter().enumerate() {
+                let mut failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
+                if place > 0 {
+                    // one payload, one end: what it printed and used is told once
+                    failed = Failed {
+                        stdout: Vec::new(),
+                        stderr: format!("(see the failure of event {})\n", blamed[0].first).into_bytes(),
+                        wall_us: 0,
+                        user_us: 0,
+                        system_us: 0,
+                        ..failed
+                    };
+                }
                 self.control.put(FromSlot::Failed(failed));
             }
         }
