@@ -95,6 +95,11 @@ pub struct Lead {
     pub(crate) intervals: Intervals,
     pub(crate) pacing: Pacing,
     pub(crate) work_at: u64,
+    /// When no work file was left to read, and when a pilot's coming last made us look.
+    pub(crate) looked_at: u64,
+    pub(crate) greeted_at: u64,
+    /// When the journals of other leads were last read.
+    pub(crate) caught_up_at: u64,
     pub(crate) stop_at: u64,
     pub(crate) superseded_at: u64,
     tick_at: u64,
@@ -157,6 +162,9 @@ impl Lead {
             },
             pacing: Pacing::default(),
             work_at: 0,
+            looked_at: 0,
+            greeted_at: 0,
+            caught_up_at: 0,
             stop_at: 0,
             superseded_at: now + 1_000_000,
             tick_at: 0,

@@ -37,6 +37,14 @@ pub struct Identity {
     pub secret: String,
 }
 
+/// What we have at a moment, for Hello.
+pub struct Standing {
+    pub held: Vec<Grant>,
+    /// Highest numbers of records that a lead has acknowledged, and that are in the own journal.
+    pub acked: u64,
+    pub journaled: u64,
+}
+
 /// What happened on the connection.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -139,8 +147,8 @@ impl Link {
         }
     }
 
-    /// Read what is there, connect if it is time; `held` is asked for when a Hello is due.
-    pub fn advance(&mut self, now_us: u64, held: &dyn Fn() -> Vec<Grant>) -> Vec<LinkEvent> {
+    /// Read what is there, connect if it is time; `standing` is asked for when a Hello is due.
+    pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         if matches!(self.state, State::Away) && now_us >= self.retry_at_us {
             if let Err(error) = self.connect(now_us) {
@@ -148,7 +156,7 @@ impl Link {
             }
         }
         if !matches!(self.state, State::Away) {
-            if let Err(error) = self.read(now_us, held, &mut events) {
+            if let Err(error) = self.read(now_us, standing, &mut events) {
                 self.lose(now_us, &log::cause(&error));
             }
         }
@@ -234,7 +242,7 @@ impl Link {
     fn read(
         &mut self,
         now_us: u64,
-        held: &dyn Fn() -> Vec<Grant>,
+        standing: &dyn Fn() -> Standing,
         events: &mut Vec<LinkEvent>,
     ) -> Result<(), PilotError> {
         loop {
@@ -256,7 +264,7 @@ impl Link {
                         ),
                     })?;
                 self.last_heard_us = now_us;
-                if let Some(event) = self.understand(message, now_us, held)? {
+                if let Some(event) = self.understand(message, now_us, standing)? {
                     events.push(event);
                 }
             }
@@ -278,7 +286,7 @@ impl Link {
         &mut self,
         message: LeadMessage,
         now_us: u64,
-        held: &dyn Fn() -> Vec<Grant>,
+        standing: &dyn Fn() -> Standing,
     ) -> Result<Option<LinkEvent>, PilotError> {
         let who = &self.identity;
         match (&mut self.state, message) {
@@ -286,6 +294,11 @@ impl Link {
                 if nonces.is_none() =>
             {
                 let mine = handshake::nonce()?;
+                let Standing {
+                    held,
+                    acked,
+                    journaled,
+                } = standing();
                 let hello = Hello {
                     pilot: who.pilot.clone(),
                     allocation: who.allocation.clone(),
@@ -294,8 +307,10 @@ impl Link {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     proof: handshake::pilot_proof(&who.secret, &nonce, &mine, &who.pilot),
                     nonce: mine.clone(),
-                    held: held(),
+                    held,
                     serves: self.serves.clone(),
+                    acked: Some(acked),
+                    journaled: Some(journaled),
                 };
                 *nonces = Some((nonce, mine));
                 self.out.push(&PilotMessage::Hello(hello))?;

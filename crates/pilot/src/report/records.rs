@@ -155,6 +155,11 @@ impl Records {
         self.open.is_empty() && self.acked >= self.last
     }
 
+    /// Highest numbers that a lead has acknowledged, and that are in the own journal.
+    pub fn safe(&self) -> (u64, u64) {
+        (self.acked, self.journaled)
+    }
+
     /// Bytes of records that are neither acknowledged nor in the own journal.
     pub fn unsafe_bytes(&self) -> usize {
         if self.journaled >= self.last {
