@@ -1,5 +1,7 @@
 //! Leads that die between any two steps, and leads that are replaced.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
 mod support;
 
 use support::*;

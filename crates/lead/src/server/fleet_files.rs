@@ -106,7 +106,7 @@ impl Lead {
                     self.work_at = now;
                 }
                 Ok(None) => {
-                    self.looked_at = now;
+                    self.looks.work_at = now;
                     self.work_at = now + self.intervals.work_us;
                     return;
                 }

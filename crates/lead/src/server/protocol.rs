@@ -112,8 +112,11 @@ impl Lead {
             return Err(String::from("its name is no file name"));
         }
         // what was said of its allocation before it started is not about this start
-        if !self.ledger.is_closed() && self.looked_at < connection.accepted_at && self.greeted_at != now {
-            self.greeted_at = now;
+        if !self.ledger.is_closed()
+            && self.looks.work_at < connection.accepted_at
+            && self.looks.greeted_at != now
+        {
+            self.looks.greeted_at = now;
             self.look_for_work(now);
         }
         let key = self.ledger.key_of(&hello.pilot);
@@ -162,9 +165,9 @@ impl Lead {
     ) -> Result<(), WireError> {
         let received = self.ledger.pilot(key).received;
         let is_behind = |told: Option<u64>| told.is_none_or(|number| number > received);
-        if is_behind(hello.acked) && self.caught_up_at < accepted_at {
+        if is_behind(hello.acked) && self.looks.leads_at < accepted_at {
             self.journals.catch_up_leads(&mut self.ledger, now)?;
-            self.caught_up_at = now;
+            self.looks.leads_at = now;
         }
         if is_behind(hello.journaled) {
             self.journals
