@@ -49,14 +49,16 @@ fn main() {
     let pid = lead.id();
     let each = records / pilots;
     let ids: Vec<u64> = (0..pilots).collect();
+    let joining = (cpu_s(pid), Instant::now());
     let joined: Vec<Vec<Pilot>> = ids
         .chunks(PILOTS_PER_THREAD)
         .map(|ids| {
             ids.iter()
-                .map(|k| Pilot::join(address, &format!("a{k}.r0.i1"), &[]))
+                .map(|k| Pilot::join_saying(address, &format!("a{k}.r0.i1"), (0, 0)))
                 .collect()
         })
         .collect();
+    let (join_cpu_s, join_s) = (cpu_s(pid) - joining.0, joining.1.elapsed().as_secs_f64());
     let (cpu_before, began) = (cpu_s(pid), Instant::now());
     let threads: Vec<_> = joined
         .into_iter()
@@ -71,7 +73,7 @@ fn main() {
     let wall_s = began.elapsed().as_secs_f64();
     let cpu = cpu_s(pid) - cpu_before;
     println!(
-        "{{\"pilots\": {pilots}, \"records\": {}, \"wall_s\": {wall_s:.3}, \"records_per_s\": {:.0}, \"lead_cpu_share\": {:.3}, \"lead_rss_mb\": {:.1}}}",
+        "{{\"pilots\": {pilots}, \"join_s\": {join_s:.3}, \"join_cpu_s\": {join_cpu_s:.3}, \"records\": {}, \"wall_s\": {wall_s:.3}, \"records_per_s\": {:.0}, \"lead_cpu_share\": {:.3}, \"lead_rss_mb\": {:.1}}}",
         each * pilots,
         (each * pilots) as f64 / wall_s,
         cpu / wall_s,

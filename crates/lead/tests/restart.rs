@@ -1,5 +1,7 @@
 //! Leads that die between any two steps, and leads that are replaced.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
 mod support;
 
 use support::*;
@@ -91,6 +93,57 @@ fn what_a_pilot_wrote_itself_while_no_lead_answered_counts() {
     assert_eq!(pilot.acked, 3, "also what was written while this lead ran");
     fleet.work(|work| work.close = true);
     pilot.drained();
+}
+
+/// Where reading a journal would be an error.
+fn spoil(fleet: &Fleet, name: &str) {
+    let path = fleet.journal(name);
+    let _ = std::fs::remove_file(&path);
+    std::fs::create_dir(path).unwrap();
+}
+
+#[test]
+fn a_thousand_pilots_that_come_at_once_have_no_journal_opened() {
+    let mut fleet = Fleet::new();
+    fleet.one_job(3, 10.0);
+    for number in 1..=20 {
+        JournalWriter::create(&fleet.journal(&format!("lead-{number}.log"))).unwrap();
+    }
+    let lead = fleet.lead();
+    spoil(&fleet, "lead-7.log");
+    let id = |k: u64| format!("a{k}.r0.i1");
+    let pilots: Vec<Pilot> = (0..1000)
+        .map(|k| {
+            spoil(&fleet, &format!("{}.log", id(k)));
+            Pilot::join_saying(lead.address, &id(k), (0, 0))
+        })
+        .collect();
+    assert!(pilots.iter().all(|pilot| pilot.acked == 0));
+    // one that says more than is known is not welcomed before it was read
+    let secret = (id(0), SECRET);
+    let held = &[];
+    assert!(Pilot::try_join(lead.address, (&secret.0, secret.1), held).is_none());
+}
+
+#[test]
+fn what_a_pilot_says_is_safe_elsewhere_is_read_before_it_is_welcomed() {
+    let mut fleet = Fleet::with(|settings| settings.pilot_grace_s = 5.0);
+    fleet.one_job(4, 10.0);
+    let mut former = JournalWriter::create(&fleet.journal("lead-1.log")).unwrap();
+    let mut own = JournalWriter::create(&fleet.journal("a.r0.i1.log")).unwrap();
+    let lead = fleet.lead();
+    let write = |journal: &mut JournalWriter, number: u64| {
+        let record = numbered(done(&grant(1, 1, number - 1, 1), 5), "a.r0.i1", number);
+        journal.append(&record).unwrap();
+        journal.sync().unwrap();
+    };
+    write(&mut former, 1);
+    assert_eq!(Pilot::join_saying(lead.address, "a.r0.i1", (1, 0)).acked, 1);
+    write(&mut own, 2);
+    assert_eq!(Pilot::join_saying(lead.address, "a.r0.i1", (1, 2)).acked, 2);
+    write(&mut former, 3);
+    write(&mut own, 4);
+    assert_eq!(Pilot::join_saying(lead.address, "a.r0.i1", (3, 4)).acked, 4);
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub enum SlotError {
         #[source]
         source: io::Error,
     },
+    #[error("slot {index} (pid {pid}) ended: {reason}")]
+    Ended { index: u32, pid: i32, reason: String },
     #[error("slot {index} (pid {pid}) sent what cannot be read: {what}")]
     Garbled { index: u32, pid: i32, what: String },
     #[error("failed to {operation} output `{path}` of slot {index}")]

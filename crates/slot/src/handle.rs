@@ -317,7 +317,7 @@ impl Slot {
             match socket.next(get_upward) {
                 Ok(None) => return Ok(alive),
                 Ok(Some(Upward::Slot(message))) => into.push(message),
-                Ok(Some(Upward::Refused(reason))) => break reason,
+                Ok(Some(Upward::Refused(reason))) => return Err(SlotError::Ended { index, pid, reason }),
                 Err(garbled) => break garbled.0,
             }
         };
@@ -343,13 +343,26 @@ impl Slot {
                 io::ErrorKind::InvalidInput.into(),
             )));
         };
-        file::remove_at(self.scratch.as_fd(), relative, false).map_err(wrong)?;
+        self.remove_one(relative).map_err(wrong)?;
         // fails while other outputs of the same payload are still there
         if file::remove_at(self.scratch.as_fd(), directory, true).is_ok() {
             self.put(&Downward::Collected(1))?;
             self.flush_output()?;
         }
         Ok(())
+    }
+
+    /// A payload that runs on may put a directory in the place of what it reported.
+    fn remove_one(&self, relative: &str) -> tidemill_sys::Result<()> {
+        let scratch = self.scratch.as_fd();
+        match file::remove_at(scratch, relative, false) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.source.kind() == io::ErrorKind::IsADirectory => {
+                file::empty(file::open_dir_at(scratch, relative)?.as_fd(), &[])?;
+                file::remove_at(scratch, relative, true)
+            }
+            removed => removed,
+        }
     }
 
     fn output_error(&self, operation: &'static str, path: &str, source: SysError) -> SlotError {

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{MemfdFlags, OFlags};
 use rustix::pipe::PipeFlags;
-use rustix::process::Resource;
 
 use crate::error::{check, Named, Result, SysError};
 
@@ -149,13 +148,65 @@ fn close_between(first: RawFd, last: RawFd) -> Result<()> {
     if result == 0 {
         return Ok(());
     }
-    // kernels before 5.9 have no close_range
-    let limit = rustix::process::getrlimit(Resource::Nofile)
-        .current
-        .map_or(65536, |limit| limit.min(65536) as i32);
-    for fd in first..=last.min(limit) {
-        // SAFETY: as above; closing a number that is not open fails harmlessly.
-        unsafe { libc::close(fd) };
-    }
+    close_listed(first, last); // kernels before 5.9 have no close_range
     Ok(())
+}
+
+/// The same of those that are open: a descriptor can have any number, since the limit may have been higher before.
+fn close_listed(first: RawFd, last: RawFd) {
+    for number in open_numbers() {
+        if (first..=last).contains(&number) {
+            // SAFETY: as for close_range; a number that is not open any more fails harmlessly.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// More descriptors than this a process cannot have unless the machine's administrator raised the kernel's own limit
+/// (proc(5), /proc/sys/fs/nr_open).
+const FILES_MAX: RawFd = 1 << 20;
+
+/// Numbers of the open descriptors of this process.
+fn open_numbers() -> Vec<RawFd> {
+    let listed = std::fs::read_dir("/proc/self/fd").and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name().to_str().and_then(|name| name.parse().ok())))
+            .collect::<io::Result<Vec<Option<RawFd>>>>()
+    });
+    match listed {
+        Ok(numbers) => numbers.into_iter().flatten().collect(),
+        // without /proc: all that there can be
+        Err(_) => (0..FILES_MAX).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_close_range_descriptors_of_any_number_are_closed() {
+        use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+        let limits = |files: u64| Rlimit {
+            current: Some(files),
+            maximum: Some(files),
+        };
+        let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20);
+        setrlimit(Resource::Nofile, limits(hard)).unwrap();
+        let number = 70_000.min(hard as RawFd - 1);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        place(null.as_fd(), number).unwrap();
+        // whoever lowers the limit keeps what is open above it
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(1000),
+                maximum: Some(hard),
+            },
+        )
+        .unwrap();
+        assert!(open_numbers().contains(&number));
+        close_listed(number, number);
+        assert!(!open_numbers().contains(&number));
+    }
 }

@@ -440,11 +440,7 @@ pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result
     while let Some((name, is_dir)) = top.pop() {
         let result = if is_dir {
             let mut raise = |at: BorrowedFd<'_>, deep: &CStr| {
-                moved += 1;
-                let shallow = CString::new(format!(".deep-{moved}")).unwrap_or_default();
-                calls
-                    .rename(at, deep, dir, &*shallow)
-                    .named("move up", deep.to_string_lossy())?;
+                let shallow = move_up(&calls, (at, deep), dir, &mut moved)?;
                 top.push((shallow, true));
                 Ok(())
             };
@@ -455,6 +451,28 @@ pub fn empty_by(calls: impl Calls, dir: BorrowedFd<'_>, keep: &[&str]) -> Result
         note(&mut first_error, result);
     }
     first_error.map_or(Ok(()), Err)
+}
+
+/// Moves a directory to a name in `to` that nothing has: whoever made the tree may have taken any name.
+fn move_up(
+    calls: &impl Calls,
+    (from, deep): (BorrowedFd<'_>, &CStr),
+    to: BorrowedFd<'_>,
+    moved: &mut u64,
+) -> Result<CString> {
+    loop {
+        *moved += 1;
+        let shallow = CString::new(format!(".deep-{moved}")).unwrap_or_default();
+        match calls.status(to, &*shallow, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).named("stat", shallow.to_string_lossy()),
+        }
+        calls
+            .rename(from, deep, to, &*shallow)
+            .named("move up", deep.to_string_lossy())?;
+        return Ok(shallow);
+    }
 }
 
 type Raise<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, &CStr) -> Result<()>;

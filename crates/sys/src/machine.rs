@@ -11,6 +11,18 @@ pub fn host() -> String {
     name.trim().to_owned()
 }
 
+/// Whether this kernel is older than a version; one that does not say is not.
+pub fn kernel_is_before(version: (u32, u32)) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    kernel_version(&release).is_some_and(|own| own < version)
+}
+
+/// Of a release such as `3.10.0-1160.el7.x86_64`. Pure.
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.trim().split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// The address that this machine uses towards others: the source of what would go by the default route, or to a private
 /// network where there is no such route, else the first of its own that is not the loopback's. Nothing is sent.
 pub fn outbound_address() -> Option<IpAddr> {
@@ -113,6 +125,16 @@ fn memory_limit_of(groups: &[(String, PathBuf)], read: impl Fn(&Path) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_kernels_compare_as_numbers() {
+        let own = |release| kernel_version(release);
+        assert_eq!(own("3.10.0-1160.el7.x86_64\n"), Some((3, 10)));
+        assert!(own("4.18.0-553").unwrap() > (4, 8));
+        assert_eq!(own("6.8-rc1"), Some((6, 8)));
+        assert_eq!(own(""), None);
+        assert!(!kernel_is_before((1, 0)) && kernel_is_before((9999, 0)));
+    }
 
     #[test]
     fn a_hierarchy_is_found_by_its_controllers() {

@@ -41,13 +41,56 @@ pub fn trace(what: Tracing) -> Result<()> {
         }
     }
     drop(go_in);
-    let mut was_stopped = false;
+    follow(what, child, &mut Child { pid: child })
+}
+
+/// What happens to a traced child, and what is done about it: by the kernel, or by one as a test remembers it.
+trait Traced {
+    fn wait(&mut self) -> Result<Event>;
+    fn resume(&mut self, how: Resume) -> Result<()>;
+    /// what its registers hold as the result of its system call
+    fn result(&mut self) -> Result<Option<i64>>;
+}
+
+struct Child {
+    pid: i32,
+}
+
+impl Traced for Child {
+    fn wait(&mut self) -> Result<Event> {
+        ptrace::wait()
+    }
+
+    fn resume(&mut self, how: Resume) -> Result<()> {
+        ptrace::resume(self.pid, how)
+    }
+
+    fn result(&mut self) -> Result<Option<i64>> {
+        Ok(ptrace::registers(self.pid)?.map(|registers| registers.result()))
+    }
+}
+
+/// From the filter's stop a child that is to go on to the end of its call has to be there at its next stop: before
+/// Linux 4.8 it is only at the call's begin (ptrace(2), "PTRACE_EVENT_SECCOMP stops"), and what is taken for the result
+/// is not one. The filtered call is setsid(2), which gives the child's number.
+fn follow(what: Tracing, child: i32, traced: &mut impl Traced) -> Result<()> {
+    let (mut at_call, mut was_stopped) = (false, false);
     loop {
-        match ptrace::wait()? {
-            Event::Stopped(_, stop) => {
-                was_stopped |= stop == Stop::Event(ptrace::EVENT_SECCOMP);
-                ptrace::resume(child, Resume::On(0))?;
+        match traced.wait()? {
+            Event::Stopped(_, Stop::Event(ptrace::EVENT_SECCOMP)) => {
+                at_call = true;
+                traced.resume(Resume::ToCallEnd(0))?;
             }
+            Event::Stopped(_, Stop::Call) if at_call => {
+                if traced.result()? != Some(child.into()) {
+                    crate::child::end(child);
+                    let source = io::Error::other("it stops at its begin, as on kernels before 4.8");
+                    return Err(SysError::new("see", "the end of a filtered system call", source));
+                }
+                (at_call, was_stopped) = (false, true);
+                traced.resume(Resume::On(0))?;
+            }
+            Event::Stopped(..) => traced.resume(Resume::On(0))?,
             Event::Ended(_, Exit::Status(0)) if what != Tracing::Both || was_stopped => return Ok(()),
             Event::Ended(_, Exit::Status(status)) if status >= FILTER_REFUSED => {
                 return Err(refused("filter", status - FILTER_REFUSED));
@@ -105,4 +148,53 @@ fn filter() -> [Instruction; 4] {
         one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_TRACE),
         one(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that lets a filter stop a call before or after the tracer sees its begin.
+    struct Double {
+        filter_first: bool,
+        /// where the child stands: 0 nowhere, 1 filtered, 2 at the begin of the call, 3 at its end
+        at: u32,
+    }
+
+    /// Nobody's: the trial may end it.
+    const CHILD: i32 = i32::MAX;
+
+    impl Traced for Double {
+        fn wait(&mut self) -> Result<Event> {
+            let stop = match self.at {
+                0 => Stop::Event(ptrace::EVENT_SECCOMP),
+                2 | 3 => Stop::Call,
+                _ => return Ok(Event::Ended(CHILD, Exit::Status(0))),
+            };
+            self.at = self.at.max(1);
+            Ok(Event::Stopped(CHILD, stop))
+        }
+
+        fn resume(&mut self, how: Resume) -> Result<()> {
+            self.at = match (self.at, how) {
+                (1, Resume::ToCallEnd(_)) if self.filter_first => 2,
+                (1 | 2, Resume::ToCallEnd(_)) => 3,
+                _ => 4,
+            };
+            Ok(())
+        }
+
+        fn result(&mut self) -> Result<Option<i64>> {
+            let nothing_yet = i64::from(-libc::ENOSYS);
+            Ok(Some(if self.at == 3 { CHILD.into() } else { nothing_yet }))
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_filters_before_the_begin_of_a_call_is_refused_with_a_sentence() {
+        let on = |filter_first| follow(Tracing::Both, CHILD, &mut Double { filter_first, at: 0 });
+        assert!(on(false).is_ok());
+        let error = on(true).unwrap_err();
+        assert!(error.source.to_string().contains("before 4.8"), "{error:?}");
+    }
 }

@@ -41,7 +41,7 @@ impl TraceError {
             TraceError::Usage { .. } => "tidemill-node trace --help",
             TraceError::NotFound { .. } => "give the command's path",
             TraceError::Refused { .. } => {
-                "ptrace may be switched off (/proc/sys/kernel/yama/ptrace_scope of 2 or 3), forbidden in this container, \
+                "the kernel may be older than 4.8; ptrace may be switched off (/proc/sys/kernel/yama/ptrace_scope of 2 or 3), forbidden in this container, \
                  or in use by another tracer; `--best-effort` runs the command untraced"
             }
             TraceError::Sys(_) => "trace again; `--plain` puts nothing into the traced programs",

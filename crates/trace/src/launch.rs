@@ -10,12 +10,17 @@ use std::process::Command;
 
 use tidemill_sys::process::{self, Exit, Fork, Namespaces};
 use tidemill_sys::security::{self, Instruction};
-use tidemill_sys::{fd, ptrace, signal, spawn, SysError};
+use tidemill_sys::trial::{self, Tracing};
+use tidemill_sys::{fd, machine, ptrace, signal, spawn, SysError};
 
 use crate::error::TraceError;
 
 /// HUP INT QUIT USR1 USR2 ALRM TERM: what people and batch systems send.
 const FORWARDED: [i32; 7] = [1, 2, 3, 10, 12, 14, 15];
+
+/// Since this kernel a filter's stop comes after that at the begin of the call (ptrace(2)), so that the next one is at the
+/// call's end. Older ones show in a trial what they do.
+const ORDERED_SINCE: (u32, u32) = (4, 8);
 
 /// INT QUIT TERM: who sends them wants the end.
 const ENDING: [i32; 3] = [2, 3, 15];
@@ -61,6 +66,12 @@ pub fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Trace
 /// Forks, seizes the child, and lets it install the filter and execute the command. `Refused` where that is not
 /// possible; nothing of the command has run then. Gives the command's process.
 pub fn launch(program: &Path, command: &[OsString], filter: &[Instruction]) -> Result<i32, TraceError> {
+    if machine::kernel_is_before(ORDERED_SINCE) {
+        trial::trace(Tracing::Both).map_err(|source| TraceError::Refused {
+            command: program.display().to_string(),
+            source,
+        })?;
+    }
     let (go_out, go_in) = fd::pipe()?;
     let (report_out, report_in) = fd::pipe()?;
     match process::fork(Namespaces::NONE)? {

@@ -495,6 +495,10 @@ pub struct Hello {
     pub held: Vec<Grant>,
     /// `host:port` where other nodes get files from it
     pub serves: Option<String>,
+    /// highest number of its records that a lead has acknowledged; None = not said
+    pub acked: Option<u64>,
+    /// highest number that its own journal holds; a lead that has as much reads no journal
+    pub journaled: Option<u64>,
 }
 
 /// The lead knows the secret too; `acked` is the pilot's highest record number that is safe.

@@ -208,6 +208,37 @@ def test_a_canceled_job_is_stopped_and_not_returned(tmp_path: Path) -> None:
         assert not returned(it, 1)[0]
 
 
+def test_outputs_of_a_canceled_job_do_not_stay_in_the_slot(tmp_path: Path) -> None:
+    script = (
+        "echo ready >&4; echo next >&4; while read range i count seed <&3; do end=$((i+count)); while [ $i -lt $end ]; "
+        "do sleep 0.02; echo x > out$i; echo done $i 1 o=out$i >&4; i=$((i+1)); done; echo next >&4; done"
+    )
+    with field(tmp_path, isolation="off", idle_s=20.0) as it:
+        jobs = [job(1, script, events=500), job(2, ":", events=3, of=2)]
+        ranges = program(mode="range", outputs=[output("o", "out")], chunk_max=500, event_s=0.001)
+        it.fleet.write_work(programs=[ranges], jobs=jobs[:1], grants=grants(jobs[0]))
+        it.lead()
+        pilot = it.pilot("--cores", "1")
+        it.until(lambda: len(it.done(1)) > 30, "its pace is known")
+        [slot] = [
+            pid
+            for pid in children(children(pilot.pid)[0])
+            if Path(f"/proc/{pid}/cwd").readlink().name == "work"
+        ]
+        waiting = Path(f"/proc/{slot}/cwd").readlink().parents[1] / "out"
+        os.kill(slot, signal.SIGSTOP)  # its payload goes on
+        it.fleet.write_work(
+            programs=[program(2)], jobs=jobs[1:], grants=grants(jobs[1]), order=WorkOrder(cancel_jobs=[1])
+        )
+        it.until(lambda: "jobs.canceled" in it.tails(), "the job is canceled")
+        time.sleep(0.3)
+        os.kill(slot, signal.SIGCONT)
+        it.until(lambda: len(it.done(2)) == 3, "the other job is done")
+        it.until(lambda: not list(waiting.iterdir()), "what the canceled job left is removed", 5)
+        it.signal(pilot, signal.SIGTERM)
+        assert it.ended(pilot) == 0, it.tails()
+
+
 def test_the_pilot_of_rank_0_starts_the_lead_where_the_fleet_says_so(tmp_path: Path) -> None:
     with field(tmp_path, lead="rank0") as it:
         work = job(1, ":", events=100)

@@ -39,6 +39,7 @@ pub struct Connection {
     pub peer: Peer,
     pub told_programs: HashSet<u64>,
     pub told_jobs: HashSet<u64>,
+    pub accepted_at: u64,
     pub heard_at: u64,
     pub sent_at: u64,
     /// A record came while it asks: try again to give it work.
@@ -60,6 +61,7 @@ impl Connection {
             },
             told_programs: HashSet::new(),
             told_jobs: HashSet::new(),
+            accepted_at: now,
             heard_at: now,
             sent_at: now,
             hungry: false,

@@ -106,6 +106,7 @@ impl Lead {
                     self.work_at = now;
                 }
                 Ok(None) => {
+                    self.looks.work_at = now;
                     self.work_at = now + self.intervals.work_us;
                     return;
                 }

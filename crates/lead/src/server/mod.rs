@@ -16,7 +16,7 @@ use tidemill_sys::time::monotonic_us;
 use tidemill_sys::{machine, signal};
 use tidemill_wire::log::Log;
 use tidemill_wire::{
-    handshake, Ack, AliveFile, Beat, Drain, LeadAddress, LeadMessage, Manifest, Welcome, FORMAT,
+    handshake, Ack, AliveFile, Beat, Drain, LeadAddress, LeadMessage, Manifest, Settings, Welcome, FORMAT,
 };
 
 use crate::address;
@@ -69,6 +69,17 @@ pub(crate) struct Intervals {
     pub(crate) superseded_us: u64,
 }
 
+/// When the file system was last asked for what a pilot that comes must not miss.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// No work file was left to read.
+    pub(crate) work_at: u64,
+    /// A pilot's coming made us look for work.
+    pub(crate) greeted_at: u64,
+    /// The journals of other leads were read.
+    pub(crate) leads_at: u64,
+}
+
 pub struct Lead {
     pub(crate) fleet: PathBuf,
     pub(crate) manifest: Manifest,
@@ -95,6 +106,7 @@ pub struct Lead {
     pub(crate) intervals: Intervals,
     pub(crate) pacing: Pacing,
     pub(crate) work_at: u64,
+    pub(crate) looks: Looks,
     pub(crate) stop_at: u64,
     pub(crate) superseded_at: u64,
     tick_at: u64,
@@ -126,7 +138,6 @@ impl Lead {
         let listener = address::listen_again(&manifest.listen, fleet)?;
         let beside = manifest.lead == "beside";
         let dead_after_us = seconds_us(manifest.settings.dead_after_s);
-        let stop_files = manifest.settings.stop_files.iter().map(PathBuf::from);
         let readers_max = usize::try_from(manifest.settings.stage_readers).unwrap_or(1);
         let mut lead = Lead {
             sources: Sources::new(manifest.settings.peers, readers_max),
@@ -157,10 +168,11 @@ impl Lead {
             },
             pacing: Pacing::default(),
             work_at: 0,
+            looks: Looks::default(),
             stop_at: 0,
             superseded_at: now + 1_000_000,
             tick_at: 0,
-            stop_paths: std::iter::once(fleet.join("STOP")).chain(stop_files).collect(),
+            stop_paths: stop_paths(fleet, &manifest.settings),
             stopped: false,
             alive: AliveFile::new(fleet, dead_after_us, now),
             abandoned: false,
@@ -429,6 +441,11 @@ impl Lead {
         );
         Ok(())
     }
+}
+
+fn stop_paths(fleet: &Path, settings: &Settings) -> Vec<PathBuf> {
+    let agreed = settings.stop_files.iter().map(PathBuf::from);
+    std::iter::once(fleet.join("STOP")).chain(agreed).collect()
 }
 
 pub(crate) fn seconds_us(value: f64) -> u64 {

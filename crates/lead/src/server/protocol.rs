@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidemill_wire::{
-    frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage, Source,
+    frame, handshake, Cancel, Deadline, Drain, Grant, Hello, LeadMessage, PilotMessage, Source, WireError,
 };
 
 use crate::ledger::record::RecordHead;
@@ -111,14 +111,17 @@ impl Lead {
         if !is_file_name(&hello.pilot) {
             return Err(String::from("its name is no file name"));
         }
-        if !self.ledger.is_closed() {
-            self.look_for_work(now); // what was said of its allocation before it started is not about this start
+        // what was said of its allocation before it started is not about this start
+        if !self.ledger.is_closed()
+            && self.looks.work_at < connection.accepted_at
+            && self.looks.greeted_at != now
+        {
+            self.looks.greeted_at = now;
+            self.look_for_work(now);
         }
-        let caught_up = self.journals.catch_up_leads(&mut self.ledger, now);
-        let caught_up =
-            caught_up.and_then(|()| self.journals.catch_up_pilot(&mut self.ledger, &hello.pilot, now));
-        caught_up.map_err(|error| tidemill_wire::log::cause(&error))?;
         let key = self.ledger.key_of(&hello.pilot);
+        self.catch_up(key, hello, connection.accepted_at, now)
+            .map_err(|error| tidemill_wire::log::cause(&error))?;
         self.know_pilots();
         if let Some(old) = self.connection_of[key] {
             self.close(old, "the pilot has connected anew", now);
@@ -146,6 +149,30 @@ impl Lead {
                 ("acked", &self.synced[key]),
             ],
         );
+        Ok(())
+    }
+
+    /// Reads what other journals hold of a pilot, where there is anything that is not known: thousands may come at once,
+    /// and each file costs a look at a shared file system. One that does not say what there is (of an older version)
+    /// has its own journal read, and those of leads unless they were read since its connection came: what another lead
+    /// acknowledged, it acknowledged before that.
+    fn catch_up(
+        &mut self,
+        key: PilotKey,
+        hello: &Hello,
+        accepted_at: u64,
+        now: u64,
+    ) -> Result<(), WireError> {
+        let received = self.ledger.pilot(key).received;
+        let is_behind = |told: Option<u64>| told.is_none_or(|number| number > received);
+        if is_behind(hello.acked) && self.looks.leads_at < accepted_at {
+            self.journals.catch_up_leads(&mut self.ledger, now)?;
+            self.looks.leads_at = now;
+        }
+        if is_behind(hello.journaled) {
+            self.journals
+                .catch_up_pilot(&mut self.ledger, &hello.pilot, now)?;
+        }
         Ok(())
     }
 

@@ -240,7 +240,20 @@ impl Pilot {
     }
 
     /// None: the lead closes the connection.
-    pub fn try_join(address: SocketAddr, (id, secret): (&str, &str), held: &[Grant]) -> Option<Self> {
+    pub fn try_join(address: SocketAddr, who: (&str, &str), held: &[Grant]) -> Option<Self> {
+        Pilot::greet(address, who, (held, None))
+    }
+
+    /// A pilot that says which of its records a lead has acknowledged, and which are in its own journal.
+    pub fn join_saying(address: SocketAddr, id: &str, safe: (u64, u64)) -> Self {
+        Pilot::greet(address, (id, SECRET), (&[], Some(safe))).expect("welcome")
+    }
+
+    fn greet(
+        address: SocketAddr,
+        (id, secret): (&str, &str),
+        (held, safe): (&[Grant], Option<(u64, u64)>),
+    ) -> Option<Self> {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -266,6 +279,8 @@ impl Pilot {
             proof,
             held: held.to_vec(),
             serves: None,
+            acked: safe.map(|safe| safe.0),
+            journaled: safe.map(|safe| safe.1),
         }));
         match pilot.receive()? {
             LeadMessage::Welcome(welcome) => {

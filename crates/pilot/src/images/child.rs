@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use serde_json::Value;
+use serde_json::{json, Value};
 use tidemill_sys::child;
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_wire::{Fill, LineBuffer};
@@ -56,18 +56,29 @@ impl Child {
         self.from.as_fd()
     }
 
-    /// What it told since; never waits.
+    /// What it told since; never waits. What cannot be read is its last word, as a failure.
     pub fn hear(&mut self) -> Vec<Value> {
         let mut told = Vec::new();
         while !self.closed {
             let fill = self.lines.fill(&mut self.from);
             while let Some(line) = self.lines.next_line() {
-                told.extend(serde_json::from_slice::<Value>(line).ok());
+                match serde_json::from_slice::<Value>(line) {
+                    Ok(value) => told.push(value),
+                    Err(error) => {
+                        self.closed = true;
+                        told.push(json!({ "failed": format!("it sent an invalid message: {error}") }));
+                        return told;
+                    }
+                }
             }
             match fill {
                 Ok(Fill::Open(0)) => break,
                 Ok(Fill::Open(_)) => {}
-                Ok(Fill::Closed) | Err(_) => self.closed = true,
+                Ok(Fill::Closed) => self.closed = true,
+                Err(error) => {
+                    self.closed = true;
+                    told.push(json!({ "failed": tidemill_wire::log::cause(&error) }));
+                }
             }
         }
         told
@@ -82,5 +93,28 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         child::end(self.pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_cannot_be_read_ends_the_child_with_a_cause() {
+        let (from, to) = fd::pipe().unwrap();
+        fd::set_nonblocking(from.as_fd(), true).unwrap();
+        fd::write(to.as_fd(), b"{\"fetched\": 1}\n{\"sho\n{\"shown\": \"fuse\"}\n").unwrap();
+        let mut child = Child {
+            pid: i32::MAX, // nobody's
+            from: File::from(from),
+            lines: LineBuffer::new(LINE_BYTES_MAX),
+            closed: false,
+        };
+        let told = child.hear();
+        assert_eq!(told.len(), 2);
+        let cause = told[1]["failed"].as_str().unwrap();
+        assert!(cause.contains("invalid message"), "{cause}");
+        assert!(child.is_over() && child.hear().is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::Cursor;
 
 use tidemill_slot::{Done as SlotDone, Slot, SlotOutput};
@@ -9,6 +9,7 @@ use tidemill_wire::{log, Done, OutputRef};
 
 use super::bundle::{Bundle, FileSource, Member, Part, Source};
 use crate::error::PilotError;
+use crate::report::Canceled;
 use crate::time::seconds_us;
 use crate::work::piece::Piece;
 
@@ -341,14 +342,14 @@ impl Keeper {
     /// Drop the outputs of jobs that were canceled, also of a copy that is on its way.
     pub(super) fn drop_canceled<'a>(
         &mut self,
-        canceled: &HashSet<u64>,
+        canceled: &Canceled,
         slot_of: impl Fn(u32) -> Option<&'a Slot>,
         now_us: u64,
     ) {
         if canceled.is_empty() || (self.copying.is_none() && self.waiting.is_empty()) {
             return;
         }
-        let is_canceled = |waiting: &Waiting| canceled.contains(&waiting.piece.job);
+        let is_canceled = |waiting: &Waiting| canceled.has(&waiting.piece);
         let mut dropped = Vec::new();
         if self
             .copying
@@ -481,7 +482,8 @@ fn source(slot: &Slot, output: &SlotOutput) -> Result<Box<dyn Source>, PilotErro
     }
 }
 
-fn remove_outputs(slot: &Slot, done: &SlotDone) {
+/// Free the places of outputs that are not wanted any more: a slot starts nothing while many wait.
+pub(super) fn remove_outputs(slot: &Slot, done: &SlotDone) {
     for output in done.outputs.iter().filter(|output| output.inline.is_none()) {
         // what stays fills the slot's own scratch, which its init empties
         let _ = slot.remove_output(&output.path);

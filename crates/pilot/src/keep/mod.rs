@@ -28,6 +28,7 @@ impl Keeper {
     /// A slot has done events: count them, and keep what they left.
     pub fn done(&mut self, cx: &mut Context, slot: u32, mut done: Done) -> Result<(), PilotError> {
         let Some(piece) = cx.settle(slot, done.ticket, done.first, done.count) else {
+            drop_outputs(cx, slot, &done);
             return Ok(());
         };
         cx.slots.works();
@@ -39,6 +40,10 @@ impl Keeper {
         let (stdout, stderr) = (std::mem::take(&mut done.stdout), std::mem::take(&mut done.stderr));
         let events = (done.job, done.first, done.count, done.truncated);
         self.logs(events, &stdout, &stderr);
+        if cx.report.canceled.is_former(&piece) {
+            drop_outputs(cx, slot, &done);
+            return Ok(());
+        }
         if done.outputs.is_empty() {
             let record = keeper::record(&done, &piece, slot, Vec::new());
             cx.report.add_open(record, cx.now_us);
@@ -67,7 +72,7 @@ impl Keeper {
         let events = (failed.job, failed.first, failed.count, false);
         self.logs(events, &failed.stdout, &failed.stderr);
         self.take_failed();
-        if cx.report.canceled.contains(&piece.job) {
+        if cx.report.canceled.has(&piece) {
             return Ok(());
         }
         let record = tidemill_wire::Failed {
@@ -182,6 +187,13 @@ impl Keeper {
     }
 }
 
+/// Outputs that nobody asks for any more.
+fn drop_outputs(cx: &Context, slot: u32, done: &Done) {
+    if let Some(source) = cx.slots.get(slot) {
+        keeper::remove_outputs(source, done);
+    }
+}
+
 /// Whether a copy should end now.
 fn stop(cx: &Context) -> impl Fn() -> bool + '_ {
     || cx.life.stops_copies(monotonic_us()) || cx.signals.is_pending()
@@ -204,7 +216,7 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
                 );
                 cx.fail(&piece, slot, (failure, &message))?;
             }
-            Kept::Orphaned { piece } if cx.report.canceled.contains(&piece.job) => {}
+            Kept::Orphaned { piece } if cx.report.canceled.has(&piece) => {}
             Kept::Orphaned { piece } => cx.run_again(piece)?,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Knows messages, not what they mean for the work.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,6 +35,14 @@ pub struct Identity {
     pub rank: u64,
     pub node: String,
     pub secret: String,
+}
+
+/// What we have at a moment, for Hello.
+pub struct Standing {
+    pub held: Vec<Grant>,
+    /// Highest numbers of records that a lead has acknowledged, and that are in the own journal.
+    pub acked: u64,
+    pub journaled: u64,
 }
 
 /// What happened on the connection.
@@ -139,8 +147,8 @@ impl Link {
         }
     }
 
-    /// Read what is there, connect if it is time; `held` is asked for when a Hello is due.
-    pub fn advance(&mut self, now_us: u64, held: &dyn Fn() -> Vec<Grant>) -> Vec<LinkEvent> {
+    /// Read what is there, connect if it is time; `standing` is asked for when a Hello is due.
+    pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         if matches!(self.state, State::Away) && now_us >= self.retry_at_us {
             if let Err(error) = self.connect(now_us) {
@@ -148,7 +156,7 @@ impl Link {
             }
         }
         if !matches!(self.state, State::Away) {
-            if let Err(error) = self.read(now_us, held, &mut events) {
+            if let Err(error) = self.read(now_us, standing, &mut events) {
                 self.lose(now_us, &log::cause(&error));
             }
         }
@@ -223,18 +231,18 @@ impl Link {
         let address = read_fleet_file(&self.address_path, "the lead's address", format)?;
         let wrong = |message: String| PilotError::Lead { message };
         let port = u16::try_from(address.port).map_err(|_| wrong(format!("its port is {}", address.port)))?;
-        // the agent and the lead write numeric addresses: a static binary resolves no names of site services
-        (address.host.as_str(), port)
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut list| list.next())
-            .ok_or_else(|| wrong(format!("its host is `{}`, which is not an address", address.host)))
+        // leads write numbers; looking a name up would load libraries of the site into a static program
+        let host: IpAddr = address
+            .host
+            .parse()
+            .map_err(|_| wrong(format!("its host is `{}`, not a numeric address", address.host)))?;
+        Ok(SocketAddr::new(host, port))
     }
 
     fn read(
         &mut self,
         now_us: u64,
-        held: &dyn Fn() -> Vec<Grant>,
+        standing: &dyn Fn() -> Standing,
         events: &mut Vec<LinkEvent>,
     ) -> Result<(), PilotError> {
         loop {
@@ -256,7 +264,7 @@ impl Link {
                         ),
                     })?;
                 self.last_heard_us = now_us;
-                if let Some(event) = self.understand(message, now_us, held)? {
+                if let Some(event) = self.understand(message, now_us, standing)? {
                     events.push(event);
                 }
             }
@@ -278,7 +286,7 @@ impl Link {
         &mut self,
         message: LeadMessage,
         now_us: u64,
-        held: &dyn Fn() -> Vec<Grant>,
+        standing: &dyn Fn() -> Standing,
     ) -> Result<Option<LinkEvent>, PilotError> {
         let who = &self.identity;
         match (&mut self.state, message) {
@@ -286,6 +294,11 @@ impl Link {
                 if nonces.is_none() =>
             {
                 let mine = handshake::nonce()?;
+                let Standing {
+                    held,
+                    acked,
+                    journaled,
+                } = standing();
                 let hello = Hello {
                     pilot: who.pilot.clone(),
                     allocation: who.allocation.clone(),
@@ -294,8 +307,10 @@ impl Link {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                     proof: handshake::pilot_proof(&who.secret, &nonce, &mine, &who.pilot),
                     nonce: mine.clone(),
-                    held: held(),
+                    held,
                     serves: self.serves.clone(),
+                    acked: Some(acked),
+                    journaled: Some(journaled),
                 };
                 *nonces = Some((nonce, mine));
                 self.out.push(&PilotMessage::Hello(hello))?;
@@ -347,5 +362,37 @@ impl Link {
             cause.clone_into(&mut self.last_cause);
             LOG.warning("lead.lost", &[("cause", &cause)]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lead_is_reached_by_numbers_and_no_name_is_looked_up() {
+        let fleet = tempfile::tempdir().unwrap();
+        let read = |host: &str| {
+            let told = LeadAddress {
+                format: tidemill_wire::FORMAT,
+                incarnation: 1,
+                host: host.to_owned(),
+                port: 4000,
+                pid: 1,
+            };
+            std::fs::write(fleet.path().join("lead.json"), serde_json::to_vec(&told).unwrap()).unwrap();
+            let identity = Identity {
+                pilot: "a.r0.i1".into(),
+                allocation: "a".into(),
+                rank: 0,
+                node: "n".into(),
+                secret: "s".into(),
+            };
+            Link::new(fleet.path(), identity, 0).read_address()
+        };
+        assert_eq!(read("10.1.2.3").unwrap().to_string(), "10.1.2.3:4000");
+        assert_eq!(read("fe80::1").unwrap().to_string(), "[fe80::1]:4000");
+        let error = read("localhost").unwrap_err();
+        assert!(error.to_string().contains("not a numeric address"), "{error}");
     }
 }

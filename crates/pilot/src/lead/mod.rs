@@ -13,12 +13,12 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use tidemill_sys::fd::Poll;
 use tidemill_sys::machine;
-use tidemill_wire::{Grant, LeadMessage, PilotMessage, Settings, FORMAT};
+use tidemill_wire::{LeadMessage, PilotMessage, Settings, FORMAT};
 
 use crate::error::PilotError;
 use crate::time::seconds_us;
 use board::Board;
-use link::{Link, LinkEvent};
+use link::{Link, LinkEvent, Standing};
 use mailbox::Mailbox;
 
 /// A JSON file of the fleet's directory, unless a newer version wrote it.
@@ -134,10 +134,10 @@ impl Source {
         self.is_open().then(|| seconds_us(patience_s))
     }
 
-    /// Read what there is; `held` is asked for when a Hello is due.
-    pub fn advance(&mut self, now_us: u64, held: &dyn Fn() -> Vec<Grant>) -> Vec<LinkEvent> {
+    /// Read what there is; `standing` is asked for when a Hello is due.
+    pub fn advance(&mut self, now_us: u64, standing: &dyn Fn() -> Standing) -> Vec<LinkEvent> {
         match self {
-            Source::Lead(link) => link.advance(now_us, held),
+            Source::Lead(link) => link.advance(now_us, standing),
             Source::Files(mailbox, board) => {
                 let mut events = mailbox.advance(now_us);
                 let told = board.iter_mut().flat_map(|board| board.advance(now_us));

@@ -74,7 +74,7 @@ fn returned(
     let Some(piece) = cx.settle(slot, ticket, first, count) else {
         return Ok(());
     };
-    if reason == "again" && !cx.report.canceled.contains(&piece.job) {
+    if reason == "again" && !cx.report.canceled.has(&piece) {
         return cx.run_again(piece);
     }
     let reason = cx.life.returned().unwrap_or(match reason {

@@ -7,7 +7,7 @@ use tidemill_wire::{Ended, LeadMessage, Record};
 
 use super::Pilot;
 use crate::error::{PilotError, LOG};
-use crate::lead::link::LinkEvent;
+use crate::lead::link::{LinkEvent, Standing};
 use crate::life::{Phase, Reason};
 use crate::time::seconds_us;
 
@@ -120,7 +120,13 @@ impl Pilot {
         if !polls[0].readable() {
             return Ok(());
         }
-        for event in lead.advance(monotonic_us(), &Vec::new) {
+        let (acked, journaled) = report.records.safe();
+        let nothing = || Standing {
+            held: Vec::new(),
+            acked,
+            journaled,
+        };
+        for event in lead.advance(monotonic_us(), &nothing) {
             match event {
                 LinkEvent::Message(LeadMessage::Ack(ack)) => report.acknowledge(ack.acked, now_us),
                 LinkEvent::Message(LeadMessage::Work(work)) => {

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use tidemill_slot::ToSlot;
-use tidemill_wire::{Grant, LeadMessage, Work};
+use tidemill_wire::{LeadMessage, Work};
 
 use super::Pilot;
 use crate::error::{PilotError, LOG};
-use crate::lead::link::LinkEvent;
+use crate::lead::link::{LinkEvent, Standing};
 use crate::life::{Change, Reason};
 use crate::report::Note;
 use crate::setup::Admitted;
@@ -20,13 +20,19 @@ impl Pilot {
             // what Hello does not hold must have its record on the way
             cx.report.records.seal()?;
         }
-        let held = || -> Vec<Grant> {
-            let mut held = cx.work.held();
+        let (work, records) = (&cx.work, &cx.report.records);
+        let standing = || {
+            let mut held = work.held();
             held.extend(self.keep.held());
             held.extend(self.setups.held());
-            held
+            let (acked, journaled) = records.safe();
+            Standing {
+                held,
+                acked,
+                journaled,
+            }
         };
-        for event in cx.lead.advance(cx.now_us, &held) {
+        for event in cx.lead.advance(cx.now_us, &standing) {
             match event {
                 LinkEvent::Up { acked } => self.joined(acked)?,
                 LinkEvent::Message(message) => self.follow(message)?,
@@ -52,9 +58,8 @@ impl Pilot {
         match message {
             LeadMessage::Work(work) => {
                 self.asking.again();
-                for grant in &work.grants {
-                    cx.report.canceled.remove(&grant.job); // its owner retries it
-                }
+                let held = || self.keep.held().into_iter().chain(cx.work.held()).collect();
+                cx.report.canceled.granted(&work.grants, held);
                 let admitted = self.setups.take(work, cx.now_us);
                 self.admit(admitted)?;
                 if !self.cx.life.is_working() {
@@ -64,7 +69,7 @@ impl Pilot {
             LeadMessage::Ack(ack) => cx.report.acknowledge(ack.acked, cx.now_us),
             LeadMessage::Cancel(cancel) => {
                 LOG.info("jobs.canceled", &[("jobs", &cancel.jobs)]);
-                cx.report.canceled.extend(&cancel.jobs);
+                cx.report.canceled.add(&cancel.jobs);
                 cx.report.canceled_at_us = cx.now_us;
                 self.setups.cancel(&cancel.jobs);
                 for (slot, job) in cx.work.cancel(&cancel.jobs) {

@@ -2,6 +2,7 @@
 //!
 //! Knows the lead as a buffer for records only, and nothing of the parts that have something to report.
 
+mod canceled;
 mod records;
 
 use std::collections::{BTreeMap, HashSet};
@@ -15,6 +16,7 @@ use crate::lead::link::OUT_BYTES_MAX;
 use crate::lead::Source;
 use crate::time::seconds_us;
 use crate::work::piece::Piece;
+pub use canceled::Canceled;
 pub use records::Records;
 
 /// Unsafe records, in bytes, above which slots get no new work.
@@ -64,8 +66,8 @@ impl Note {
 pub struct Report {
     pub records: Records,
     noted: HashSet<String>,
-    /// Jobs whose events need no record any more.
-    pub canceled: HashSet<u64>,
+    /// Work whose events need no record any more.
+    pub canceled: Canceled,
     /// When jobs were canceled last; 0 = none were.
     pub canceled_at_us: u64,
     /// Longest wait of a record for others.
@@ -85,7 +87,7 @@ impl Report {
         Report {
             records,
             noted: HashSet::new(),
-            canceled: HashSet::new(),
+            canceled: Canceled::default(),
             canceled_at_us: 0,
             flush_us: if files {
                 seconds_us(settings.output_flush_s).max(SAVE_AGAIN_US)
@@ -142,7 +144,7 @@ impl Report {
 
     /// Record that events go back to the lead.
     pub fn give_back(&mut self, piece: &Piece, reason: &str, now_us: u64) -> Result<(), PilotError> {
-        if self.canceled.contains(&piece.job) {
+        if self.canceled.has(piece) {
             return Ok(());
         }
         let returned = Returned {

@@ -10,6 +10,9 @@ use crate::error::PilotError;
 /// Records that are safe in the own journal are still told to a lead that comes back, up to so many bytes.
 const RESEND_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of each text of a failure: a journal of a million of them stays readable.
+const TEXT_BYTES_MAX: usize = 4096;
+
 struct Framed {
     number: u64,
     bytes: Vec<u8>,
@@ -56,6 +59,10 @@ impl Records {
     /// Add a record; `p` and `s` are filled in here.
     pub fn add(&mut self, mut record: Record) -> Result<(), PilotError> {
         let number = self.last + 1;
+        if let Record::Failed(failed) = &mut record {
+            cut(&mut failed.message);
+            cut_to_tail(&mut failed.stderr_tail);
+        }
         let (p, s) = match &mut record {
             Record::Started(Started { p, s, .. })
             | Record::Done(Done { p, s, .. })
@@ -148,6 +155,11 @@ impl Records {
         self.open.is_empty() && self.acked >= self.last
     }
 
+    /// Highest numbers that a lead has acknowledged, and that are in the own journal.
+    pub fn safe(&self) -> (u64, u64) {
+        (self.acked, self.journaled)
+    }
+
     /// Bytes of records that are neither acknowledged nor in the own journal.
     pub fn unsafe_bytes(&self) -> usize {
         if self.journaled >= self.last {
@@ -195,6 +207,28 @@ impl Records {
             self.bytes -= framed.bytes.len();
         }
     }
+}
+
+/// Keep the begin of a text, and say that there was more.
+fn cut(text: &mut String) {
+    const MORE: &str = " ...";
+    if text.len() > TEXT_BYTES_MAX {
+        let mut at = TEXT_BYTES_MAX - MORE.len();
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        text.truncate(at);
+        text.push_str(MORE);
+    }
+}
+
+/// Keep the end of a text: replacements of bytes that are not UTF-8 take three times their place.
+fn cut_to_tail(text: &mut String) {
+    let mut from = text.len().saturating_sub(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text.drain(..from);
 }
 
 /// Make `done` part of `into` if it continues it on either side.
@@ -338,6 +372,36 @@ mod tests {
         assert_eq!(journaled(records.journal_path()), [3, 4, 5, 6]);
         records.reconnected(2);
         assert_eq!(carried(&mut records).len(), 4);
+    }
+
+    #[test]
+    fn texts_of_a_failure_are_bounded_whatever_a_payload_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = Records::new("a.r0.i1", directory.path());
+        let failed = |message: &str, tail: &str| {
+            Record::Failed(Failed {
+                message: message.to_owned(),
+                stderr_tail: tail.to_owned(),
+                ..Failed::default()
+            })
+        };
+        records
+            .add(failed(
+                &"é".repeat(30_000),
+                &format!("{}end", "\u{fffd}".repeat(4096)),
+            ))
+            .unwrap();
+        records.add(failed("short", "tail")).unwrap();
+        let texts: Vec<(String, String)> = carried(&mut records)
+            .into_iter()
+            .map(|record| match record {
+                Record::Failed(failed) => (failed.message, failed.stderr_tail),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(texts[0].0.len() <= 4096 && texts[0].0.starts_with("éé") && texts[0].0.ends_with("é ..."));
+        assert!(texts[0].1.len() <= 4096 && texts[0].1.ends_with("end"));
+        assert_eq!(texts[1], ("short".to_owned(), "tail".to_owned()));
     }
 
     #[test]

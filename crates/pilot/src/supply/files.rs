@@ -284,7 +284,7 @@ impl Supply {
             });
             let told = format!("input `{}`: {told}", name.unwrap_or_default());
             for piece in cx.work.take_queued(job) {
-                if !cx.report.canceled.contains(&job) {
+                if !cx.report.canceled.has(&piece) {
                     cx.fail(&piece, 0, ("stage_in", &told))?;
                 }
             }

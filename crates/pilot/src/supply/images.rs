@@ -48,7 +48,7 @@ impl Supply {
         LOG.warning("image.failed", &[("sha256", &sha256), ("cause", &message)]);
         cx.note(Note::new("image", "failed", message))?;
         for piece in cx.work.image_failed(sha256, cx.now_us) {
-            if !cx.report.canceled.contains(&piece.job) {
+            if !cx.report.canceled.has(&piece) {
                 cx.fail(&piece, 0, ("image", message))?;
             }
         }

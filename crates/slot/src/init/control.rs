@@ -35,21 +35,30 @@ impl Control {
         self.socket.fd()
     }
 
-    /// Moves what has arrived into the inbox.
+    /// Moves what has arrived into the inbox. What cannot be read ends the slot, and the pilot gets the reason.
     pub fn receive(&mut self) {
-        if !self.closed {
-            self.closed = !self.socket.receive().unwrap_or(false);
+        if self.closed {
+            return;
+        }
+        match self.socket.receive() {
+            Ok(open) => self.closed = !open,
+            Err(error) => return self.give_up(&format!("failed to read from its pilot: {error}")),
         }
         loop {
             match self.socket.next(get_downward) {
                 Ok(Some(message)) => self.inbox.push_back(message),
                 Ok(None) => return,
-                Err(_) => {
-                    self.closed = true;
-                    return;
+                Err(garbled) => {
+                    let what = garbled.0;
+                    return self.give_up(&format!("its pilot sent a message that cannot be read: {what}"));
                 }
             }
         }
+    }
+
+    fn give_up(&mut self, reason: &str) {
+        self.closed = true;
+        self.refuse(reason.to_owned());
     }
 
     /// Has something arrived that a long copy must not hold up?
@@ -165,6 +174,25 @@ mod tests {
             payloads: 1,
             wall_us: 5,
             ..Done::default()
+        }
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_read_closes_the_connection_with_the_reason() {
+        use crate::codec::get_upward;
+        use tidemill_sys::socket;
+
+        let (pilots, slots) = socket::stream_pair().unwrap();
+        let (mut pilot, mut control) = (Framed::new(pilots), Control::new(slots));
+        pilot.output().extend_from_slice(&[1, 0, 0, 0, 250]); // a frame of one byte that no message begins with
+        pilot.flush().unwrap();
+        control.receive();
+        control.flush();
+        assert!(control.closed);
+        assert!(pilot.receive().unwrap());
+        match pilot.next(get_upward) {
+            Ok(Some(Upward::Refused(reason))) => assert!(reason.contains("cannot be read"), "{reason}"),
+            other => panic!("{other:?}"),
         }
     }
 

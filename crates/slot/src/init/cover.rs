@@ -64,7 +64,7 @@ pub(crate) struct Covers {
     forbidden: Vec<PathBuf>,
     pub(super) backs: Vec<Back>,
     /// where images lie
-    areas: Vec<PathBuf>,
+    pub(super) areas: Vec<PathBuf>,
     /// entries of /tmp that cleaning must leave alone
     kept: Vec<String>,
     numbered: u64,
@@ -203,7 +203,7 @@ impl Covers {
             .partition(|cover| below(&cover.path));
         self.covers = kept;
         let covered = Covered {
-            masks: chosen(&self.masks),
+            masks: [chosen(&self.veils_in_areas()), chosen(&self.masks)].concat(),
             forbidden: chosen(&self.forbidden),
             backs: self
                 .backs

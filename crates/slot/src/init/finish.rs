@@ -17,7 +17,7 @@ use crate::queue::Events;
 use crate::{Done, Failed, FromSlot, SlotOutput};
 
 /// Bytes of stderr that a failure carries.
-const STDERR_TAIL_BYTES: usize = 4096;
+pub(super) const STDERR_TAIL_BYTES: usize = 4096;
 /// A killed process that is still there after so long cannot be killed.
 const KILL_US: u64 = 30_000_000;
 /// A launcher that was asked to end is killed after so long.
@@ -140,26 +140,27 @@ impl Init {
             return;
         };
         let events = *events;
+        // who is asked to end may well say that all is fine
+        let well = exit == Exit::Status(0) && payload.recalled.is_none() && payload.verdict.is_none();
         if let Some(job) = self.jobs.get_mut(&events.job) {
             job.inputs
                 .remove_each(&self.scratch.place, &job.def, (events.first, events.count));
-            if exit == Exit::Status(0) {
+            if well {
                 job.pace.measure(events.count, wall_us);
             }
         }
-        if let (Some((reason, _)), true) = (payload.recalled, exit != Exit::Status(0)) {
+        if let Some((reason, _)) = payload.recalled {
             self.discard_whole();
             if !payload.recall_told {
                 self.give_back(events, reason);
             }
             return;
         }
-        let collected = match exit {
-            Exit::Status(0) => self.collect(outputs),
-            _ => {
-                self.discard_whole();
-                Err(self.cause(&payload, exit))
-            }
+        let collected = if well {
+            self.collect(outputs)
+        } else {
+            self.discard_whole();
+            Err(self.cause(&payload, exit))
         };
         match collected {
             Err(verdict) => {
@@ -232,6 +233,9 @@ impl Init {
         };
         if let Some(error) = self.streams.whole_error.take() {
             self.discard_whole();
+            if let Some(first) = all.first() {
+                self.scratch.discard(&first.path);
+            }
             let failure = if error.raw_os_error() == Some(28) {
                 "disk"
             } else {
@@ -385,8 +389,19 @@ impl Init {
             for events in fetched {
                 self.give_back(events, "again");
             }
-            for events in blamed {
-                let failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
+            for (place, &events) in blamed.iter().enumerate() {
+                let mut failed = self.describe(events, cause.clone(), (exit, usage), wall_us);
+                if place > 0 {
+                    // one payload, one end: what it printed and used is told once
+                    failed = Failed {
+                        stdout: Vec::new(),
+                        stderr: format!("(see the failure of event {})\n", blamed[0].first).into_bytes(),
+                        wall_us: 0,
+                        user_us: 0,
+                        system_us: 0,
+                        ..failed
+                    };
+                }
                 self.control.put(FromSlot::Failed(failed));
             }
         }

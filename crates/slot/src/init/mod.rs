@@ -212,6 +212,9 @@ impl Init {
     /// The pilot is gone, or the slot cannot go on: nothing of it stays.
     fn leave(mut self) -> ! {
         let _ = self.kill_and_reap();
+        if let Some(reason) = &self.fatal {
+            self.control.refuse(reason.clone());
+        }
         self.control.flush();
         if self.scratch.place.isolated == Isolated::Subreaper {
             let _ = tidemill_sys::file::empty(self.scratch.place.root.as_fd(), &[]);
@@ -398,8 +401,12 @@ impl Init {
         }
     }
 
-    /// Kills the payload on order.
+    /// Kills the payload on order. One that has ended by itself before counts as it ended; from here on no exit status
+    /// does.
     fn recall(&mut self, reason: &'static str) {
+        if let Err(error) = self.reap() {
+            self.fatal = Some(cause(&error));
+        }
         if let Some(payload) = &mut self.payload {
             payload.recalled.get_or_insert((reason, time::monotonic_us()));
             self.kill();
@@ -487,5 +494,9 @@ impl Init {
 
 fn spill(scratch: &mut Scratch) -> std::io::Result<(File, String)> {
     let directory = scratch.new_directory().map_err(|error| error.source)?;
-    streams::spill_file(scratch.place.root.as_fd(), &directory)
+    let made = streams::spill_file(scratch.place.root.as_fd(), &directory);
+    if made.is_err() {
+        scratch.discard_directory(&directory);
+    }
+    made
 }

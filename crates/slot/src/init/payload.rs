@@ -13,6 +13,13 @@ const SAMPLE_US: u64 = 200_000;
 /// Costly figures (PSS, bytes) are taken for payloads that are older than this, and again after `COSTLY_AGAIN_US`.
 const COSTLY_AFTER_US: u64 = 1_000_000;
 const COSTLY_AGAIN_US: u64 = 10_000_000;
+/// Samples take this part of the time at most, where there are many processes; limits wait for them so long at most.
+const SAMPLE_COST: u64 = 50;
+const SAMPLE_US_MAX: u64 = 5_000_000;
+/// PSS of a process of hundreds of GB takes seconds: this part of the time at most, and this where the memory may be over
+/// its limit.
+const PSS_COST: u64 = 50;
+const PSS_COST_OVER: u64 = 10;
 /// What was used is looked at so seldom that looking takes this part of the time.
 const CHARGE_COST: u64 = 100;
 /// The same of looking at what files processes hold.
@@ -85,6 +92,8 @@ pub(crate) struct Payload {
     next_files_us: u64,
     next_sample_us: u64,
     next_costly_us: u64,
+    /// no PSS before that, whatever seems to be used
+    next_pss_us: u64,
     next_charge_us: u64,
     progress_us: u64,
     cpu_us: u64,
@@ -116,6 +125,7 @@ impl Payload {
             next_files_us: 0,
             next_sample_us: now_us + SAMPLE_US,
             next_costly_us: now_us + COSTLY_AFTER_US,
+            next_pss_us: 0,
             next_charge_us: 0,
             progress_us: now_us,
             cpu_us: 0,
@@ -185,23 +195,26 @@ impl Payload {
         (reach, printed): (Reach, u64),
         now_us: u64,
     ) -> Option<Verdict> {
-        self.next_sample_us = now_us + SAMPLE_US;
         let Limits {
             memory_mb, tasks_max, ..
         } = limits;
+        let began_us = time::monotonic_us();
         let sample = usage::sample(reach);
+        self.sampled(now_us, time::monotonic_us() - began_us);
         self.look_at_files(limits, reach, now_us);
         let held_kb = self.held.memory_kb();
         let mut used_kb = sample.rss_kb + held_kb;
         let over = memory_mb > 0 && used_kb > memory_mb * 1024;
-        if over || now_us >= self.next_costly_us {
+        let measures = self.measures_pss(over, now_us);
+        if measures {
+            let began_us = time::monotonic_us();
             // shared pages count once per process in RSS: forked payloads would seem larger than they are
             used_kb = usage::pss_kb(reach).unwrap_or(sample.rss_kb) + held_kb;
             if held_kb > 0 {
                 used_kb -= self.held.mapped_kb(reach).min(held_kb); // they are among both
             }
             self.traffic = usage::traffic(self.pid).or(self.traffic);
-            self.next_costly_us = now_us + COSTLY_AGAIN_US;
+            self.measured_pss(now_us, time::monotonic_us() - began_us);
             self.rss_max_kb = self.rss_max_kb.max(used_kb);
         }
         let cpu_us = sample.user_us + sample.system_us;
@@ -209,7 +222,8 @@ impl Payload {
             (self.cpu_us, self.printed) = (cpu_us, printed);
             self.progress_us = now_us;
         }
-        if over && used_kb > memory_mb * 1024 {
+        // what only RSS says counts shared pages several times
+        if over && measures && used_kb > memory_mb * 1024 {
             let used_mb = used_kb / 1024;
             return Some(Verdict {
                 failure: "memory",
@@ -224,6 +238,22 @@ impl Payload {
             });
         }
         self.overdue(program, now_us)
+    }
+
+    /// A sample took so long: when the next one is due.
+    fn sampled(&mut self, now_us: u64, cost_us: u64) {
+        let interval_us = (SAMPLE_COST * cost_us).clamp(SAMPLE_US, SAMPLE_US_MAX);
+        self.next_sample_us = now_us + interval_us;
+    }
+
+    /// Whether PSS is to be read now; `over`: RSS is over the limit.
+    fn measures_pss(&self, over: bool, now_us: u64) -> bool {
+        now_us >= self.next_pss_us && (over || now_us >= self.next_costly_us)
+    }
+
+    fn measured_pss(&mut self, now_us: u64, cost_us: u64) {
+        self.next_pss_us = now_us + PSS_COST_OVER * cost_us;
+        self.next_costly_us = now_us + COSTLY_AGAIN_US.max(PSS_COST * cost_us);
     }
 
     /// Finds what no directory and no mapping tells, which takes a `FILES_COST`th of the time at most.
@@ -286,4 +316,49 @@ impl Payload {
 
 fn passed(since_us: u64, limit_s: f64, now_us: u64) -> bool {
     now_us.saturating_sub(since_us) as f64 > limit_s * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often something happens that is asked for each `SAMPLE_US`, in a minute.
+    fn in_a_minute(mut happens: impl FnMut(u64) -> bool) -> usize {
+        (1..=300).filter(|&turn| happens(turn * SAMPLE_US)).count()
+    }
+
+    fn payload() -> Payload {
+        let events = Events::default();
+        let kind = Kind::Command {
+            events,
+            outputs: Vec::new(),
+        };
+        Payload::new(1, 1, kind, (0, 0))
+    }
+
+    #[test]
+    fn pss_that_takes_a_second_is_read_a_tenth_of_the_time_at_most_even_over_the_limit() {
+        for (over, cost_us, times) in [(true, 1_000_000, 6), (true, 100, 300), (false, 1_000_000, 2)] {
+            let mut payload = payload();
+            let measured = in_a_minute(|now_us| {
+                let measures = payload.measures_pss(over, now_us);
+                if measures {
+                    payload.measured_pss(now_us, cost_us);
+                }
+                measures
+            });
+            assert_eq!(measured, times, "{over} {cost_us}");
+        }
+    }
+
+    #[test]
+    fn samples_of_many_processes_are_taken_less_often_and_limits_still_hold() {
+        let mut payload = payload();
+        payload.sampled(0, 20_000);
+        assert_eq!(payload.next_look_us(), 1_000_000);
+        payload.sampled(0, 10_000_000);
+        assert_eq!(payload.next_look_us(), SAMPLE_US_MAX);
+        payload.sampled(0, 10);
+        assert_eq!(payload.next_look_us(), SAMPLE_US);
+    }
 }

@@ -149,6 +149,7 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     view::close_kernel(&entry.spec.view, uid)?;
     place.covers.veil_all()?;
     cover_areas(&mut place, entry.spec, &images)?;
+    place.covers.veil_again()?;
     place.covers.mask_all(entry.spec, uid)?;
     doors::hide_services(&place.root, entry.spec)?;
     place.covers.show_named()?;

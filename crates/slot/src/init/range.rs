@@ -2,6 +2,7 @@
 
 use tidemill_sys::time;
 
+use super::finish::STDERR_TAIL_BYTES;
 use super::job::Job;
 use super::payload::{Kind, Payload, Verdict};
 use super::talk::{Piece, Talk};
@@ -161,14 +162,17 @@ impl Init {
             Line::Failed { event, message } => {
                 let piece = talk.settle(event, 1, now_us)?;
                 self.finish_range(job, piece);
-                let stderr = self.streams.stderr.last(4096);
+                let message = if message.is_empty() {
+                    "the payload gave no reason".to_owned()
+                } else {
+                    message
+                };
+                let stderr = &self.streams.stderr;
+                let printed = (stderr.total(), || stderr.last(STDERR_TAIL_BYTES));
+                let (message, stderr) = talk.failure(event, message, printed);
                 self.control.put(FromSlot::Failed(Failed {
                     event: Some(event),
-                    message: if message.is_empty() {
-                        "the payload gave no reason".to_owned()
-                    } else {
-                        message
-                    },
+                    message,
                     stderr,
                     ..failed(piece.events, "payload", piece.wall_us)
                 }));

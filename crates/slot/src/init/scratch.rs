@@ -123,16 +123,21 @@ impl Scratch {
         self.before = None;
     }
 
-    /// Removes a waiting file that nobody will ask for, and its directory.
+    /// Removes the directory of a waiting file that the pilot will not ask for, and everything in it. What cannot be
+    /// removed still counts no longer: it must not keep payloads from starting.
     pub fn discard(&mut self, path: &str) {
-        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
-        let root = self.place.root.as_fd();
-        if file::remove_at(root, path, false)
-            .and(file::remove_at(root, directory, true))
-            .is_ok()
-        {
-            self.waiting = self.waiting.saturating_sub(1);
+        if let Some((directory, _)) = path.rsplit_once('/') {
+            self.discard_directory(directory);
         }
+    }
+
+    /// As `discard`, of a directory that `new_directory` made.
+    pub fn discard_directory(&mut self, directory: &str) {
+        let root = self.place.root.as_fd();
+        let _ = file::open_dir_at(root, directory)
+            .and_then(|open| file::empty(open.as_fd(), &[]))
+            .and_then(|()| file::remove_at(root, directory, true));
+        self.waiting = self.waiting.saturating_sub(1);
     }
 
     /// Is there no room left?
@@ -189,10 +194,22 @@ impl Scratch {
             check_output(self.place.root.as_fd(), path).map_err(|what| format!("output `{name}`: {what}"))?;
         }
         let directory = self.new_directory().map_err(|error| cause(&error))?;
+        let moved = self.move_to(&directory, outputs);
+        if moved.is_err() {
+            self.discard_directory(&directory);
+        }
+        moved
+    }
+
+    fn move_to(
+        &self,
+        directory: &str,
+        outputs: &[(String, String)],
+    ) -> std::result::Result<Vec<SlotOutput>, String> {
+        let root = self.place.root.as_fd();
         let mut moved = Vec::with_capacity(outputs.len());
         for (index, (name, path)) in outputs.iter().enumerate() {
             let to = format!("{directory}/{index}");
-            let root = self.place.root.as_fd();
             file::rename_at(root, &format!("{WORK}/{path}"), root, &to)
                 .map_err(|error| format!("output `{name}`: {}", cause(&error)))?;
             moved.push(SlotOutput {

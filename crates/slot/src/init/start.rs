@@ -1,18 +1,20 @@
 //! What is started next.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use tidemill_sys::spawn::{Command, Strings};
-use tidemill_sys::{fd, signal, time, SysError};
+use tidemill_sys::{fd, file, signal, time, SysError};
 use tidemill_wire::log::cause;
 
-use super::cover::Covers;
 use super::inputs::InputError;
 use super::job::Job;
 use super::payload::{Kind, Payload};
+use super::place::Place;
 use super::talk::Talk;
 use super::{Init, WAITING_MAX};
 use crate::queue::{Bounds, Events};
@@ -233,8 +235,12 @@ impl Init {
     ) -> Result<(i32, Option<File>), NotStarted> {
         let place = &self.scratch.place;
         let (isolated, rules) = (place.isolated, place.rules.as_ref().map(AsFd::as_fd));
-        let unlike = |(failure, what)| NotStarted::all(failure, what);
-        self.approved.check(&job.files).map_err(unlike)?;
+        self.approved.check(&job.files).map_err(|(failure, what)| {
+            let mut missing = job.files.iter().filter(|file| !Path::new(&file.path).exists());
+            let hidden = missing.find_map(|file| hidden(place, Path::new(&file.path)));
+            let hint = hidden.map_or_else(String::new, |path| hidden_hint(&path));
+            NotStarted::all(failure, format!("{what}{hint}"))
+        })?;
         // a launcher starts ranks on other nodes: they are nobody's children here
         let alone = self.spec.directory.is_none();
         let instead = alone
@@ -248,7 +254,7 @@ impl Init {
                 descriptors,
                 (isolated, rules),
             )
-            .map_err(|error| not_executed(&error, &self.scratch.place.covers, &job.path))?;
+            .map_err(|error| not_executed(&error, &self.scratch.place, &job.path))?;
             return Ok((pid, None));
         };
         let mut placed = descriptors.to_vec();
@@ -305,15 +311,107 @@ fn spawn(
     })
 }
 
-fn not_executed(error: &SysError, covers: &Covers, path: &CStr) -> NotStarted {
+fn not_executed(error: &SysError, place: &Place, path: &CStr) -> NotStarted {
+    let seen = || hidden(place, Path::new(&*path.to_string_lossy()));
     let hint = match error.os_error() {
-        2 if covers.hides(Path::new(&*path.to_string_lossy())) => {
-            " (a slot hides it: an application file or site.toml names what payloads see, by `show`)"
-        }
-        2 => " (no such file, or its interpreter or loader is missing)",
-        8 => " (neither a program for this machine nor a script that begins with `#!`)",
-        13 => " (is it executable, and may you reach its directory?)",
-        _ => "",
+        2 => seen().map_or_else(
+            || " (no such file, or its interpreter or loader is missing)".to_owned(),
+            |path| hidden_hint(&path),
+        ),
+        8 => " (neither a program for this machine nor a script that begins with `#!`)".to_owned(),
+        13 => " (is it executable, and may you reach its directory?)".to_owned(),
+        _ => String::new(),
     };
     NotStarted::all("payload_setup", format!("{}{hint}", cause(error)))
+}
+
+fn hidden_hint(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        " (`{path}` is hidden from payloads at this site: its operator can show it with `show = [\"{path}\"]` in \
+         site.toml, or the application's file with its own `show`)"
+    )
+}
+
+/// Links and interpreters that are followed.
+const STEPS_MAX: usize = 40;
+
+/// What is missing in the slot and there on the node: an executable, what its link leads to, its interpreter or loader.
+fn hidden(place: &Place, executable: &Path) -> Option<PathBuf> {
+    let mut at = executable.to_owned();
+    for _ in 0..STEPS_MAX {
+        match std::fs::symlink_metadata(&at) {
+            Ok(status) if status.is_symlink() => {
+                let target = std::fs::read_link(&at).ok()?;
+                at = at.parent()?.join(target);
+            }
+            Ok(_) => at = interpreter(&at)?,
+            Err(_) => {
+                let is_there = file::open_in_root(place.old_root.as_fd(), at.to_str()?).is_ok();
+                return (is_there || place.covers.hides(&at)).then_some(at);
+            }
+        }
+    }
+    None
+}
+
+/// What the kernel starts a file with: the interpreter of a script (execve(2)), the loader of a program.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(4096).read_to_end(&mut start).ok()?;
+    let name = match start.strip_prefix(b"#!") {
+        Some(rest) => {
+            let line = rest.split(|&byte| byte == b'\n').next()?;
+            let line = line.trim_ascii_start();
+            line.split(|byte| byte.is_ascii_whitespace()).next()?
+        }
+        None => loader(&start)?,
+    };
+    let name = Path::new(OsStr::from_bytes(name));
+    name.is_absolute().then(|| name.to_owned())
+}
+
+/// Of the begin of a 64-bit program for a little-endian machine (elf(5)): the text of its PT_INTERP header.
+fn loader(start: &[u8]) -> Option<&[u8]> {
+    const PT_INTERP: u64 = 3;
+    let number = |at: usize, bytes: usize| {
+        let field = start.get(at..at.checked_add(bytes)?)?;
+        Some(
+            field
+                .iter()
+                .rev()
+                .fold(0, |sum, &byte| sum << 8 | u64::from(byte)),
+        )
+    };
+    start.strip_prefix(b"\x7fELF\x02\x01")?;
+    let (table, each, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let headers = (0..count).filter_map(|header| usize::try_from(table.checked_add(header * each)?).ok());
+    let header = { headers }.find(|&header| number(header, 4) == Some(PT_INTERP))?;
+    let from = usize::try_from(number(header + 8, 8)?).ok()?;
+    start.get(from..)?.split(|&byte| byte == 0).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_and_programs_name_what_starts_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("script");
+        let of = |content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            interpreter(&path)
+        };
+        assert_eq!(of(b"#! /opt/python -s\nprint()"), Some("/opt/python".into()));
+        assert_eq!(of(b"#!python\n"), None);
+        assert_eq!(of(b"text"), None);
+        assert_eq!(of(b"\x7fELF\x02\x01short"), None);
+        let shell = interpreter(&std::fs::canonicalize("/bin/sh").unwrap());
+        assert!(
+            shell.is_none_or(|loader| loader.exists()),
+            "a static shell has none"
+        );
+    }
 }

@@ -156,10 +156,14 @@ fn keep(
             kept.extend_from_slice(bytes);
         }
         Some(Whole::Memory(kept)) => {
-            let (mut file, path) = spill()?;
-            file.write_all(kept)?;
-            file.write_all(bytes)?;
+            let (file, path) = spill()?;
+            let start = std::mem::take(kept);
+            // known from now on, so that it is removed should writing fail
             *whole = Some(Whole::File { file, path });
+            if let Some(Whole::File { file, .. }) = whole {
+                file.write_all(&start)?;
+                file.write_all(bytes)?;
+            }
         }
         Some(Whole::File { file, .. }) => file.write_all(bytes)?,
         None => {}

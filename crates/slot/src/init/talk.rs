@@ -15,6 +15,9 @@ const ASKED_MAX: usize = 4096;
 /// Bytes read from a payload before others get their turn.
 const READ_BYTES: usize = 256 << 10;
 
+/// A message is repeated up to so many bytes.
+const AGAIN_BYTES_MAX: usize = 256;
+
 /// A range that was given to a payload.
 #[derive(Debug)]
 struct Given {
@@ -54,6 +57,14 @@ pub(crate) struct Talk {
     pub span: Option<Events>,
     last_settled_us: u64,
     serial: bool,
+    last_failure: Option<LastFailure>,
+}
+
+/// What the last `failed` of a payload said, so that a range whose events all fail for one reason says it once.
+struct LastFailure {
+    event: u64,
+    message: String,
+    printed: u64,
 }
 
 impl Talk {
@@ -73,7 +84,40 @@ impl Talk {
             span: None,
             last_settled_us: now_us,
             serial,
+            last_failure: None,
         }
+    }
+
+    /// What is to be told of a failed event: its message, and the end of stderr, of which `printed` bytes have come.
+    /// What an event before said is named instead.
+    pub fn failure(
+        &mut self,
+        event: u64,
+        message: String,
+        (printed, last): (u64, impl FnOnce() -> Vec<u8>),
+    ) -> (String, Vec<u8>) {
+        let before = self.last_failure.take();
+        let (told, stderr) = match &before {
+            Some(before) => (
+                said_again(before, &message).unwrap_or_else(|| message.clone()),
+                if before.printed == printed && printed > 0 {
+                    format!("(nothing was printed since event {} failed)\n", before.event).into_bytes()
+                } else {
+                    last()
+                },
+            ),
+            None => (message.clone(), last()),
+        };
+        // the event that said it whole stays the one that is named
+        let event = before
+            .filter(|before| before.printed == printed && before.message == message)
+            .map_or(event, |before| before.event);
+        self.last_failure = Some(LastFailure {
+            event,
+            message,
+            printed,
+        });
+        (told, stderr)
     }
 
     pub fn to(&self) -> &OwnedFd {
@@ -272,6 +316,18 @@ impl Given {
             ..self.events
         })
     }
+}
+
+/// A long message that an event before gave too.
+fn said_again(before: &LastFailure, message: &str) -> Option<String> {
+    if before.message != message || message.len() <= AGAIN_BYTES_MAX {
+        return None;
+    }
+    let mut at = AGAIN_BYTES_MAX;
+    while !message.is_char_boundary(at) {
+        at -= 1;
+    }
+    Some(format!("{} ... (as event {})", &message[..at], before.event))
 }
 
 fn wrong(line: &[u8], what: &str) -> String {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use tidemill_sys::process;
 
@@ -36,22 +37,58 @@ pub(crate) enum Reach {
 
 /// Process ids of the slot, without the init.
 pub(crate) fn processes(reach: Reach) -> Vec<i32> {
-    let me = process::id();
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let ids: Vec<i32> = ids.filter(|&pid| pid != me).collect();
+    let (me, proc) = (process::id(), Path::new("/proc"));
     match reach {
-        Reach::Namespace => ids,
-        Reach::Descendants => descendants(me, &ids),
+        Reach::Namespace => all(proc).into_iter().filter(|&pid| pid != me).collect(),
+        Reach::Descendants => descendants(proc, me).unwrap_or_else(|| descendants_among(proc, me)),
     }
 }
 
-fn descendants(of: i32, ids: &[i32]) -> Vec<i32> {
-    let parents: Vec<(i32, i32)> = ids
-        .iter()
-        .filter_map(|&pid| Some((pid, stat(pid)?.parent)))
+fn all(proc: &Path) -> Vec<i32> {
+    let entries = fs::read_dir(proc).into_iter().flatten();
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// What a process has started, and so on, at the cost of those processes and their threads, whatever else runs on the
+/// node. None where the kernel does not list children (proc(5), /proc/PID/task/TID/children: CONFIG_PROC_CHILDREN).
+fn descendants(proc: &Path, of: i32) -> Option<Vec<i32>> {
+    let mut found = children(proc, of)?;
+    let mut at = 0;
+    while at < found.len() {
+        let below = children(proc, found[at]).unwrap_or_default(); // it may have ended
+        found.extend(below);
+        at += 1;
+    }
+    found.sort_unstable();
+    found.dedup(); // one whose parent ended while we looked has moved to another
+    Some(found)
+}
+
+/// Of all threads of a process.
+fn children(proc: &Path, pid: i32) -> Option<Vec<i32>> {
+    let threads = fs::read_dir(proc.join(pid.to_string()).join("task")).ok()?;
+    let mut found = Vec::new();
+    let mut is_listed = false;
+    for thread in threads.flatten() {
+        let Ok(text) = fs::read_to_string(thread.path().join("children")) else {
+            continue; // it may have ended
+        };
+        is_listed = true;
+        found.extend(
+            text.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse::<i32>().ok()),
+        );
+    }
+    is_listed.then_some(found)
+}
+
+/// The same from the parents of all processes of the node.
+fn descendants_among(proc: &Path, of: i32) -> Vec<i32> {
+    let parents: Vec<(i32, i32)> = all(proc)
+        .into_iter()
+        .filter_map(|pid| Some((pid, stat_in(proc, pid)?.parent)))
         .collect();
     let mut found = vec![of];
     let mut at = 0;
@@ -75,7 +112,11 @@ struct Stat {
 /// proc(5): after the name in parentheses come state, ppid and 9 others, then utime, stime, cutime, cstime, priority,
 /// nice, the number of threads, and 3 others later rss.
 fn stat(pid: i32) -> Option<Stat> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat_in(Path::new("/proc"), pid)
+}
+
+fn stat_in(proc: &Path, pid: i32) -> Option<Stat> {
+    let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
     Some(Stat {
@@ -279,7 +320,39 @@ mod tests {
         let me = process::id();
         assert!(stat(me).is_some());
         assert!(traffic(me).is_some_and(|traffic| traffic.read_bytes > 0));
-        let parent = stat(me).unwrap().parent;
-        assert!(descendants(parent, &[me]).contains(&me));
+        let (proc, parent) = (Path::new("/proc"), stat(me).unwrap().parent);
+        assert!(descendants_among(proc, parent).contains(&me));
+        assert!(descendants(proc, parent).is_none_or(|found| found.contains(&me)));
+    }
+
+    #[test]
+    fn descendants_are_found_through_the_tree_of_processes_and_nothing_else_is_read() {
+        let proc = tempfile::tempdir().unwrap();
+        let thread = |pid: i32, tid: i32, children: &str| {
+            let at = proc.path().join(format!("{pid}/task/{tid}"));
+            fs::create_dir_all(&at).unwrap();
+            fs::write(at.join("children"), children).unwrap();
+        };
+        thread(10, 10, "11 12 ");
+        thread(11, 11, "");
+        thread(11, 21, "31 ");
+        thread(12, 12, "13 ");
+        thread(31, 31, "");
+        thread(77, 77, "78 "); // another user's
+        assert_eq!(descendants(proc.path(), 10), Some(vec![11, 12, 13, 31])); // 13 has just ended
+        fs::remove_file(proc.path().join("10/task/10/children")).unwrap();
+        assert_eq!(descendants(proc.path(), 10), None);
+    }
+
+    #[test]
+    fn where_children_are_not_listed_their_parents_tell() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, parent) in [(10, 1), (11, 10), (12, 11), (77, 1)] {
+            let at = proc.path().join(pid.to_string());
+            fs::create_dir(&at).unwrap();
+            let rest = "0 ".repeat(22);
+            fs::write(at.join("stat"), format!("{pid} (a) b) S {parent} {rest}")).unwrap();
+        }
+        assert_eq!(descendants_among(proc.path(), 10), [11, 12]);
     }
 }

@@ -76,6 +76,29 @@ impl Covers {
         self.keep_below(Path::new("/"))
     }
 
+    /// An image over an area covers what was hidden there: its own copy is hidden too. What lies around an area stays,
+    /// since it would hide that.
+    pub(super) fn veil_again(&mut self) -> Result<()> {
+        for path in self.veils_in_areas() {
+            self.mask(&path)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn veils_in_areas(&self) -> Vec<PathBuf> {
+        let lies_in = |veil: &PathBuf| {
+            self.areas
+                .iter()
+                .any(|area| veil != area && veil.starts_with(area))
+        };
+        let holds = |veil: &PathBuf| self.areas.iter().any(|area| area.starts_with(veil));
+        let veils = self.veils.iter();
+        veils
+            .filter(|veil| lies_in(veil) && !holds(veil))
+            .cloned()
+            .collect()
+    }
+
     /// What is shown and not to be written, of what lies in a directory that can be seen now.
     pub(super) fn keep_below(&mut self, top: &Path) -> Result<()> {
         for path in self.view.keep.clone() {

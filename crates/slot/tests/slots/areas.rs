@@ -22,6 +22,10 @@ pub const TESTS: &[Test] = &[
         "masks and forbidden programs below an area stay when it is emptied",
         still_masked,
     ),
+    (
+        "what a site hides below an area is hidden in the image and beside it, also when the area is emptied",
+        still_veiled,
+    ),
     ("a job finds nothing of the job before it", nothing_of_others),
 ];
 
@@ -152,6 +156,28 @@ fn still_masked() {
     rig.learn(&what).give(0, 40).all();
     assert!(rig.failed.is_empty(), "{:?}", rig.failed);
     assert_eq!(rig.stdout(), "site:\nbin\n\nsite/bin:\nsh\n".repeat(40));
+}
+
+fn still_veiled() {
+    let software = Software::new();
+    let at = |below: &str| software.area.join(below).to_string_lossy().into_owned();
+    let spec = SlotSpec {
+        view: tidemill_wire::View {
+            veils: vec![at("lib"), at("site")],
+            show: vec![at("site/bin")],
+            ..tidemill_wire::View::default()
+        },
+        ..software.spec()
+    };
+    let script = software.script(
+        "echo x > new; cat file; for top in . /tmp/.tidemill/real$PWD; do \
+        cat $top/site/key $top/lib/module 2>/dev/null; done; ls -A lib site site/bin",
+    );
+    let mut rig = Rig::new(&spec);
+    rig.learn(&shell(&script)).give(0, 3).all();
+    assert!(rig.failed.is_empty(), "{:?}", rig.failed);
+    let seen = "plain\nlib:\n\nsite:\nbin\n\nsite/bin:\nsh\n";
+    assert_eq!(rig.stdout(), seen.repeat(3));
 }
 
 fn nothing_of_others() {

@@ -1,6 +1,7 @@
 //! Unmodified programs.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 
 use tidemill_slot::ToSlot;
 use tidemill_wire::InputDef;
@@ -66,13 +67,44 @@ fn signal() {
     assert!(failed.message.contains("SIGSEGV"), "{}", failed.message);
 }
 
+/// A script whose interpreter is hidden, and an executable that is a link to what is hidden: both are shown themselves.
+fn hidden_behind(dir: &std::path::Path) {
+    let python = dir.join("python");
+    std::fs::copy("/bin/true", &python).unwrap();
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (script, link) = (place.path().join("script"), place.path().join("link"));
+    std::fs::write(&script, format!("#!{}\n", python.display())).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink(&python, &link).unwrap();
+    let told = format!("`{}` is hidden from payloads", python.display());
+    for executable in [script, link] {
+        let started = (program(executable.to_str().unwrap(), "command"), job(&[]));
+        let failed = fails(&isolated(), &started);
+        assert!(failed.message.contains(&told), "{failed:?}");
+        let mut approved = started;
+        approved.0.files = vec![tidemill_wire::ApprovedFile {
+            path: executable.to_str().unwrap().to_owned(),
+            ..tidemill_wire::ApprovedFile::default()
+        }];
+        let failed = fails(&isolated(), &approved);
+        assert!(
+            executable.ends_with("script") || failed.message.contains(&told),
+            "{failed:?}"
+        );
+    }
+}
+
 fn missing() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text");
     std::fs::write(&text, "hello").unwrap();
     let unexecutable = text.to_str().unwrap().to_owned();
     let hidden = fails(&isolated(), &(program(&unexecutable, "command"), job(&[])));
-    assert!(hidden.message.contains("a slot hides it"), "{hidden:?}");
+    let told = format!("`{unexecutable}` is hidden from payloads");
+    assert!(hidden.message.contains(&told), "{hidden:?}");
+    assert!(hidden.message.contains("`show = [\""), "{hidden:?}");
+    hidden_behind(dir.path());
     let spec = tidemill_slot::SlotSpec {
         view: shown(&[&text]),
         ..isolated()

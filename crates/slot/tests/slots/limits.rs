@@ -20,6 +20,14 @@ pub const TESTS: &[Test] = &[
         "a full scratch is a disk failure and does not harm the next payload",
         disk,
     ),
+    (
+        "outputs that cannot be put aside leave nothing that keeps later payloads from starting",
+        leaks,
+    ),
+    (
+        "outputs beside a stdout that found no room leave nothing either",
+        leaks_of_stdout,
+    ),
     ("what cannot end before the deadline is not started", deadline),
     ("payloads over a second have their bytes told", bytes),
 ];
@@ -116,6 +124,38 @@ fn disk() {
         &shell("echo 'write error: No space left on device' >&2; exit 1"),
     );
     assert_eq!(failed.failure, "disk");
+}
+
+/// More payloads than may have outputs waiting.
+const MANY: u64 = 270;
+
+fn leaks() {
+    for spec in [isolated(), plain()] {
+        let mut twice = shell("echo x > out");
+        twice.0.outputs = vec![output("a", "out"), output("b", "out")]; // the second rename finds nothing
+        let mut rig = Rig::new(&spec);
+        rig.learn(&twice).give(0, MANY).all();
+        assert_eq!((rig.failed.len() as u64, rig.done.len()), (MANY, 0));
+        assert!(
+            rig.failed[0].message.contains("output `b`"),
+            "{:?}",
+            rig.failed[0]
+        );
+    }
+}
+
+fn leaks_of_stdout() {
+    let spec = SlotSpec {
+        scratch_mb: 2,
+        ..isolated()
+    };
+    let mut long = shell("echo x > out; head -c 3000000 /dev/zero");
+    long.0.outputs = vec![output("a", "out")];
+    (long.0.stdout_output, long.0.log_bytes_max) = (true, 10);
+    let mut rig = Rig::new(&spec);
+    rig.learn(&long).give(0, MANY).all();
+    assert_eq!((rig.failed.len() as u64, rig.done.len()), (MANY, 0));
+    assert_eq!(rig.failed[0].failure, "disk", "{:?}", rig.failed[0]);
 }
 
 fn deadline() {

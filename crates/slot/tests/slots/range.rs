@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("done messages carry the CPU time of their ranges", cpu_time),
     ("a failed event is told and the rest goes on", failed_event),
+    ("events that all fail for one reason say it once", failed_alike),
     ("a wrong line ends the payload and is quoted", wrong_lines),
     (
         "a payload that is never ready is a payload_setup failure of its whole run",
@@ -71,6 +72,7 @@ fn partial() {
         .collect();
     assert_eq!(failed, [(0, 2, Some(11), "payload"), (5, 5, Some(11), "payload")]);
     assert_eq!(rig.failed[0].stderr, b"boom\n");
+    assert_eq!(rig.failed[1].stderr, b"(see the failure of event 0)\n");
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 13);
 }
 
@@ -129,6 +131,26 @@ fn failed_event() {
         ("no luck with it", "payload")
     );
     assert_eq!(rig.done.iter().map(|done| done.count).sum::<u64>(), 9);
+}
+
+fn failed_alike() {
+    let reason = "x".repeat(3000);
+    let script = format!("{LOOP} echo $reason >&2; while [ $count -gt 0 ]; do echo failed $first $reason >&4; first=$((first+1)); count=$((count-1)); done; echo next >&4; done");
+    let (program, mut job) = range_shell(&format!("reason={reason}; {script}"));
+    job.events = 10;
+    let mut rig = Rig::new(&isolated());
+    rig.learn(&(program, job)).give(0, 10).all();
+    assert_eq!(rig.failed.len(), 10);
+    assert_eq!(rig.failed[0].message, reason);
+    assert!(rig.failed[0].stderr.starts_with(b"xxx"));
+    let rest: usize = rig.failed[1..]
+        .iter()
+        .map(|f| f.message.len() + f.stderr.len())
+        .sum();
+    assert!(rest < 9 * 500, "{rest}");
+    let last = &rig.failed[9];
+    assert!(last.message.ends_with("(as event 0)"), "{last:?}");
+    assert_eq!(last.stderr, b"(nothing was printed since event 0 failed)\n");
 }
 
 fn wrong_lines() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tidemill_slot::{Isolated, SlotSpec, ToSlot};
+use tidemill_wire::{JobDef, Program};
 
 use crate::support::*;
 use crate::Test;
@@ -16,6 +17,10 @@ pub const TESTS: &[Test] = &[
     ("variables of the pilot are passed only when asked for", variables),
     ("a launcher is asked to end before it is killed", asked),
     ("a launcher that does not end is killed", deaf),
+    (
+        "a launcher that was asked to end and says that all is well has done nothing",
+        contented,
+    ),
 ];
 
 fn shared() -> (tempfile::TempDir, SlotSpec) {
@@ -71,8 +76,12 @@ const LAUNCHER: &str =
     "trap 'echo ended > $MARK; exit 9' TERM; echo up > $MARK; while :; do sleep 0.01; done";
 
 fn started(script: &str, spec: &SlotSpec, mark: &Path) -> Rig {
+    begun(&shell(script), spec, mark)
+}
+
+fn begun(wide: &(Program, JobDef), spec: &SlotSpec, mark: &Path) -> Rig {
     let mut rig = Rig::new(spec);
-    let mut wide = shell(script);
+    let mut wide = wide.clone();
     wide.0
         .env
         .insert("MARK".into(), mark.to_string_lossy().into_owned());
@@ -97,6 +106,36 @@ fn asked() {
             tidemill_sys::fd::poll(&mut [], Some(5_000)).unwrap();
         }
     }
+}
+
+/// As many do: their own ranks have ended, so all is well.
+const CONTENTED: &str = "trap 'echo x > out; exit 0' TERM; echo up > $MARK; while :; do sleep 0.01; done";
+
+fn contented() {
+    let with_output = |script: &str| {
+        let mut wide = shell(script);
+        wide.0.outputs = vec![output("o", "out")];
+        wide
+    };
+    for (order, reason) in [(ToSlot::Stop, "yield"), (ToSlot::CancelJob { job: 5 }, "cancel")] {
+        let (shared, spec) = shared();
+        let mark = shared.path().join("mark");
+        let mut rig = begun(&with_output(CONTENTED), &spec, &mark);
+        rig.tell(&order).all().until(|rig| rig.idle > 0);
+        assert!(rig.done.is_empty() && rig.failed.is_empty(), "{:?}", rig.done);
+        assert!(rig.returned.iter().all(|(_, _, told)| told == reason));
+    }
+    let (shared, spec) = shared();
+    let mark = shared.path().join("mark");
+    let mut slow = with_output(CONTENTED);
+    slow.0.timeout_s = Some(0.3);
+    let mut rig = begun(&slow, &spec, &mark);
+    rig.until(|rig| rig.settled() > 0);
+    assert!(rig.done.is_empty(), "{:?}", rig.done);
+    assert_eq!(
+        (rig.failed[0].failure.as_str(), rig.failed[0].exit_status),
+        ("walltime", Some(0))
+    );
 }
 
 fn deaf() {

@@ -239,3 +239,29 @@ fn a_tree_is_counted_whatever_its_modes_and_depth_up_to_a_number_of_files() {
     std::fs::create_dir_all(&path).unwrap();
     assert!(super::tree(dir.as_fd(), 1000).partly, "too deep to be counted");
 }
+
+#[test]
+fn names_that_a_payload_took_do_not_keep_a_deep_tree() {
+    let top = tempfile::tempdir().unwrap();
+    let mut path = top.path().to_owned();
+    for level in 0..DEPTH_MAX + 20 {
+        path.push(format!("d{level}"));
+    }
+    std::fs::create_dir_all(path).unwrap();
+    std::fs::write(
+        top.path().join(".deep-1"),
+        "a file, over which no directory is renamed",
+    )
+    .unwrap();
+    std::fs::create_dir_all(top.path().join(".deep-2/full")).unwrap();
+    let dir = open_dir(top.path()).unwrap();
+    super::empty(dir.as_fd(), &[".deep-1", ".deep-2"]).unwrap();
+    let mut left: Vec<_> = std::fs::read_dir(top.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, [".deep-1", ".deep-2"]);
+    super::empty(dir.as_fd(), &[]).unwrap();
+    assert_eq!(std::fs::read_dir(top.path()).unwrap().count(), 0);
+}
