@@ -8,6 +8,7 @@ use std::io::{Cursor, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use tidemill_sys::calls::{Calls, Kernel};
@@ -64,6 +65,27 @@ pub struct Part {
     left: u64,
 }
 
+impl Part {
+    /// Refuse a source that was written to while it was copied: what is in the bundle may be of no moment.
+    fn check(&self, source: &dyn Source) -> Result<(), PilotError> {
+        let failed = PilotError::file("read output", &self.entry.name);
+        let length = match source.length() {
+            Ok(length) => length,
+            Err(error) => return Err(failed(error)),
+        };
+        let what = match length.cmp(&self.entry.length) {
+            std::cmp::Ordering::Greater => format!("it grew by {} bytes", length - self.entry.length),
+            std::cmp::Ordering::Less => format!("it shrank by {} bytes", self.entry.length - length),
+            std::cmp::Ordering::Equal if source.was_changed() => String::from("it was written to"),
+            std::cmp::Ordering::Equal => return Ok(()),
+        };
+        let hint = "a payload closes its outputs before it reports events done";
+        Err(failed(std::io::Error::other(format!(
+            "{what} while it was copied: {hint}"
+        ))))
+    }
+}
+
 /// FLEET/bundle/PILOT.tar and .idx, then PILOT.2.tar and so on.
 pub struct Bundle<C: Calls = Kernel> {
     calls: C,
@@ -90,6 +112,8 @@ pub struct Bundle<C: Calls = Kernel> {
     data_synced: u64,
     /// An fsync failed: nothing that was not safe then is ever trusted.
     broken: bool,
+    /// The names of both files survive a crash.
+    named: bool,
     copy: Vec<u8>,
 }
 
@@ -134,6 +158,7 @@ impl<C: Calls + Clone> Bundle<C> {
             pushed: 0,
             data_synced: 0,
             broken: false,
+            named: false,
             copy: Vec::new(),
         }))
     }
@@ -234,7 +259,11 @@ impl<C: Calls + Clone> Bundle<C> {
         copy.resize(COPY_BYTES, 0);
         let result = self.bring(part, source, bytes_max, &mut copy);
         self.copy = copy;
-        result.map(|()| part.left == 0)
+        result?;
+        if part.left == 0 {
+            part.check(source)?;
+        }
+        Ok(part.left == 0)
     }
 
     fn bring(
@@ -361,6 +390,10 @@ impl<C: Calls + Clone> Bundle<C> {
             group.entries = 0;
         }
         self.index.sync()?;
+        if !self.named && self.index.synced_bytes() > 0 {
+            self.index.sync_name()?; // archive and index stand in one directory
+            self.named = true;
+        }
         self.synced = settled.end;
         Ok(())
     }
@@ -381,8 +414,13 @@ impl<C: Calls + Clone> Bundle<C> {
         self.entries.clear();
         (self.name, self.path, self.file, self.index) = (name, path, file, index);
         (self.end, self.reached, self.synced, self.pushed, self.data_synced) = (0, 0, 0, 0, 0);
-        self.broken = false;
+        (self.broken, self.named) = (false, false);
         Ok(())
+    }
+
+    /// Whether only `start_next` helps.
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// End the archive as tar expects it. Readers do without; so nobody waits for these blocks to be safe.
@@ -414,11 +452,17 @@ pub trait Source {
 
     /// The next bytes, at most as many as there is room; for a hole nothing is written there.
     fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece>;
+
+    /// Whether somebody has written to it since it was opened here.
+    fn was_changed(&self) -> bool {
+        false
+    }
 }
 
 /// A file with its holes.
 pub struct FileSource {
     file: File,
+    modified: Option<SystemTime>,
     at: u64,
     extent: Extent,
 }
@@ -426,6 +470,7 @@ pub struct FileSource {
 impl FileSource {
     pub fn new(file: File) -> Self {
         FileSource {
+            modified: modified(&file),
             file,
             at: 0,
             extent: Extent {
@@ -456,6 +501,14 @@ impl Source for FileSource {
         }
         Ok(piece)
     }
+
+    fn was_changed(&self) -> bool {
+        modified(&self.file) != self.modified
+    }
+}
+
+fn modified(file: &File) -> Option<SystemTime> {
+    file.metadata().and_then(|status| status.modified()).ok()
 }
 
 /// pread(2), also where a signal came in between.
