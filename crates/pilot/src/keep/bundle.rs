@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{Cursor, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -132,7 +132,16 @@ impl<C: Calls + Clone> Bundle<C> {
         pilot: &str,
         bytes_max: u64,
     ) -> Result<Option<Self>, PilotError> {
-        let name = format!("{pilot}.tar");
+        Bundle::create_numbered(calls, (directory, pilot, 1), bytes_max)
+    }
+
+    /// The file of this number, which must not exist. None if it exists.
+    pub fn create_numbered(
+        calls: C,
+        (directory, pilot, number): (&Path, &str, u64),
+        bytes_max: u64,
+    ) -> Result<Option<Self>, PilotError> {
+        let name = file_name(pilot, number);
         let path = directory.join(&name);
         let (file, index) = match start_file(&calls, &path) {
             Err(PilotError::File { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -144,7 +153,7 @@ impl<C: Calls + Clone> Bundle<C> {
             calls,
             directory: directory.to_owned(),
             pilot: pilot.to_owned(),
-            number: 1,
+            number,
             bytes_max,
             name,
             path,
@@ -407,7 +416,7 @@ impl<C: Calls + Clone> Bundle<C> {
     pub fn start_next(&mut self) -> Result<(), PilotError> {
         debug_assert!(self.group.is_none());
         self.number += 1; // a start that fails may have made a file of this name
-        let name = format!("{}.{}.tar", self.pilot, self.number);
+        let name = file_name(&self.pilot, self.number);
         let path = self.directory.join(&name);
         let (file, index) = start_file(&self.calls, &path)?;
         self.finish();
@@ -416,6 +425,19 @@ impl<C: Calls + Clone> Bundle<C> {
         (self.end, self.reached, self.synced, self.pushed, self.data_synced) = (0, 0, 0, 0, 0);
         (self.broken, self.named) = (false, false);
         Ok(())
+    }
+
+    /// What was not safe is gone, and only `start_next` helps.
+    pub fn distrust(&mut self) {
+        self.roll_back();
+        self.entries.clear();
+        self.broken = true;
+        (self.end, self.pushed, self.data_synced) = (self.synced, self.synced, self.synced);
+    }
+
+    /// The open files.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.file.as_raw_fd(), self.index.descriptor()]
     }
 
     /// Whether only `start_next` helps.
@@ -428,6 +450,14 @@ impl<C: Calls + Clone> Bundle<C> {
         let _ = self
             .calls
             .write_all_at(&self.file, &[0u8; tar::TRAILER_BYTES as usize], self.end);
+    }
+}
+
+fn file_name(pilot: &str, number: u64) -> String {
+    if number == 1 {
+        format!("{pilot}.tar")
+    } else {
+        format!("{pilot}.{number}.tar")
     }
 }
 

@@ -120,9 +120,15 @@ fn a_source_that_is_written_to_while_it_is_copied_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let mut bundle = Bundle::create(directory.path(), "a", 1 << 30).unwrap().unwrap();
     for (write, what) in [
-        (&(|file: &mut File| file.set_len(9_000).unwrap()) as &dyn Fn(&mut File), "grew by 1000"),
+        (
+            &(|file: &mut File| file.set_len(9_000).unwrap()) as &dyn Fn(&mut File),
+            "grew by 1000",
+        ),
         (&|file: &mut File| file.set_len(6_000).unwrap(), "shrank by 2000"),
-        (&|file: &mut File| file.set_modified(SystemTime::UNIX_EPOCH).unwrap(), "written to"),
+        (
+            &|file: &mut File| file.set_modified(SystemTime::UNIX_EPOCH).unwrap(),
+            "written to",
+        ),
     ] {
         let mut file = sparse(8_000, &[(0, &[7; 8_000])]);
         let mut source = FileSource::new(file.try_clone().unwrap());
@@ -149,7 +155,9 @@ fn a_next_file_that_was_half_made_stops_none_that_follow() {
     for n in 3..=4 {
         let name = format!("a{n}");
         let calls = Failing::nth(n, Some(tidemill_sys::calls::Call::Open), libc::EIO);
-        let mut bundle = Bundle::create_by(&calls, directory.path(), &name, 1).unwrap().unwrap();
+        let mut bundle = Bundle::create_by(&calls, directory.path(), &name, 1)
+            .unwrap()
+            .unwrap();
         assert!(bundle.start_next().is_err());
         bundle.start_next().unwrap();
         let output = bundle.append(&member("x", 0), &mut Cursor::new(b"abc")).unwrap();
