@@ -12,12 +12,14 @@ use std::os::unix::net::UnixStream;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 use tidemill_sys::fd::{self, Poll, READABLE, WRITABLE};
-use tidemill_sys::process::Waited;
+use tidemill_sys::process::{self, Waited};
 use tidemill_sys::{child, socket, SysError};
 use tidemill_wire::log::cause;
 
 use crate::error::PilotError;
 
+/// In /proc/PID/comm.
+const NAME: &std::ffi::CStr = c"tidemill-files";
 /// Lengths of head and body before each message, little-endian.
 const LENGTHS: usize = 8;
 const READ_BYTES: usize = 64 << 10;
@@ -48,7 +50,11 @@ impl<A: DeserializeOwned> Aside<A> {
             passed,
             called,
         };
-        let pid = child::start(&all, || serve(served)).map_err(wrong)?;
+        let pid = child::start(&all, || {
+            process::set_name(NAME);
+            serve(served);
+        })
+        .map_err(wrong)?;
         fd::set_nonblocking(ours.as_fd(), true).map_err(wrong)?;
         Ok(Aside {
             pid,

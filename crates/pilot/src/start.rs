@@ -275,7 +275,7 @@ fn give_up(records: &mut Records, (reason, message): (Reason, String)) -> Result
         at_us: realtime_us(),
         ..Ended::default()
     }))?;
-    records.save()
+    records.save_here()
 }
 
 fn modes(path: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), PilotError> {

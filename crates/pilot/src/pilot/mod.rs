@@ -89,14 +89,7 @@ impl Pilot {
         self.admit(admitted)?;
         self.live()?;
         self.keep.step(&mut self.cx)?;
-        if let Some(why) = self
-            .keep
-            .hopeless(self.cx.now_us)
-            .filter(|_| self.cx.life.is_working())
-        {
-            self.keep.told();
-            self.change(Change::Drain(Reason::Error, why))?;
-        }
+        self.leave_bad_storage()?;
         self.bind()?;
         self.permits.charge(&self.cx, self.supply.take_reads());
         self.permits.step(&mut self.cx)?;
@@ -113,6 +106,7 @@ impl Pilot {
         polls.extend(self.cx.slots.polls());
         polls.extend(self.supply.polls());
         polls.extend(self.keep.poll());
+        polls.extend(self.cx.report.records.poll());
         let now_us = monotonic_us();
         let wait_us = self.due_us(now_us).unwrap_or(now_us).saturating_sub(now_us);
         fd::poll(&mut polls, Some(wait_us)).map_err(|error| PilotError::system("poll")(error.source))?;
@@ -207,6 +201,20 @@ impl Pilot {
             self.supply.act(cx, actions)?;
             let actions = cx.work.forget(false);
             self.supply.act(cx, actions)?;
+        }
+        Ok(())
+    }
+
+    /// Leave a node whose storage has been in trouble for too long.
+    fn leave_bad_storage(&mut self) -> Result<(), PilotError> {
+        let (cx, now_us) = (&self.cx, self.cx.now_us);
+        if !cx.life.is_working() {
+            return Ok(());
+        }
+        let records = || cx.report.hopeless(&cx.lead, now_us);
+        if let Some(why) = self.keep.hopeless(now_us).or_else(records) {
+            self.keep.told();
+            self.change(Change::Drain(Reason::Error, why))?;
         }
         Ok(())
     }
