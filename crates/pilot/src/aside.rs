@@ -162,6 +162,32 @@ pub struct Served {
 }
 
 impl Served {
+    /// One whose answers are read from the other end.
+    #[cfg(test)]
+    pub fn alone() -> (Self, UnixStream) {
+        let (socket, other) = UnixStream::pair().unwrap();
+        let ((passed, _), (called, _)) = (socket::stream_pair().unwrap(), socket::stream_pair().unwrap());
+        (
+            Served {
+                socket,
+                passed,
+                called,
+            },
+            other,
+        )
+    }
+
+    /// The answers that stand in these bytes.
+    #[cfg(test)]
+    pub fn answers<A: DeserializeOwned>(mut bytes: &[u8]) -> Vec<A> {
+        let mut found = Vec::new();
+        while let Some((head, length)) = whole(bytes) {
+            found.push(serde_json::from_slice(head).unwrap());
+            bytes = &bytes[length..];
+        }
+        found
+    }
+
     /// The next request and its body; None when the pilot is gone.
     pub fn next<Q: DeserializeOwned>(&mut self) -> Option<(Q, Vec<u8>)> {
         let mut lengths = [0; LENGTHS];

@@ -44,7 +44,9 @@ def children(pid: int) -> list[int]:
     """Child processes, but for those that write files."""
     try:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(child) for child in found if Path(f"/proc/{child}/comm").read_text() != "tidemill-files\n"]
+        return [
+            int(child) for child in found if Path(f"/proc/{child}/comm").read_text() != "tidemill-files\n"
+        ]
     except FileNotFoundError:
         return []
 

@@ -40,7 +40,8 @@ def snapshot() -> dict[int, Process]:
 
 
 def role(process: Process, everything: dict[int, Process], home: Path) -> str | None:
-    """`server`, `agent`, `lead`, `pilot`, `slot`, `writer`, `payload`, `batch` or `up` when the process belongs to the home."""
+    """`server`, `agent`, `lead`, `pilot`, `slot`, `writer` (a pilot's), `payload`, `batch` or `up` when the process
+    belongs to the home."""
     words = process.argv
     if any(str(home) in word for word in words):
         for verb, name in ROLES:

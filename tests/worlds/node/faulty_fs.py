@@ -1,7 +1,8 @@
 """A file system that passes everything through to a directory, and fails or hangs on command for chosen paths.
 
-`faulty_fs(backing, mount)` mounts it in a process of its own, by FUSE; the process reads its rules before each call. What
-hangs, hangs as a network file system does whose server is away: in the kernel, whatever signals come, until it is healed.
+`faulty_fs(backing, mount)` mounts it in a process of its own, by FUSE; the process reads its rules before each call.
+What hangs, hangs as a network file system does whose server is away: in the kernel, whatever signals come, until it is
+healed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def why_not() -> str | None:
     if shutil.which("fusermount3") is None:
         return "`fusermount3` is missing: install fuse3"
     try:
-        import mfusepy  # noqa: F401, PLC0415  # it looks for the library, which may be missing
+        import mfusepy  # noqa: F401  # it looks for the library, which may be missing
     except (ImportError, OSError) as error:
         return f"mfusepy cannot be used: {error}"
     return None
@@ -140,112 +141,121 @@ def _obedient(call: Callable[..., Any], obey: Callable[[str], None]) -> Callable
     return obeying
 
 
+class _PassThrough:
+    """Every call by its path, so that rules are followed by open files as well."""
+
+    use_ns = True
+
+    def __init__(self, backing: Path) -> None:
+        self._backing = backing
+
+    def _there(self, path: str) -> Path:
+        return self._backing / path.lstrip("/")
+
+    def access(self, path: str, mode: int) -> int:
+        if not os.access(self._there(path), mode):
+            raise OSError(errno.EACCES, "")
+        return 0
+
+    def chmod(self, path: str, mode: int) -> int:
+        self._there(path).chmod(mode)
+        return 0
+
+    def chown(self, path: str, uid: int, gid: int) -> int:
+        os.chown(self._there(path), uid, gid, follow_symlinks=False)
+        return 0
+
+    def create(self, path: str, mode: int, info: Any = None) -> int:
+        return os.open(self._there(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(self._there(path), flags & ~(os.O_APPEND | os.O_NOFOLLOW))
+
+    def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
+        return os.pread(handle, size, offset)
+
+    def write(self, path: str, data: bytes, offset: int, handle: int) -> int:
+        return os.pwrite(handle, data, offset)
+
+    def flush(self, path: str, handle: int) -> int:
+        return 0
+
+    def fsync(self, path: str, datasync: int, handle: int) -> int:
+        (os.fdatasync if datasync else os.fsync)(handle)
+        return 0
+
+    def fsyncdir(self, path: str, datasync: int, handle: int) -> int:
+        return 0
+
+    def release(self, path: str, handle: int) -> int:
+        os.close(handle)
+        return 0
+
+    def truncate(self, path: str, length: int, handle: int | None = None) -> int:
+        os.truncate(self._there(path) if handle is None else handle, length)
+        return 0
+
+    def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
+        status = self._there(path).lstat()
+        names = ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_ino", "st_blocks")
+        times = {name: getattr(status, f"{name}_ns") for name in ("st_atime", "st_mtime", "st_ctime")}
+        return {name: getattr(status, name) for name in names} | times
+
+    def readdir(self, path: str, handle: int) -> list[str]:
+        return [".", "..", *(each.name for each in self._there(path).iterdir())]
+
+    def mkdir(self, path: str, mode: int) -> int:
+        self._there(path).mkdir(mode)
+        return 0
+
+    def rmdir(self, path: str) -> int:
+        self._there(path).rmdir()
+        return 0
+
+    def unlink(self, path: str) -> int:
+        self._there(path).unlink()
+        return 0
+
+    def rename(self, old: str, new: str, flags: int = 0) -> int:
+        self._there(old).rename(self._there(new))
+        return 0
+
+    def link(self, target: str, source: str) -> int:
+        self._there(target).hardlink_to(self._there(source))
+        return 0
+
+    def symlink(self, target: str, source: str) -> int:
+        self._there(target).symlink_to(source)
+        return 0
+
+    def readlink(self, path: str) -> str:
+        return str(self._there(path).readlink())
+
+    def statfs(self, path: str) -> dict[str, int]:
+        status = os.statvfs(self._there(path))
+        return {
+            name: getattr(status, name) for name in dir(status) if name.startswith("f_") and name != "f_fsid"
+        }
+
+    def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
+        os.utime(self._there(path), ns=times)
+        return 0
+
+
 def serve(backing: Path, mount: Path, rules: Path) -> None:
     """Serve until it is unmounted."""
-    import mfusepy  # noqa: PLC0415  # see `why_not`
-
-    class PassThrough(mfusepy.Operations):  # type: ignore[misc]  # it has no types
-        """Every call by its path, so that rules are followed by open files as well."""
-
-        use_ns = True
-
-        def _there(self, path: str) -> str:
-            return f"{backing}{path}"
-
-        def access(self, path: str, mode: int) -> int:
-            if not os.access(self._there(path), mode):
-                raise OSError(errno.EACCES, "")
-            return 0
-
-        def chmod(self, path: str, mode: int) -> int:
-            os.chmod(self._there(path), mode)
-            return 0
-
-        def chown(self, path: str, uid: int, gid: int) -> int:
-            os.chown(self._there(path), uid, gid, follow_symlinks=False)
-            return 0
-
-        def create(self, path: str, mode: int, info: Any = None) -> int:
-            return os.open(self._there(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-
-        def open(self, path: str, flags: int) -> int:
-            return os.open(self._there(path), flags & ~(os.O_APPEND | os.O_NOFOLLOW))
-
-        def read(self, path: str, size: int, offset: int, handle: int) -> bytes:
-            return os.pread(handle, size, offset)
-
-        def write(self, path: str, data: bytes, offset: int, handle: int) -> int:
-            return os.pwrite(handle, data, offset)
-
-        def flush(self, path: str, handle: int) -> int:
-            return 0
-
-        def fsync(self, path: str, datasync: int, handle: int) -> int:
-            (os.fdatasync if datasync else os.fsync)(handle)
-            return 0
-
-        def fsyncdir(self, path: str, datasync: int, handle: int) -> int:
-            return 0
-
-        def release(self, path: str, handle: int) -> int:
-            os.close(handle)
-            return 0
-
-        def truncate(self, path: str, length: int, handle: int | None = None) -> int:
-            os.truncate(self._there(path) if handle is None else handle, length)
-            return 0
-
-        def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
-            status = os.lstat(self._there(path))
-            names = ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_ino", "st_blocks")
-            times = {name: getattr(status, f"{name}_ns") for name in ("st_atime", "st_mtime", "st_ctime")}
-            return {name: getattr(status, name) for name in names} | times
-
-        def readdir(self, path: str, handle: int) -> list[str]:
-            return [".", "..", *os.listdir(self._there(path))]
-
-        def mkdir(self, path: str, mode: int) -> int:
-            os.mkdir(self._there(path), mode)
-            return 0
-
-        def rmdir(self, path: str) -> int:
-            os.rmdir(self._there(path))
-            return 0
-
-        def unlink(self, path: str) -> int:
-            os.unlink(self._there(path))
-            return 0
-
-        def rename(self, old: str, new: str, flags: int = 0) -> int:
-            os.rename(self._there(old), self._there(new))
-            return 0
-
-        def link(self, target: str, source: str) -> int:
-            os.link(self._there(source), self._there(target))
-            return 0
-
-        def symlink(self, target: str, source: str) -> int:
-            os.symlink(source, self._there(target))
-            return 0
-
-        def readlink(self, path: str) -> str:
-            return os.readlink(self._there(path))
-
-        def statfs(self, path: str) -> dict[str, int]:
-            status = os.statvfs(self._there(path))
-            return {name: getattr(status, name) for name in dir(status) if name.startswith("f_") and name != "f_fsid"}
-
-        def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
-            os.utime(self._there(path), ns=times)
-            return 0
+    import mfusepy  # see `why_not`
 
     obey = _Rules(rules).obey
-    for name, call in list(vars(PassThrough).items()):
-        if not name.startswith("_") and callable(call):
-            setattr(PassThrough, name, _obedient(call, obey))
+    calls = {
+        name: _obedient(call, obey)
+        for name, call in vars(_PassThrough).items()
+        if not name.startswith("_") and callable(call)
+    }
+    operations = type("Operations", (_PassThrough, mfusepy.Operations), calls)
     others = {"allow_other": True} if os.geteuid() == 0 else {}
     mfusepy.FUSE(
-        PassThrough(), str(mount), foreground=True, nothreads=False, max_threads=200,
+        operations(backing), str(mount), foreground=True, nothreads=False, max_threads=200,
         attr_timeout=0, entry_timeout=0, negative_timeout=0, fsname="faulty", **others,
     )  # fmt: skip
 

@@ -110,8 +110,8 @@ pub struct Bundle<C: Calls = Kernel> {
     pushed: u64,
     /// Up to here the data (not the index) is safe.
     data_synced: u64,
-    /// An fsync failed: nothing that was not safe then is ever trusted.
-    broken: bool,
+    /// Why an fsync failed: nothing that was not safe then is ever trusted.
+    broken: Option<String>,
     /// The names of both files survive a crash.
     named: bool,
     copy: Vec<u8>,
@@ -166,7 +166,7 @@ impl<C: Calls + Clone> Bundle<C> {
             synced: 0,
             pushed: 0,
             data_synced: 0,
-            broken: false,
+            broken: None,
             named: false,
             copy: Vec::new(),
         }))
@@ -374,7 +374,7 @@ impl<C: Calls + Clone> Bundle<C> {
 
     fn sync_file(&mut self) -> Result<(), PilotError> {
         if let Err(error) = self.calls.sync_data(&self.file) {
-            self.broken = true;
+            self.broken = Some(error.to_string());
             return Err(PilotError::file("fsync", &self.path)(error));
         }
         self.data_synced = self.end;
@@ -384,8 +384,8 @@ impl<C: Calls + Clone> Bundle<C> {
 
     /// Make every member that counts survive a crash of the node. After an error none since the last success is safe.
     pub fn sync(&mut self) -> Result<(), PilotError> {
-        if self.broken {
-            let source = std::io::Error::other("an earlier fsync of it failed");
+        if let Some(why) = &self.broken {
+            let source = std::io::Error::other(format!("an earlier fsync of it failed: {why}"));
             return Err(PilotError::file("fsync", &self.path)(source));
         }
         let settled = self.settled();
@@ -423,15 +423,15 @@ impl<C: Calls + Clone> Bundle<C> {
         self.entries.clear();
         (self.name, self.path, self.file, self.index) = (name, path, file, index);
         (self.end, self.reached, self.synced, self.pushed, self.data_synced) = (0, 0, 0, 0, 0);
-        (self.broken, self.named) = (false, false);
+        (self.broken, self.named) = (None, false);
         Ok(())
     }
 
     /// What was not safe is gone, and only `start_next` helps.
-    pub fn distrust(&mut self) {
+    pub fn distrust(&mut self, why: &str) {
         self.roll_back();
         self.entries.clear();
-        self.broken = true;
+        self.broken.get_or_insert_with(|| why.to_owned());
         (self.end, self.pushed, self.data_synced) = (self.synced, self.synced, self.synced);
     }
 
@@ -442,7 +442,7 @@ impl<C: Calls + Clone> Bundle<C> {
 
     /// Whether only `start_next` helps.
     pub fn is_broken(&self) -> bool {
-        self.broken
+        self.broken.is_some()
     }
 
     /// End the archive as tar expects it. Readers do without; so nobody waits for these blocks to be safe.

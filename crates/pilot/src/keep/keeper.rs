@@ -116,6 +116,8 @@ pub struct Keeper {
     failed_unsafe: bool,
     logs_lost: u64,
     trouble: Trouble,
+    /// Jobs of which a record says why their outputs were not kept.
+    pub(super) explained: HashSet<u64>,
 }
 
 impl Keeper {
@@ -142,6 +144,7 @@ impl Keeper {
             dirty_since_us: None,
             failed_unsafe: false,
             logs_lost: 0,
+            explained: HashSet::new(),
         };
         keeper.start(Some(bundle))?;
         Ok(keeper)

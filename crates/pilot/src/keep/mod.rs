@@ -8,11 +8,9 @@ mod tar;
 mod trouble;
 mod writer;
 
-use std::collections::HashSet;
-
 use tidemill_slot::{Done, Failed, PayloadLog};
 use tidemill_sys::time::monotonic_us;
-use tidemill_wire::Record;
+use tidemill_wire::{log, Record};
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
@@ -179,7 +177,7 @@ impl Keeper {
             self.wait(LOOK_US)?;
         }
         let kept = self.abandon(false);
-        give_up(cx, kept)
+        self.give_up(cx, kept)
     }
 
     /// Make everything safe in time, and end the archive; what is not safe then goes back.
@@ -199,15 +197,31 @@ impl Keeper {
             }
             self.wait(LOOK_US)?;
         }
-        let mut kept = self.abandon(true);
+        let kept = self.abandon(true);
         if self.is_syncing() {
-            LOG.warning("storage.hangs", &[("events_lost", &kept.len())]);
+            LOG.warning("storage.hangs", &[("results_given_back", &kept.len())]);
         }
-        kept.retain(|each| !matches!(each, Kept::Safe(_)));
-        give_up(cx, kept)?;
+        self.give_up(cx, kept)?;
         let logs_lost = self.take_lost_logs();
         if logs_lost > 0 {
             LOG.warning("logs.lost", &[("count", &logs_lost)]);
+        }
+        Ok(())
+    }
+
+    /// Events whose outputs the storage has not taken when the pilot leaves: they go back unharmed. Of each job one piece
+    /// says why, as a failure that counts for nothing.
+    fn give_up(&mut self, cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
+        for each in kept {
+            match each {
+                Kept::Refused { piece, slot, message } if self.explained.insert(piece.job) => {
+                    let fields: [log::Field<'_>; 3] =
+                        [("job", &piece.job), ("first", &piece.first), ("cause", &message)];
+                    LOG.warning("outputs.refused", &fields);
+                    cx.fail(&piece, slot, ("node", &message))?;
+                }
+                other => tell(cx, vec![other])?,
+            }
         }
         Ok(())
     }
@@ -237,24 +251,6 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
                 cx.fail(&piece, slot, ("payload", &message))?;
             }
             Kept::Orphaned { piece } | Kept::Refused { piece, .. } => cx.run_again(piece)?,
-        }
-    }
-    Ok(())
-}
-
-/// Events whose outputs the storage has not taken when the pilot leaves: they go back unharmed. Of each job one piece says
-/// why, as a failure that counts for nothing.
-fn give_up(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
-    let mut told = HashSet::new();
-    for each in kept {
-        match each {
-            Kept::Refused { piece, slot, message } if told.insert(piece.job) => {
-                let fields: [tidemill_wire::log::Field<'_>; 3] =
-                    [("job", &piece.job), ("first", &piece.first), ("cause", &message)];
-                LOG.warning("outputs.refused", &fields);
-                cx.fail(&piece, slot, ("node", &message))?;
-            }
-            other => tell(cx, vec![other])?,
         }
     }
     Ok(())

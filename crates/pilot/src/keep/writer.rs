@@ -365,7 +365,9 @@ impl<C: Calls + Clone> Writer<C> {
                 // the kernel may have dropped what was not safe (fsync(2), "Errors"), whatever a later call says
                 let cause = self.cause(&error);
                 self.suspect = true;
-                self.bundle.iter_mut().for_each(Bundle::distrust);
+                self.bundle
+                    .iter_mut()
+                    .for_each(|bundle| bundle.distrust(&cause.text));
                 Answer::Unsafe { cause }
             }
         };
@@ -393,3 +395,7 @@ fn open(
         file::open_beneath(scratch.as_fd(), &output.path).map_err(|error| wrong(log::cause(&error)))?;
     Ok(Box::new(FileSource::new(file)))
 }
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;
