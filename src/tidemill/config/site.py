@@ -442,8 +442,8 @@ class SiteConfig(
         Duration,
         msgspec.Meta(ge=1),
         doc(
-            "A node whose outputs cannot be written (input/output errors, a stale or hung mount, a full area) keeps them "
-            "and tries again for so long; then it gives its events back and leaves"
+            "A node whose outputs cannot be written (input/output errors, a stale or hung mount, a full area) keeps "
+            "them and tries again for at most this long; then it gives its events back and leaves"
         ),
     ] = 300.0
     record_flush_s: Annotated[

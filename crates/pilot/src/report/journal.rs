@@ -1,6 +1,6 @@
 //! The child that writes the pilot's own journal: it alone calls the file system that may hang.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tidemill_wire::log::cause;
@@ -67,7 +67,7 @@ impl Journal {
     }
 }
 
-fn serve(path: &PathBuf, mut served: Served) {
+fn serve(path: &Path, mut served: Served) {
     let mut unsafe_lines = Vec::new();
     let mut writer = None;
     while let Some((Save { number }, lines)) = served.next() {
@@ -91,7 +91,7 @@ fn serve(path: &PathBuf, mut served: Served) {
 
 /// Append the last `fresh` bytes of the lines, or all where the file is opened for it, and fsync.
 fn save(
-    path: &PathBuf,
+    path: &Path,
     writer: &mut Option<JournalWriter>,
     (lines, fresh): (&[u8], usize),
 ) -> Result<(), WireError> {
