@@ -114,6 +114,22 @@ def test_a_bundle_that_hangs_holds_up_neither_other_work_nor_the_pilot(tmp_path:
         assert not it.of(Failed)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_bundle_directory_that_hangs_for_two_minutes_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    with storage(tmp_path) as (it, fs):
+        give(it)
+        it.lead()
+        it.pilot("--cores", "2")
+        it.until(lambda: len(it.done(1)) >= 5, "some events are kept")
+        fs.hang("*/bundle/*")
+        time.sleep(120)
+        fs.heal()
+        it.until(lambda: all_are_kept(it), "all events are kept", timeout_s=120)
+        assert kept(it) == {k: b"%d" % k for k in range(EVENTS)}
+        assert not it.of(Failed)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, None], ids=["EIO", "hang"])
 def test_a_pilot_leaves_a_node_whose_storage_stays_bad_and_its_events_run_elsewhere(
     tmp_path: Path, number: int | None
@@ -159,11 +175,9 @@ def test_a_pilot_that_is_told_to_go_leaves_a_hung_bundle_in_time_and_says_what_i
         it.until(lambda: len(it.done(1)) >= 5, "some events are kept")
         fs.hang("*/bundle/*")
         time.sleep(0.5)
-        began_s = time.monotonic()
         it.signal(pilot, signal.SIGTERM)
         # the process itself ends later: the namespace that the test gave it waits for the child in the kernel
-        it.until(lambda: "pilot.left" in log_of(it, "pilot-1"), "the pilot leaves", timeout_s=10)
-        assert time.monotonic() - began_s < 3
+        it.until(lambda: "pilot.left" in log_of(it, "pilot-1"), "the pilot leaves", timeout_s=5)
         assert "storage.hangs" in log_of(it, "pilot-1")
         it.until(lambda: bool(it.of(Ended)), "its last record has come")
         fs.heal()
