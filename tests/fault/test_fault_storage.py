@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.worlds.node.faulty_fs import FaultyFs, faulty_fs
@@ -25,9 +26,9 @@ SCRIPT = 'sleep 0.05; printf "%s" "$TIDEMILL_FIRST" > out'
 
 
 @contextmanager
-def storage(tmp_path: Path, **changes: object) -> Iterator[tuple[Field, FaultyFs]]:
+def storage(tmp_path: Path, **changes: Any) -> Iterator[tuple[Field, FaultyFs]]:
     """A fleet on a file system that fails on command."""
-    quick: dict[str, object] = {"output_flush_s": 0.2, "idle_s": 3.0, "store_mb": 64}
+    quick: dict[str, Any] = {"output_flush_s": 0.2, "idle_s": 3.0, "store_mb": 64}
     with (
         faulty_fs(tmp_path / "backing", tmp_path / "mount") as fs,
         field(fs.path, **quick | changes) as it,
