@@ -118,7 +118,7 @@ def test_a_bundle_that_hangs_holds_up_neither_other_work_nor_the_pilot(tmp_path:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_bundle_directory_that_hangs_for_two_minutes_costs_time_and_nothing_else(tmp_path: Path) -> None:
-    with storage(tmp_path) as (it, fs):
+    with storage(tmp_path, dead_after_s=600.0) as (it, fs):  # no agent shows that it lives
         give(it)
         it.lead()
         it.pilot("--cores", "2")
