@@ -4,6 +4,7 @@
 //! gives everything back when it has to leave. It starts no payload itself (the slots' inits do) and knows no agent:
 //! the fleet directory and the lead are all it sees.
 
+mod aside;
 mod context;
 mod error;
 mod images;

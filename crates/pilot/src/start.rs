@@ -10,7 +10,7 @@ use tidemill_wire::{handshake, Ended, Manifest, Record, Settings, Started};
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
-use crate::keep::{Bundle, Keeper};
+use crate::keep::{Bundle, Keeper, Origin, Place};
 use crate::lead::board::Board;
 use crate::lead::link::{Identity, Link};
 use crate::lead::mailbox::Mailbox;
@@ -79,6 +79,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
         give_up(&mut records, (Reason::Idle, message.to_owned()))?;
         return Ok(None);
     }
+    let identity_name = pilot.clone();
     let identity = Identity {
         pilot,
         allocation: options.allocation.clone(),
@@ -88,7 +89,7 @@ pub fn start(options: &Options) -> Result<Option<Pilot>, PilotError> {
     };
     let lead = source(options, &settings, identity, (files, incarnation, now_us))?;
     let supply = Supply::new(&settings, lead.tells_sources(), isolated);
-    let keep = Keeper::new(bundle, settings.output_flush_s, settings.output_bytes_max);
+    let keep = keeper(options, &settings, (identity_name, bundle))?;
     let permits = permits(&settings, files, now_us);
     let cx = Context {
         now_us,
@@ -118,6 +119,38 @@ fn limited_slots(settings: &Settings, notes: &mut Vec<String>) -> Slots {
         LOG.warning("node.note", &[("note", note)]);
     }
     slots
+}
+
+/// Outputs of one payload where the fleet's manifest, of an older version, does not say it.
+const OUTPUT_BYTES_MAX: u64 = 20_000_000_000;
+const STORAGE_PATIENCE_S: f64 = 300.0;
+
+fn keeper(options: &Options, settings: &Settings, own: (String, Bundle)) -> Result<Keeper, PilotError> {
+    let (pilot, bundle) = own;
+    let directory = options.fleet.join("bundle");
+    let place = Place {
+        area: area(&directory),
+        output_bytes_max: settings.output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
+        origin: Origin {
+            directory,
+            pilot,
+            bytes_max: settings.bundle_bytes_max,
+        },
+    };
+    let patience_s = settings.storage_patience_s.unwrap_or(STORAGE_PATIENCE_S);
+    let times = (seconds_us(settings.output_flush_s), seconds_us(patience_s));
+    Keeper::new(bundle, place, times)
+}
+
+/// The file system of a directory in words. Asks the kernel's table only: the file system itself may hang later.
+fn area(directory: &Path) -> String {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = tidemill_sys::mountinfo::mounts(&text).into_iter();
+    let here = mounts.filter(|mount| directory.starts_with(&mount.point));
+    match here.max_by_key(|mount| mount.point.len()) {
+        Some(mount) => format!("{} `{}` at `{}`", mount.kind, mount.source, mount.point),
+        None => String::from("unknown file system"),
+    }
 }
 
 /// Where work comes from: the fleet's lead, or files.
@@ -259,7 +292,7 @@ fn give_up(records: &mut Records, (reason, message): (Reason, String)) -> Result
         at_us: realtime_us(),
         ..Ended::default()
     }))?;
-    records.save()
+    records.save_here()
 }
 
 fn modes(path: &Path, manifest: &Manifest) -> Result<(Isolation, Affinity), PilotError> {

@@ -324,6 +324,11 @@ impl Slot {
         Err(SlotError::Garbled { index, pid, what })
     }
 
+    /// The directory below which outputs of Done messages are: who opens one there follows no links (`open_beneath`).
+    pub fn scratch(&self) -> BorrowedFd<'_> {
+        self.scratch.as_fd()
+    }
+
     /// Opens an output of a Done message for reading: a regular file below the scratch directory, no links.
     pub fn open_output(&self, relative: &str) -> Result<File, SlotError> {
         file::open_beneath(self.scratch.as_fd(), relative)

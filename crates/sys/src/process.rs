@@ -104,6 +104,11 @@ pub fn fork(namespaces: Namespaces) -> Result<Fork> {
     }
 }
 
+/// Names this thread in /proc/PID/comm, at most 15 bytes: for people who look at processes.
+pub fn set_name(name: &std::ffi::CStr) {
+    let _ = rustix::thread::set_name(name); // it only fails where the kernel has none
+}
+
 /// Moves this process, which has one thread, into new namespaces. It has all capabilities in a new user namespace; that
 /// also clears the parent-death signal. A new PID namespace is for its children only.
 pub fn unshare(namespaces: Namespaces) -> Result<()> {

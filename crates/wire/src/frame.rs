@@ -80,6 +80,19 @@ impl<'a> Frames<'a> {
     }
 }
 
+/// Where the first whole framed line begins behind the first newline of `bytes`, which does not end one. None: there is
+/// none (yet).
+pub fn next_whole(bytes: &[u8]) -> Option<usize> {
+    let mut from = bytes.iter().position(|&byte| byte == b'\n')? + 1;
+    while let Some(length) = bytes[from..].iter().position(|&byte| byte == b'\n') {
+        if check(&bytes[from..from + length]).is_ok() {
+            return Some(from);
+        }
+        from += length + 1;
+    }
+    None
+}
+
 impl<'a> Iterator for Frames<'a> {
     type Item = &'a [u8];
 

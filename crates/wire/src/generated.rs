@@ -157,6 +157,8 @@ pub struct Settings {
     pub scratch: Option<String>,
     /// what payloads see; None = as a fleet of an older version: their slot alone
     pub view: Option<View>,
+    /// trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
+    pub storage_patience_s: Option<f64>,
 }
 
 /// FLEET/manifest.json.

@@ -2,10 +2,13 @@
 //!
 //! The writer keeps what is not fsynced in memory, so that nothing is lost by a full disk or a failed fsync (after
 //! which the kernel may have dropped the pages: fsync(2), "Errors"): it cuts the file back and writes again. The reader
-//! opens the file anew each time, because network file systems cache.
+//! opens the file anew each time, because network file systems cache. Lines that a file system has damaged are passed
+//! over where whole ones follow, and reported; what no whole line follows is a torn tail, or still to come.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -38,7 +41,7 @@ impl JournalWriter {
         JournalWriter::create_by(Kernel, path)
     }
 
-    /// Open or create a file; a torn tail is cut off.
+    /// Open or create a file; a torn tail is cut off, damage that whole lines follow stays.
     pub fn open(path: &Path) -> Result<Self, WireError> {
         JournalWriter::open_by(Kernel, path)
     }
@@ -59,6 +62,9 @@ impl<C: Calls> JournalWriter<C> {
         let mut reader = JournalReader::new(path);
         while reader.read(|_| ())? > 0 {}
         let length = file.metadata().map_err(WireError::file("stat", path))?.len();
+        if length == 0 {
+            sync_parent(&calls, path)?; // it may be new
+        }
         if length > reader.offset() {
             calls
                 .cut(&file, reader.offset())
@@ -155,6 +161,21 @@ impl<C: Calls> JournalWriter<C> {
         }
     }
 
+    /// The open file.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Bytes that are known to be fsynced.
+    pub fn synced_bytes(&self) -> u64 {
+        self.synced_length
+    }
+
+    /// Make the file's name survive a crash: once, before anything in it counts.
+    pub fn sync_name(&self) -> Result<(), WireError> {
+        sync_parent(&self.calls, &self.path)
+    }
+
     fn repair(&mut self) -> Result<(), WireError> {
         if self.broken {
             self.calls
@@ -167,11 +188,25 @@ impl<C: Calls> JournalWriter<C> {
     }
 }
 
+/// Make the names in the file's directory survive a crash.
+fn sync_parent(calls: &impl Calls, path: &Path) -> Result<(), WireError> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)
+        .and_then(|open| calls.sync_all(&open))
+        .map_err(WireError::file("fsync", directory))
+}
+
 /// Reads the frames of a file that may grow.
 #[derive(Debug)]
 pub struct JournalReader {
     path: PathBuf,
     offset: u64,
+    /// Up to here nothing whole follows `offset`.
+    searched: u64,
+    damage: Vec<Range<u64>>,
     buffer: Vec<u8>,
 }
 
@@ -180,13 +215,20 @@ impl JournalReader {
         JournalReader {
             path: path.to_owned(),
             offset: 0,
+            searched: 0,
+            damage: Vec::new(),
             buffer: Vec::new(),
         }
     }
 
-    /// Bytes of whole frames read so far.
+    /// The end of the last whole frame that was read.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The damaged places that were passed over since the last call.
+    pub fn take_damage(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.damage)
     }
 
     /// Open the file, give each whole new frame's JSON text, return how many; call again until it returns 0. A file
@@ -197,28 +239,55 @@ impl JournalReader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(error) => return Err(WireError::file("open", &self.path)(error)),
         };
-        file.seek(SeekFrom::Start(self.offset))
+        file.seek(SeekFrom::Start(self.searched))
             .map_err(WireError::file("seek in", &self.path))?;
         let mut limit = READ_BYTES;
         self.buffer.clear();
         loop {
-            let wanted = (limit - self.buffer.len()) as u64;
+            let wanted = limit.saturating_sub(self.buffer.len()) as u64;
             let got = (&mut file)
                 .take(wanted)
                 .read_to_end(&mut self.buffer)
                 .map_err(WireError::file("read", &self.path))?;
-            let mut frames = Frames::new(&self.buffer);
-            let mut count = 0;
-            for json in frames.by_ref() {
-                each(json);
-                count += 1;
-            }
-            if count > 0 || (got as u64) < wanted || limit > crate::LINE_BYTES_MAX {
-                self.offset += frames.taken() as u64;
+            if let Some(count) = self.take_frames(&mut each) {
                 return Ok(count);
             }
-            limit *= 2; // one line is longer than the buffer
+            match frame::next_whole(&self.buffer) {
+                Some(length) => self.pass_over(length),
+                None if (got as u64) < wanted => return Ok(0),
+                None if limit > crate::LINE_BYTES_MAX => {
+                    // nothing that long is a line: search behind it
+                    let last = self.buffer.iter().rposition(|&byte| byte == b'\n');
+                    self.pass_over(last.map_or(self.buffer.len(), |at| at + 1));
+                    limit = READ_BYTES;
+                }
+                None => limit *= 2, // one line is longer than the buffer
+            }
         }
+    }
+
+    /// The whole frames at the start of the buffer; None where there is none.
+    fn take_frames(&mut self, each: &mut impl FnMut(&[u8])) -> Option<usize> {
+        let mut frames = Frames::new(&self.buffer);
+        let mut count = 0;
+        for json in frames.by_ref() {
+            each(json);
+            count += 1;
+        }
+        if count == 0 {
+            return None;
+        }
+        if self.searched > self.offset {
+            self.damage.push(self.offset..self.searched);
+        }
+        self.searched += frames.taken() as u64;
+        self.offset = self.searched;
+        Some(count)
+    }
+
+    fn pass_over(&mut self, length: usize) {
+        self.buffer.drain(..length);
+        self.searched += length as u64;
     }
 }
 
@@ -336,6 +405,69 @@ mod tests {
                 return;
             }
         }
+    }
+
+    #[test]
+    fn a_damaged_line_is_passed_over_reported_and_never_cut_off_with_what_follows_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
+        for k in 0..5 {
+            frame::encode(&format!("record {k}"), &mut bytes).unwrap();
+            ends.push(bytes.len() as u64);
+        }
+        bytes[ends[1] as usize + 12] ^= 1; // record 2
+        bytes.extend_from_slice(b"torn");
+        std::fs::write(&path, &bytes).unwrap();
+        let mut writer = JournalWriter::open(&path).unwrap();
+        writer.append(&"last").unwrap();
+        writer.sync().unwrap();
+        let whole = [
+            "\"record 0\"",
+            "\"record 1\"",
+            "\"record 3\"",
+            "\"record 4\"",
+            "\"last\"",
+        ];
+        assert_eq!(all(&path), whole);
+        let mut reader = JournalReader::new(&path);
+        while reader.read(|_| ()).unwrap() > 0 {}
+        let damage = reader.take_damage();
+        assert_eq!((damage.len(), &damage[0]), (1, &(ends[1]..ends[2])));
+        assert!(reader.take_damage().is_empty());
+        assert_eq!(reader.offset(), std::fs::metadata(&path).unwrap().len());
+    }
+
+    #[test]
+    fn damage_without_a_newline_that_is_longer_than_any_line_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut bytes = Vec::new();
+        frame::encode(&"before", &mut bytes).unwrap();
+        bytes.resize(bytes.len() + crate::LINE_BYTES_MAX + 3 * READ_BYTES, 0);
+        bytes.push(b'\n');
+        frame::encode(&"behind", &mut bytes).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(all(&path), ["\"before\"", "\"behind\""]);
+        drop(JournalWriter::open(&path).unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes.len() as u64);
+    }
+
+    #[test]
+    fn a_line_that_is_still_being_written_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.log");
+        let mut bytes = Vec::new();
+        frame::encode(&"first", &mut bytes).unwrap();
+        frame::encode(&"second", &mut bytes).unwrap();
+        let mut reader = JournalReader::new(&path);
+        let mut read = 0;
+        for end in 0..=bytes.len() {
+            std::fs::write(&path, &bytes[..end]).unwrap();
+            read += reader.read(|_| ()).unwrap();
+        }
+        assert_eq!((read, reader.take_damage().len()), (2, 0));
     }
 
     proptest! {

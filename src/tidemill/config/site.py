@@ -454,6 +454,14 @@ class SiteConfig(
     output_flush_s: Annotated[
         Duration, msgspec.Meta(ge=0.05), doc("Outputs on a node are made durable at least so often")
     ] = 30.0
+    storage_patience_s: Annotated[
+        Duration,
+        msgspec.Meta(ge=1),
+        doc(
+            "A node whose outputs cannot be written (input/output errors, a stale or hung mount, a full area) keeps "
+            "them and tries again for at most this long; then it gives its events back and leaves"
+        ),
+    ] = 300.0
     record_flush_s: Annotated[
         Duration, msgspec.Meta(ge=0.001, le=10), doc("Results are made durable at least so often")
     ] = 0.1

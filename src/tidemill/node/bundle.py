@@ -32,6 +32,7 @@ class IndexTail(FramedTail[IndexEntry]):
 
     def __init__(self, bundle: Path, *, offset: int = 0) -> None:
         super().__init__(bundle.with_suffix(".idx"), _decode_entry, offset=offset)
+        self.damage_s = 0.0  # logs and profiles only: one that comes late is not waited for
 
 
 def member_of(bundle: str, entry: IndexEntry) -> OutputRef:

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from zlib import crc32
 
+from tidemill import clock
 from tidemill.errors import UNDECODABLE, ProtocolError, SiteError
+from tidemill.log import Log
 
 READ_BYTES_MAX = 16 << 20
 LINE_BYTES_MAX = 1 << 20
+DAMAGE_S = 60.0
+"""A line that does not check while others follow is believed to be damaged after so long: before that a network file
+system may still show pages that it has not read yet (its caches' time is often 60 s)."""
+
 _QUOTE_BYTES_MAX = 200
+_log = Log("framed")
 _T = TypeVar("_T")
 
 
@@ -55,8 +62,33 @@ def decode_lines(
     return records, used
 
 
+def checks(line: bytes) -> bool:
+    """Whether a line without its newline is framed correctly."""
+    content = line[9:]
+    return b"%08x " % crc32(content) == line[:9]
+
+
+def next_whole(data: bytes, *, is_all: bool = True) -> int:
+    """Where the first correct line begins behind the first newline of `data`, which does not begin with one; 0 where
+    there is none (yet). Where `data` is not all that there is and no line is as long, it is passed over."""
+    at = data.find(b"\n") + 1
+    while at:
+        end = data.find(b"\n", at)
+        if end < 0:
+            break
+        if checks(data[at:end]):
+            return at
+        at = end + 1
+    if is_all or len(data) < LINE_BYTES_MAX:
+        return 0
+    return data.rfind(b"\n") + 1 or len(data)
+
+
 class FramedTail(Generic[_T]):
     """Reads what is new in one file that others append to. `offset` is where the next whole line starts.
+
+    A line that the file system has damaged is passed over and reported when correct ones have followed it for
+    `damage_s`.
 
     Opens the file by its path each time, since network file systems cache what an open descriptor sees, and
     looks at content only, never at times. `refuse` as in `decode_lines`.
@@ -67,8 +99,10 @@ class FramedTail(Generic[_T]):
     ) -> None:
         self.path = path
         self.offset = offset
+        self.damage_s = DAMAGE_S
         self._decode = decode
         self._refuse = refuse
+        self._damage: tuple[int, float] | None = None  #: its place, and when it was seen first
 
     def read(self, bytes_max: int = READ_BYTES_MAX) -> list[_T]:
         """The records that have become whole since the last call, from at most `bytes_max` bytes.
@@ -76,18 +110,44 @@ class FramedTail(Generic[_T]):
         Nothing where the file is not there (yet). Raises SiteError where it cannot be read, ProtocolError for
         a record of an unknown kind.
         """
+        size = max(bytes_max, LINE_BYTES_MAX)
+        data = self._bytes(size)
+        records, used = decode_lines(data, self._decode, source=f"`{self.path}`", refuse=self._refuse)
+        if not used and (length := next_whole(data, is_all=len(data) < size)):
+            found = checks(data[length : data.find(b"\n", length)])
+            return self._skip_damage(length, found, bytes_max)
+        self.offset += used
+        return records
+
+    def _bytes(self, size: int) -> bytes:
         try:  # a FIFO of that name would block without O_NONBLOCK; a file does not know it
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
-            return []
+            return b""
         except OSError as error:
             raise SiteError(f"failed to open `{self.path}`: {error.strerror}") from error
         try:
-            data = os.pread(descriptor, max(bytes_max, LINE_BYTES_MAX), self.offset)
+            return os.pread(descriptor, size, self.offset)
         except OSError as error:
             raise SiteError(f"failed to read `{self.path}` at {self.offset}: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        records, used = decode_lines(data, self._decode, source=f"`{self.path}`", refuse=self._refuse)
-        self.offset += used
-        return records
+
+    def _skip_damage(self, length: int, found: bool, bytes_max: int) -> list[_T]:
+        """What follows so many damaged bytes, once they have been seen for long enough."""
+        now_s = clock.monotonic_s()
+        if self._damage is None or self._damage[0] != self.offset:
+            self._damage = (self.offset, now_s)
+        if now_s < self._damage[1] + self.damage_s:
+            return []
+        _log.error(
+            "file.damaged",
+            file=str(self.path),
+            start=self.offset,
+            end=self.offset + length,
+            hint="the file system damaged it: what stood there is lost, what follows is read",
+        )
+        self.offset += length
+        self._damage = None
+        # what has no whole line within reach may be endless, such as a device of that name: on with the next call
+        return self.read(bytes_max) if found else []

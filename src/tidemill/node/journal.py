@@ -20,7 +20,7 @@ from tidemill.errors import ProtocolError, SiteError
 from tidemill.files import names_in
 from tidemill.log import Log
 from tidemill.model.intervals import IntervalSet
-from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines
+from tidemill.node.framed import READ_BYTES_MAX, FramedTail, decode_lines, next_whole
 from tidemill.wire.node import Done, Ended, Failed, Noted, OutputRef, Record
 
 NUMBER_MAX = 1 << 62
@@ -257,6 +257,7 @@ class FleetJournal:
         before = [tail.offset for tail in tails]
         try:
             for tail in tails:
+                tail.damage_s = 0.0  # nothing more is to come
                 while new := tail.read():
                     found += new
         except (SiteError, ProtocolError):
@@ -305,13 +306,17 @@ def _reading_order(name: str) -> tuple[int, int, str]:
 def replay(directory: Path, offsets: Mapping[str, int]) -> Iterator[list[Record]]:
     """The records of the first `offsets[name]` bytes of each journal, in pieces, as they were read before.
 
-    What an incomplete line leaves is the reader's to come. Raises SiteError, ProtocolError.
+    What an incomplete line leaves is the reader's to come; damage was passed over then, and is again. Raises
+    SiteError, ProtocolError.
     """
     for name in sorted(offsets, key=_reading_order):
         at, end = 0, offsets[name]
         while at < end:
-            content = _read_bytes(directory / name, at, min(READ_BYTES_MAX, end - at))
+            size = min(READ_BYTES_MAX, end - at)
+            content = _read_bytes(directory / name, at, size)
             records, used = decode_lines(content, _decode_record, source=name, refuse=_skip)
+            if not used:
+                used = next_whole(content, is_all=len(content) < size or at + size >= end)
             if not used:
                 break
             at += used

@@ -84,6 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     #: payloads span nodes: slots have no namespaces and live below this directory, which all nodes see
     scratch: str | None
     view: View | None = None  #: what payloads see; None = as a fleet of an older version: their slot alone
+    #: trouble of the storage of outputs is waited out for so long, then a pilot drains; None = 300 s
+    storage_patience_s: float | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

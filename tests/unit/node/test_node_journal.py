@@ -12,7 +12,7 @@ from tests.effort import lines_run
 
 from tidemill.errors import SiteError
 from tidemill.node.framed import frame
-from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records
+from tidemill.node.journal import FleetJournal, JournalTail, read_interval_s, read_records, replay
 from tidemill.wire.node import Ended, Record, Returned
 
 
@@ -57,6 +57,58 @@ def test_every_damaged_byte_hides_its_line_and_what_follows(tmp_path: Path) -> N
         found, used = read_records(bytes(damaged))
         assert found == records[:1]
         assert used == first
+
+
+def test_a_damaged_line_is_reported_and_passed_over_once_it_has_stayed_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [returned("a.r0.i1", number) for number in range(1, 5)]
+    data = bytearray(lines(*records))
+    start, end = (len(lines(*records[:k])) for k in (1, 2))
+    for at in range(start, end):
+        damaged = data.copy()
+        damaged[at] ^= 0x01
+        path = tmp_path / f"{at}.log"
+        append(path, bytes(damaged))
+        tail = JournalTail(path)
+        assert tail.read() == records[:1]
+        assert tail.read() == [], "a network file system may show it later"
+        assert not caplog.records
+        if at % 2:
+            path.write_bytes(data)
+            assert tail.read() == records[1:]
+            continue
+        tail.damage_s = 0.0
+        assert tail.read() == records[2:]
+        (said,) = caplog.records
+        assert str(path) in str(said.__dict__)
+        assert f"'start': {start}" in str(said.__dict__)
+        caplog.clear()
+        assert [each for piece in replay(tmp_path, {path.name: tail.offset}) for each in piece] == (
+            records[:1] + records[2:]
+        )
+
+
+def test_damage_longer_than_any_line_is_passed_over_and_a_torn_tail_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "lead-1.log"
+    first, last = lines(returned("a.r0.i1", 1)), lines(returned("a.r0.i1", 9))
+    append(path, first + b"\0" * (5 << 20) + b"\n" + last)
+    tail = JournalTail(path)
+    tail.damage_s = 0.0
+    found = [record.s for _ in range(10) for record in tail.read(1)]
+    assert found == [1, 9]
+    append(path, last[:-1])
+    assert tail.read() == []
+    append(path, b"\n" + last)
+    assert len(tail.read()) == 2
+
+
+def test_an_allocation_is_retired_with_what_follows_a_damaged_line(tmp_path: Path) -> None:
+    records = [returned("a.r0.i1", number) for number in range(1, 4)]
+    data = bytearray(lines(*records))
+    data[len(lines(records[0])) + 20] ^= 0x01
+    append(tmp_path / "a.r0.i1.log", bytes(data))
+    assert FleetJournal(tmp_path).retire("a") == [records[0], records[2]]
 
 
 def test_a_journal_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Process:
-    """A living process: `start` is its start time in clock ticks, which tells a reused pid from the old one."""
+    """A living process: `start` is its start time in clock ticks, which tells a reused pid from the old one; `name`
+    is what it calls itself."""
 
     pid: int
     parent: int
     start: int
     argv: tuple[str, ...]
+    name: str = ""
 
 
 def snapshot() -> dict[int, Process]:
@@ -32,19 +34,23 @@ def snapshot() -> dict[int, Process]:
         fields = stat[stat.rindex(")") + 2 :].split()
         if fields[0] not in "ZX":
             pid = int(entry.name)
-            found[pid] = Process(pid, int(fields[1]), int(fields[19]), argv)
+            name = stat[stat.index("(") + 1 : stat.rindex(")")]
+            found[pid] = Process(pid, int(fields[1]), int(fields[19]), argv, name)
     return found
 
 
 def role(process: Process, everything: dict[int, Process], home: Path) -> str | None:
-    """`server`, `agent`, `lead`, `pilot`, `slot`, `payload`, `batch` or `up` when the process belongs to the home."""
+    """`server`, `agent`, `lead`, `pilot`, `slot`, `writer` (a pilot's), `payload`, `batch` or `up` when the process
+    belongs to the home."""
     words = process.argv
     if any(str(home) in word for word in words):
         for verb, name in ROLES:
             if all(part in words for part in verb):
                 parent = everything.get(process.parent)
                 is_init = name == "pilot" and parent is not None and parent.argv == words
-                return "slot" if is_init else name
+                if is_init:
+                    return "writer" if process.name == "tidemill-files" else "slot"
+                return name
     parent = everything.get(process.parent)
     if parent is not None and role(parent, everything, home) in ("slot", "payload"):
         return "payload"

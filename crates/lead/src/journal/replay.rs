@@ -122,6 +122,18 @@ fn read(
         }
     };
     while reader.read(&mut take)? > 0 {}
+    for place in reader.take_damage() {
+        let hint = "the file system damaged it: what stood there counts as lost, and runs again";
+        log.error(
+            "journal.damaged",
+            &[
+                ("path", &path.display().to_string()),
+                ("from", &place.start),
+                ("to", &place.end),
+                ("hint", &hint),
+            ],
+        );
+    }
     if reader.offset() > before {
         // its writer may have died before its own fsync, and we are about to build on it
         File::open(path)

@@ -5,9 +5,10 @@
 
 use std::fs::File;
 use std::io::{Cursor, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use tidemill_sys::calls::{Calls, Kernel};
@@ -64,6 +65,27 @@ pub struct Part {
     left: u64,
 }
 
+impl Part {
+    /// Refuse a source that was written to while it was copied: what is in the bundle may be of no moment.
+    fn check(&self, source: &dyn Source) -> Result<(), PilotError> {
+        let failed = PilotError::file("read output", &self.entry.name);
+        let length = match source.length() {
+            Ok(length) => length,
+            Err(error) => return Err(failed(error)),
+        };
+        let what = match length.cmp(&self.entry.length) {
+            std::cmp::Ordering::Greater => format!("it grew by {} bytes", length - self.entry.length),
+            std::cmp::Ordering::Less => format!("it shrank by {} bytes", self.entry.length - length),
+            std::cmp::Ordering::Equal if source.was_changed() => String::from("it was written to"),
+            std::cmp::Ordering::Equal => return Ok(()),
+        };
+        let hint = "a payload closes its outputs before it reports events done";
+        Err(failed(std::io::Error::other(format!(
+            "{what} while it was copied: {hint}"
+        ))))
+    }
+}
+
 /// FLEET/bundle/PILOT.tar and .idx, then PILOT.2.tar and so on.
 pub struct Bundle<C: Calls = Kernel> {
     calls: C,
@@ -88,8 +110,10 @@ pub struct Bundle<C: Calls = Kernel> {
     pushed: u64,
     /// Up to here the data (not the index) is safe.
     data_synced: u64,
-    /// An fsync failed: nothing that was not safe then is ever trusted.
-    broken: bool,
+    /// Why an fsync failed: nothing that was not safe then is ever trusted.
+    broken: Option<String>,
+    /// The names of both files survive a crash.
+    named: bool,
     copy: Vec<u8>,
 }
 
@@ -108,7 +132,16 @@ impl<C: Calls + Clone> Bundle<C> {
         pilot: &str,
         bytes_max: u64,
     ) -> Result<Option<Self>, PilotError> {
-        let name = format!("{pilot}.tar");
+        Bundle::create_numbered(calls, (directory, pilot, 1), bytes_max)
+    }
+
+    /// The file of this number, which must not exist. None if it exists.
+    pub fn create_numbered(
+        calls: C,
+        (directory, pilot, number): (&Path, &str, u64),
+        bytes_max: u64,
+    ) -> Result<Option<Self>, PilotError> {
+        let name = file_name(pilot, number);
         let path = directory.join(&name);
         let (file, index) = match start_file(&calls, &path) {
             Err(PilotError::File { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -120,7 +153,7 @@ impl<C: Calls + Clone> Bundle<C> {
             calls,
             directory: directory.to_owned(),
             pilot: pilot.to_owned(),
-            number: 1,
+            number,
             bytes_max,
             name,
             path,
@@ -133,7 +166,8 @@ impl<C: Calls + Clone> Bundle<C> {
             synced: 0,
             pushed: 0,
             data_synced: 0,
-            broken: false,
+            broken: None,
+            named: false,
             copy: Vec::new(),
         }))
     }
@@ -234,7 +268,11 @@ impl<C: Calls + Clone> Bundle<C> {
         copy.resize(COPY_BYTES, 0);
         let result = self.bring(part, source, bytes_max, &mut copy);
         self.copy = copy;
-        result.map(|()| part.left == 0)
+        result?;
+        if part.left == 0 {
+            part.check(source)?;
+        }
+        Ok(part.left == 0)
     }
 
     fn bring(
@@ -336,7 +374,7 @@ impl<C: Calls + Clone> Bundle<C> {
 
     fn sync_file(&mut self) -> Result<(), PilotError> {
         if let Err(error) = self.calls.sync_data(&self.file) {
-            self.broken = true;
+            self.broken = Some(error.to_string());
             return Err(PilotError::file("fsync", &self.path)(error));
         }
         self.data_synced = self.end;
@@ -346,8 +384,8 @@ impl<C: Calls + Clone> Bundle<C> {
 
     /// Make every member that counts survive a crash of the node. After an error none since the last success is safe.
     pub fn sync(&mut self) -> Result<(), PilotError> {
-        if self.broken {
-            let source = std::io::Error::other("an earlier fsync of it failed");
+        if let Some(why) = &self.broken {
+            let source = std::io::Error::other(format!("an earlier fsync of it failed: {why}"));
             return Err(PilotError::file("fsync", &self.path)(source));
         }
         let settled = self.settled();
@@ -361,6 +399,10 @@ impl<C: Calls + Clone> Bundle<C> {
             group.entries = 0;
         }
         self.index.sync()?;
+        if !self.named && self.index.synced_bytes() > 0 {
+            self.index.sync_name()?; // archive and index stand in one directory
+            self.named = true;
+        }
         self.synced = settled.end;
         Ok(())
     }
@@ -374,15 +416,33 @@ impl<C: Calls + Clone> Bundle<C> {
     pub fn start_next(&mut self) -> Result<(), PilotError> {
         debug_assert!(self.group.is_none());
         self.number += 1; // a start that fails may have made a file of this name
-        let name = format!("{}.{}.tar", self.pilot, self.number);
+        let name = file_name(&self.pilot, self.number);
         let path = self.directory.join(&name);
         let (file, index) = start_file(&self.calls, &path)?;
         self.finish();
         self.entries.clear();
         (self.name, self.path, self.file, self.index) = (name, path, file, index);
         (self.end, self.reached, self.synced, self.pushed, self.data_synced) = (0, 0, 0, 0, 0);
-        self.broken = false;
+        (self.broken, self.named) = (None, false);
         Ok(())
+    }
+
+    /// What was not safe is gone, and only `start_next` helps.
+    pub fn distrust(&mut self, why: &str) {
+        self.roll_back();
+        self.entries.clear();
+        self.broken.get_or_insert_with(|| why.to_owned());
+        (self.end, self.pushed, self.data_synced) = (self.synced, self.synced, self.synced);
+    }
+
+    /// The open files.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.file.as_raw_fd(), self.index.descriptor()]
+    }
+
+    /// Whether only `start_next` helps.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
     }
 
     /// End the archive as tar expects it. Readers do without; so nobody waits for these blocks to be safe.
@@ -390,6 +450,14 @@ impl<C: Calls + Clone> Bundle<C> {
         let _ = self
             .calls
             .write_all_at(&self.file, &[0u8; tar::TRAILER_BYTES as usize], self.end);
+    }
+}
+
+fn file_name(pilot: &str, number: u64) -> String {
+    if number == 1 {
+        format!("{pilot}.tar")
+    } else {
+        format!("{pilot}.{number}.tar")
     }
 }
 
@@ -414,11 +482,17 @@ pub trait Source {
 
     /// The next bytes, at most as many as there is room; for a hole nothing is written there.
     fn next(&mut self, into: &mut [u8]) -> std::io::Result<Piece>;
+
+    /// Whether somebody has written to it since it was opened here.
+    fn was_changed(&self) -> bool {
+        false
+    }
 }
 
 /// A file with its holes.
 pub struct FileSource {
     file: File,
+    modified: Option<SystemTime>,
     at: u64,
     extent: Extent,
 }
@@ -426,6 +500,7 @@ pub struct FileSource {
 impl FileSource {
     pub fn new(file: File) -> Self {
         FileSource {
+            modified: modified(&file),
             file,
             at: 0,
             extent: Extent {
@@ -456,6 +531,14 @@ impl Source for FileSource {
         }
         Ok(piece)
     }
+
+    fn was_changed(&self) -> bool {
+        modified(&self.file) != self.modified
+    }
+}
+
+fn modified(file: &File) -> Option<SystemTime> {
+    file.metadata().and_then(|status| status.modified()).ok()
 }
 
 /// pread(2), also where a signal came in between.

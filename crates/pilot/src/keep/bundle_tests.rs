@@ -115,6 +115,57 @@ fn a_source_that_breaks_leaves_no_trace() {
     );
 }
 
+#[test]
+fn a_source_that_is_written_to_while_it_is_copied_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bundle = Bundle::create(directory.path(), "a", 1 << 30).unwrap().unwrap();
+    for (write, what) in [
+        (
+            &(|file: &mut File| file.set_len(9_000).unwrap()) as &dyn Fn(&mut File),
+            "grew by 1000",
+        ),
+        (&|file: &mut File| file.set_len(6_000).unwrap(), "shrank by 2000"),
+        (
+            &|file: &mut File| file.set_modified(SystemTime::UNIX_EPOCH).unwrap(),
+            "written to",
+        ),
+    ] {
+        let mut file = sparse(8_000, &[(0, &[7; 8_000])]);
+        let mut source = FileSource::new(file.try_clone().unwrap());
+        bundle.begin();
+        let mut part = bundle.start(&member("x", 0), 8_000).unwrap();
+        assert!(!bundle.go_on(&mut part, &mut source, 5_000).unwrap());
+        write(&mut file);
+        let error = loop {
+            match bundle.go_on(&mut part, &mut source, 5_000) {
+                Ok(ended) => assert!(!ended, "what {what} is kept"),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.is_of_output());
+        assert!(tidemill_wire::log::cause(&error).contains(what), "{error:?}");
+        bundle.roll_back();
+    }
+    assert_eq!(bundle.dirty_bytes(), 0);
+}
+
+#[test]
+fn a_next_file_that_was_half_made_stops_none_that_follow() {
+    let directory = tempfile::tempdir().unwrap();
+    for n in 3..=4 {
+        let name = format!("a{n}");
+        let calls = Failing::nth(n, Some(tidemill_sys::calls::Call::Open), libc::EIO);
+        let mut bundle = Bundle::create_by(&calls, directory.path(), &name, 1)
+            .unwrap()
+            .unwrap();
+        assert!(bundle.start_next().is_err());
+        bundle.start_next().unwrap();
+        let output = bundle.append(&member("x", 0), &mut Cursor::new(b"abc")).unwrap();
+        bundle.sync().unwrap();
+        assert_eq!(output.bundle, format!("{name}.3.tar"));
+    }
+}
+
 /// A file of so many bytes that are all holes but for a few written ones.
 fn sparse(length: u64, written: &[(u64, &[u8])]) -> File {
     let mut file = tempfile::tempfile().unwrap();

@@ -1,61 +1,72 @@
 //! Brings outputs and logs of payloads into the bundle, and holds their records back until they are safe there.
+//!
+//! A child writes (`writer`): what the bundle's file system does to it is never felt here. While that fails or hangs,
+//! outputs stay where they are (in the slot's memory), no work with outputs is begun, and the copy is tried again later
+//! and later; after the site's patience the node is given up, and the events go back unharmed.
 
-use std::collections::VecDeque;
-use std::io::Cursor;
+use std::collections::{HashSet, VecDeque};
 
-use tidemill_slot::{Done as SlotDone, Slot, SlotOutput};
-use tidemill_sys::time::monotonic_us;
-use tidemill_wire::{log, Done, OutputRef};
+use tidemill_slot::{Done as SlotDone, Slot};
+use tidemill_sys::calls::Kernel;
+use tidemill_sys::fd::Poll;
+use tidemill_wire::{Done, OutputRef};
 
-use super::bundle::{Bundle, FileSource, Member, Part, Source};
+use super::bundle::Bundle;
+use super::trouble::Trouble;
+use super::writer::{Answer, Cause, Group, Log, Origin, Output, Request, Writer};
+use crate::aside::Aside;
 use crate::error::PilotError;
 use crate::report::Canceled;
-use crate::time::seconds_us;
 use crate::work::piece::Piece;
 
-/// Unsafe bytes at which the bundle is fsynced whatever the time.
-const DIRTY_BYTES_MAX: u64 = 64 << 20;
-/// A full disk is tried again for so long, then the events fail.
-const FULL_US_MAX: u64 = 5_000_000;
-const RETRY_US: u64 = 500_000;
-/// After such a failure work with outputs stays queued for so long.
-const HOLD_US: u64 = 30_000_000;
-/// Outputs of one payload where the fleet's manifest, of an older version, does not say it.
-const OUTPUT_BYTES_MAX: u64 = 20_000_000_000;
-/// How often a copy asks whether it should stop.
-const ASK_BYTES: u64 = 16 << 20;
-/// A copy that takes longer lets the pilot hear its slots and its lead in between.
-const TURN_US: u64 = 100_000;
-/// Logs that wait for the end of a copy; more are lost.
+/// A request carries so many groups at most, as their descriptors have to fit into a socket, ...
+const GROUPS_MAX: usize = 32;
+/// ... and after so many bytes in line no further group.
+const BATCH_BYTES: usize = 4 << 20;
+/// With so much waiting no work with outputs is begun, ...
+const WAITING_MAX: usize = 256;
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// ... and with so much in line, what comes runs again later.
+const HELD_BYTES_MAX: usize = 256 << 20;
+/// Copied outputs stay at their slot until they are safe, as far as that takes no room that payloads may need.
+const RETAINED_MAX: usize = 64;
+const RETAINED_BYTES_MAX: u64 = 16 << 20;
+/// Logs that wait; more are lost.
 const LOGS_BYTES_MAX: usize = 16 << 20;
-
-/// A record that nobody may see yet.
-struct Pending {
-    done: Done,
-    piece: Piece,
-}
+/// A child that says nothing for so long hangs: a copy says each second that it goes on, and an fsync is of 64 MiB.
+const HANG_US: u64 = 10_000_000;
 
 /// Outputs that are to come into the bundle.
 struct Waiting {
+    number: u64,
     slot: u32,
     done: SlotDone,
     piece: Piece,
-    since_us: u64,
+    /// Its job was canceled.
+    dropped: bool,
 }
 
-/// Outputs that are on their way into the bundle.
-struct Copying {
-    waiting: Waiting,
-    refs: Vec<OutputRef>,
-    /// Of the members that were begun.
-    bytes: u64,
-    part: Option<(Part, Box<dyn Source>)>,
+impl Waiting {
+    fn has_files(&self) -> bool {
+        self.done.outputs.iter().any(|output| output.inline.is_none())
+    }
+
+    fn inline_bytes(&self) -> usize {
+        let lengths = self
+            .done
+            .outputs
+            .iter()
+            .filter_map(|output| output.inline.as_ref());
+        lengths.map(Vec::len).sum()
+    }
 }
 
-/// A log that came while outputs were copied.
-struct WaitingLog {
-    member: Member<'static>,
-    text: Vec<u8>,
+/// A record of outputs that are in the bundle and not safe.
+struct Pending {
+    done: Done,
+    piece: Piece,
+    /// What they can be copied from once more.
+    retained: Option<(Waiting, u64)>,
 }
 
 /// What became of outputs.
@@ -63,427 +74,581 @@ struct WaitingLog {
 pub(super) enum Kept {
     /// They are safe: this record may be told.
     Safe(Done),
-    /// They are gone: these events failed with this class and message.
+    /// Their payload's fault: these events failed with this message.
     Lost {
         piece: Piece,
         slot: u32,
-        failure: &'static str,
         message: String,
     },
-    /// Their slot died before they were copied.
+    /// They are gone, by no fault of these events: to run again.
     Orphaned { piece: Piece },
+    /// The storage took them not, and we leave.
+    Refused {
+        piece: Piece,
+        slot: u32,
+        message: String,
+    },
 }
 
-/// Says whether a copy should end now.
-pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
+/// What is where, and who writes it.
+pub struct Place {
+    pub origin: Origin,
+    /// What people call the file system: `nfs4` at `/home`.
+    pub area: String,
+    pub output_bytes_max: u64,
+}
 
 pub struct Keeper {
-    bundle: Bundle,
+    place: Place,
+    aside: Option<Aside<Answer>>,
     flush_us: u64,
-    output_bytes_max: u64,
-    pending: Vec<Pending>,
-    copying: Option<Copying>,
+    number: u64,
     waiting: VecDeque<Waiting>,
-    logs: Vec<WaitingLog>,
-    retry_at_us: u64,
-    hold_until_us: u64,
+    sent: VecDeque<Waiting>,
+    pending: Vec<Pending>,
+    logs: VecDeque<(Log, Vec<u8>)>,
+    /// Requests without an answer.
+    copying: bool,
+    logging: bool,
+    syncing: bool,
+    /// The child's last word, or the first request since.
+    heard_us: u64,
     dirty_since_us: Option<u64>,
     failed_unsafe: bool,
     logs_lost: u64,
+    trouble: Trouble,
+    /// Jobs of which a record says why their outputs were not kept.
+    pub(super) explained: HashSet<u64>,
 }
 
 impl Keeper {
-    pub fn new(bundle: Bundle, flush_s: f64, output_bytes_max: Option<u64>) -> Self {
-        Keeper {
-            bundle,
-            flush_us: seconds_us(flush_s),
-            output_bytes_max: output_bytes_max.unwrap_or(OUTPUT_BYTES_MAX),
-            pending: Vec::new(),
-            copying: None,
+    /// Forks the writer: call while single-threaded.
+    pub fn new(
+        bundle: Bundle,
+        place: Place,
+        (flush_us, patience_us): (u64, u64),
+    ) -> Result<Self, PilotError> {
+        let mut keeper = Keeper {
+            trouble: Trouble::new(patience_us),
+            place,
+            aside: None,
+            flush_us,
+            number: 0,
             waiting: VecDeque::new(),
-            logs: Vec::new(),
-            retry_at_us: 0,
-            hold_until_us: 0,
+            sent: VecDeque::new(),
+            pending: Vec::new(),
+            logs: VecDeque::new(),
+            copying: false,
+            logging: false,
+            syncing: false,
+            heard_us: 0,
             dirty_since_us: None,
             failed_unsafe: false,
             logs_lost: 0,
-        }
-    }
-
-    /// Take the outputs of a Done over from its slot. What is large, comes behind others or is told to `stop` is brought by
-    /// `retry`.
-    pub(super) fn take(
-        &mut self,
-        slot: &Slot,
-        (done, piece): (SlotDone, Piece),
-        stop: Stop<'_>,
-        now_us: u64,
-    ) -> Option<Kept> {
-        let waiting = Waiting {
-            slot: slot.index(),
-            done,
-            piece,
-            since_us: now_us,
+            explained: HashSet::new(),
         };
-        if !self.waiting.is_empty() || self.copying.is_some() {
-            self.waiting.push_back(waiting);
-            return None;
-        }
-        self.copy(slot, waiting, stop, now_us)
+        keeper.start(Some(bundle))?;
+        Ok(keeper)
     }
 
-    fn copy(&mut self, slot: &Slot, waiting: Waiting, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
-        let prepared = self.prepare(slot, &waiting);
-        self.bundle.begin();
-        self.copying = Some(Copying {
-            refs: Vec::with_capacity(waiting.done.outputs.len()),
-            waiting,
-            bytes: 0,
-            part: None,
-        });
-        match prepared {
-            Ok(()) => self.go_on(slot, stop, now_us),
-            Err(error) => self.give_up(slot, &error, now_us),
-        }
-    }
-
-    /// Start another file if this one is large, and see that the outputs are not too large, before a byte is copied.
-    fn prepare(&mut self, slot: &Slot, waiting: &Waiting) -> Result<(), PilotError> {
-        if self.bundle.is_large() && self.bundle.dirty_bytes() == 0 {
-            self.bundle.start_next()?;
-        }
-        let mut bytes = 0;
-        if let [_, _, ..] = waiting.done.outputs[..] {
-            for output in &waiting.done.outputs {
-                bytes = self.sum(bytes, output, &*source(slot, output)?)?;
-            }
-        }
+    fn start(&mut self, bundle: Option<Bundle>) -> Result<(), PilotError> {
+        let origin = Origin {
+            directory: self.place.origin.directory.clone(),
+            pilot: self.place.origin.pilot.clone(),
+            bytes_max: self.place.origin.bytes_max,
+        };
+        let writer = Writer::new(Kernel, bundle, origin, self.place.output_bytes_max);
+        let kept = writer.descriptors();
+        self.aside = Some(Aside::start(&kept, |served| writer.serve(served))?);
         Ok(())
     }
 
-    /// What outputs have together with another one, unless that is too much.
-    fn sum(&self, bytes: u64, output: &SlotOutput, source: &dyn Source) -> Result<u64, PilotError> {
-        let length = source
-            .length()
-            .map_err(PilotError::file("stat output", &output.name))?;
-        let sum = bytes.saturating_add(length);
-        if sum <= self.output_bytes_max {
-            return Ok(sum);
-        }
-        let others = if bytes == 0 { "" } else { " with those before it" };
-        Err(PilotError::Output {
-            name: output.name.clone(),
-            message: format!(
-                "it has {sum} bytes{others}, holes included; the outputs of one payload may have {} at this site \
-                 (`output_bytes_max`)",
-                self.output_bytes_max
-            ),
-        })
+    pub fn poll(&self) -> Option<Poll> {
+        self.aside.as_ref().map(Aside::poll)
     }
 
-    /// Go on with the outputs that are on their way, for a while.
-    fn go_on(&mut self, slot: &Slot, stop: Stop<'_>, now_us: u64) -> Option<Kept> {
-        let mut copying = self.copying.take()?;
-        let until_us = monotonic_us() + TURN_US;
-        let result = loop {
-            match self.step_copy(slot, &mut copying) {
-                Ok(false) if stop() || monotonic_us() >= until_us => break Ok(false),
-                Ok(false) => {}
-                ended => break ended,
-            }
+    /// Take the outputs of a Done over; `step` brings them into the bundle.
+    pub(super) fn take(&mut self, slot: u32, (done, piece): (SlotDone, Piece)) -> Option<Kept> {
+        self.number += 1;
+        let waiting = Waiting {
+            number: self.number,
+            slot,
+            done,
+            piece,
+            dropped: false,
         };
-        match result {
-            Ok(true) => {
-                self.bundle.commit();
-                let Copying { waiting, refs, .. } = copying;
-                remove_outputs(slot, &waiting.done);
-                self.dirty_since_us.get_or_insert(now_us);
-                let done = record(&waiting.done, &waiting.piece, waiting.slot, refs);
-                let piece = waiting.piece;
-                self.pending.push(Pending { done, piece });
-                self.write_logs(now_us);
-                None
-            }
-            Ok(false) => {
-                self.copying = Some(copying);
-                None
-            }
-            Err(error) => {
-                self.copying = Some(copying);
-                self.give_up(slot, &error, now_us)
-            }
+        if self.held_bytes() + waiting.inline_bytes() > HELD_BYTES_MAX {
+            return Some(Kept::Orphaned { piece: waiting.piece });
         }
+        self.waiting.push_back(waiting);
+        None
     }
 
-    /// A step of a copy; whether all outputs are in the bundle.
-    fn step_copy(&mut self, slot: &Slot, copying: &mut Copying) -> Result<bool, PilotError> {
-        let done = &copying.waiting.done;
-        let Some(output) = done.outputs.get(copying.refs.len()) else {
-            return Ok(true);
-        };
-        let (mut part, mut source) = match copying.part.take() {
-            Some(part) => part,
-            None => {
-                let source = source(slot, output)?;
-                let bytes = self.sum(copying.bytes, output, &*source)?;
-                let length = bytes - copying.bytes;
-                copying.bytes = bytes;
-                let member = Member {
-                    kind: "output",
-                    name: &output.name,
-                    job: done.job,
-                    first: done.first,
-                    count: done.count,
-                    truncated: false,
-                };
-                (self.bundle.start(&member, length)?, source)
-            }
-        };
-        if self.bundle.go_on(&mut part, &mut *source, ASK_BYTES)? {
-            copying.refs.push(self.bundle.complete(part)?);
-        } else {
-            copying.part = Some((part, source));
-        }
-        Ok(copying.refs.len() == done.outputs.len())
+    fn held_bytes(&self) -> usize {
+        let unsent = self.waiting.iter().chain(&self.sent);
+        unsent.map(Waiting::inline_bytes).sum()
     }
 
-    /// A copy has failed: it is tried again where the disk was full, for a while.
-    fn give_up(&mut self, slot: &Slot, error: &PilotError, now_us: u64) -> Option<Kept> {
-        let waiting = self.break_off(now_us)?;
-        if error.is_full() && now_us < waiting.since_us + FULL_US_MAX {
-            self.retry_at_us = now_us + RETRY_US;
-            self.waiting.push_front(waiting);
-            return None;
-        }
-        remove_outputs(slot, &waiting.done);
-        if error.is_full() {
-            self.hold_until_us = now_us + HOLD_US;
-        }
-        Some(Kept::Lost {
-            piece: waiting.piece,
-            slot: waiting.slot,
-            failure: if error.is_of_output() { "payload" } else { "disk" },
-            message: log::cause(error),
-        })
-    }
-
-    /// Take the bundle back to before the outputs that are on their way.
-    fn break_off(&mut self, now_us: u64) -> Option<Waiting> {
-        let copying = self.copying.take()?;
-        self.bundle.roll_back();
-        self.write_logs(now_us);
-        Some(copying.waiting)
-    }
-
-    /// Put a log into the bundle; never holds anything up, and a full disk only costs the log.
-    pub(super) fn take_log(&mut self, member: Member<'static>, text: &[u8], now_us: u64) {
+    /// Take a log; it never holds anything up, and what finds no room is lost.
+    pub(super) fn take_log(&mut self, log: Log, text: &[u8]) {
         if text.is_empty() {
             return;
         }
-        if self.copying.is_none() {
-            self.write_log(&member, text, now_us);
-            return;
-        }
-        let waiting: usize = self.logs.iter().map(|log| log.text.len()).sum();
+        let waiting: usize = self.logs.iter().map(|(_, text)| text.len()).sum();
         if waiting + text.len() <= LOGS_BYTES_MAX {
-            let text = text.to_vec();
-            self.logs.push(WaitingLog { member, text });
+            self.logs.push_back((log, text.to_vec()));
         } else {
             self.logs_lost += 1;
         }
     }
 
-    fn write_logs(&mut self, now_us: u64) {
-        for log in std::mem::take(&mut self.logs) {
-            self.write_log(&log.member, &log.text, now_us);
-        }
-    }
-
-    fn write_log(&mut self, member: &Member<'_>, text: &[u8], now_us: u64) {
-        match self.bundle.append(member, &mut Cursor::new(text)) {
-            Ok(_) => {
-                self.dirty_since_us.get_or_insert(now_us);
-            }
-            Err(_) => self.logs_lost += 1,
-        }
-    }
-
     /// A failed payload's logs were taken: its record does not wait for them, but somebody may soon read them.
     pub(super) fn take_failed(&mut self) {
-        self.failed_unsafe = self.dirty_since_us.is_some();
+        self.failed_unsafe = !self.logs.is_empty() || self.logging || self.dirty_since_us.is_some();
     }
 
-    /// Go on with a copy, then with what waits: for its turn, or for room.
-    pub(super) fn retry<'a>(
+    /// What the child has answered; whether it hangs.
+    pub(super) fn hear<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>, now_us: u64) -> Vec<Kept> {
+        let Some(aside) = &mut self.aside else {
+            return Vec::new();
+        };
+        let answers = match aside.hear() {
+            Ok(answers) => answers,
+            Err(how) => return self.start_over(&how, slot_of, now_us),
+        };
+        if !answers.is_empty() {
+            self.heard_us = now_us;
+        }
+        let mut kept = Vec::new();
+        for answer in answers {
+            kept.extend(self.answered(answer, slot_of, now_us));
+        }
+        if self.is_awaited() && now_us >= self.heard_us + HANG_US && !self.trouble.is_on() {
+            let text = format!(
+                "`{}` has not answered for 10 s",
+                self.place.origin.directory.display()
+            );
+            self.trouble.failed(text, now_us);
+        }
+        kept
+    }
+
+    fn answered<'a>(
         &mut self,
-        slot_of: impl Fn(u32) -> Option<&'a Slot>,
-        stop: Stop<'_>,
+        answer: Answer,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
         now_us: u64,
     ) -> Vec<Kept> {
-        let mut kept = Vec::new();
-        if let (Some(copying), false) = (&self.copying, stop()) {
-            match slot_of(copying.waiting.slot) {
-                Some(slot) => kept.extend(self.go_on(slot, stop, now_us)),
-                None => kept.extend(self.break_off(now_us).map(orphaned)),
+        match answer {
+            Answer::Working => {}
+            Answer::Copied { number, bytes, refs } => self.copied((number, bytes, refs), slot_of, now_us),
+            Answer::Failed { number, cause } => return self.refused(number, cause, slot_of, now_us),
+            Answer::CalledOff { number } => {
+                if let Some(waiting) = self.answered_for(number) {
+                    remove_outputs(slot_of(waiting.slot), &waiting.done);
+                }
             }
+            Answer::CopiesEnd => self.copying = false,
+            Answer::Logged { lost } => {
+                self.logging = false;
+                self.logs_lost += lost;
+                self.dirty_since_us.get_or_insert(now_us);
+            }
+            Answer::Safe => return self.safe(slot_of),
+            Answer::Unsafe { cause } => {
+                self.trouble.failed(cause.text, now_us);
+                return self.take_back();
+            }
+            Answer::SyncEnds => self.syncing = false,
         }
-        while self.copying.is_none() && now_us >= self.retry_at_us && !stop() {
-            let Some(waiting) = self.waiting.pop_front() else {
-                break;
-            };
-            match slot_of(waiting.slot) {
-                Some(slot) => kept.extend(self.copy(slot, waiting, stop, now_us)),
-                None => kept.push(orphaned(waiting)),
+        Vec::new()
+    }
+
+    fn answered_for(&mut self, number: u64) -> Option<Waiting> {
+        let place = self.sent.iter().position(|each| each.number == number)?;
+        self.sent.remove(place)
+    }
+
+    fn copied<'a>(
+        &mut self,
+        (number, bytes, refs): (u64, u64, Vec<OutputRef>),
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+        now_us: u64,
+    ) {
+        let Some(waiting) = self.answered_for(number) else {
+            return;
+        };
+        self.dirty_since_us.get_or_insert(now_us);
+        self.trouble.tried();
+        if waiting.dropped {
+            remove_outputs(slot_of(waiting.slot), &waiting.done);
+            return;
+        }
+        let done = record(&waiting.done, &waiting.piece, waiting.slot, refs);
+        let piece = waiting.piece.clone();
+        let retained = self.pending.iter().filter_map(|each| each.retained.as_ref());
+        let (count, sum) = retained.fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+        let retained = if count < RETAINED_MAX && sum + bytes <= RETAINED_BYTES_MAX {
+            Some((waiting, bytes))
+        } else {
+            remove_outputs(slot_of(waiting.slot), &waiting.done);
+            None
+        };
+        self.pending.push(Pending {
+            done,
+            piece,
+            retained,
+        });
+    }
+
+    fn refused<'a>(
+        &mut self,
+        number: u64,
+        cause: Cause,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+        now_us: u64,
+    ) -> Vec<Kept> {
+        let Some(waiting) = self.answered_for(number) else {
+            return Vec::new();
+        };
+        if !cause.of_output {
+            self.trouble.failed(cause.text, now_us);
+            // groups fail in their order, the first of those that are sent
+            let place = self
+                .waiting
+                .iter()
+                .take_while(|each| each.number < number)
+                .count();
+            self.waiting.insert(place, waiting);
+            return Vec::new();
+        }
+        remove_outputs(slot_of(waiting.slot), &waiting.done);
+        if waiting.dropped {
+            return Vec::new();
+        }
+        vec![Kept::Lost {
+            piece: waiting.piece,
+            slot: waiting.slot,
+            message: cause.text,
+        }]
+    }
+
+    fn safe<'a>(&mut self, slot_of: &dyn Fn(u32) -> Option<&'a Slot>) -> Vec<Kept> {
+        self.dirty_since_us = None;
+        self.failed_unsafe = false;
+        self.trouble.ended_well();
+        let pending = std::mem::take(&mut self.pending);
+        let safe = |each: Pending| {
+            if let Some((waiting, _)) = &each.retained {
+                remove_outputs(slot_of(waiting.slot), &waiting.done);
+            }
+            Kept::Safe(each.done)
+        };
+        pending.into_iter().map(safe).collect()
+    }
+
+    /// Nothing that was copied is safe, or ever will be: copy it again, or let its events run again.
+    fn take_back(&mut self) -> Vec<Kept> {
+        self.dirty_since_us = None;
+        let mut kept = Vec::new();
+        for each in std::mem::take(&mut self.pending).into_iter().rev() {
+            match each.retained {
+                Some((waiting, _)) => self.waiting.push_front(waiting),
+                None => kept.push(Kept::Orphaned { piece: each.piece }),
             }
         }
         kept
+    }
+
+    /// The child is gone.
+    fn start_over<'a>(
+        &mut self,
+        how: &str,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+        now_us: u64,
+    ) -> Vec<Kept> {
+        self.trouble.failed(how.to_owned(), now_us);
+        self.aside = None;
+        (self.copying, self.logging, self.syncing) = (false, false, false);
+        for waiting in std::mem::take(&mut self.sent).into_iter().rev() {
+            if waiting.dropped {
+                remove_outputs(slot_of(waiting.slot), &waiting.done);
+            } else {
+                self.waiting.push_front(waiting);
+            }
+        }
+        self.take_back()
+    }
+
+    /// Send what is due; `idle` = there is nothing else to do.
+    pub(super) fn go_on<'a>(
+        &mut self,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+        idle: bool,
+        now_us: u64,
+    ) -> Result<Vec<Kept>, PilotError> {
+        let has_some = !self.waiting.is_empty() || !self.logs.is_empty();
+        if self.trouble.rests(has_some || self.is_awaited(), now_us) {
+            return Ok(Vec::new());
+        }
+        let was_awaited = self.is_awaited();
+        if self.aside.is_none() && has_some {
+            if let Err(error) = self.start(None) {
+                self.trouble.failed(tidemill_wire::log::cause(&error), now_us);
+            }
+        }
+        let mut kept = Vec::new();
+        if let Some(mut aside) = self.aside.take() {
+            let sent = self.send_all(&mut aside, slot_of, (idle, now_us));
+            self.aside = Some(aside);
+            kept = sent?;
+        }
+        if !was_awaited && self.is_awaited() {
+            self.heard_us = now_us;
+        }
+        Ok(kept)
+    }
+
+    fn send_all<'a>(
+        &mut self,
+        aside: &mut Aside<Answer>,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+        (idle, now_us): (bool, u64),
+    ) -> Result<Vec<Kept>, PilotError> {
+        if !self.logging && !self.logs.is_empty() {
+            let (logs, texts): (Vec<Log>, Vec<Vec<u8>>) = self.logs.drain(..).unzip();
+            aside.send(&Request::Logs { logs }, &texts.concat())?;
+            self.logging = true;
+        }
+        let mut kept = Vec::new();
+        if !self.copying && !self.waiting.is_empty() {
+            kept = self.send_copies(aside, slot_of)?;
+        }
+        if !self.syncing && self.sync_is_due(idle, now_us) {
+            aside.send(&Request::Sync { ends: false }, &[])?;
+            self.syncing = true;
+        }
+        Ok(kept)
+    }
+
+    fn send_copies<'a>(
+        &mut self,
+        aside: &mut Aside<Answer>,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
+    ) -> Result<Vec<Kept>, PilotError> {
+        let most = if self.trouble.is_on() { 1 } else { GROUPS_MAX };
+        let (mut groups, mut body, mut passed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut kept = Vec::new();
+        while groups.len() < most && body.len() < BATCH_BYTES {
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            if waiting.has_files() {
+                match slot_of(waiting.slot) {
+                    Some(slot) => passed.push(slot),
+                    None => {
+                        kept.push(Kept::Orphaned { piece: waiting.piece });
+                        continue;
+                    }
+                }
+            }
+            groups.push(group(&waiting, &mut body));
+            self.sent.push_back(waiting);
+        }
+        if groups.is_empty() {
+            return Ok(kept);
+        }
+        aside.send(&Request::Copy { groups }, &body)?;
+        passed.into_iter().for_each(|slot| aside.pass(slot.scratch()));
+        self.copying = true;
+        Ok(kept)
+    }
+
+    fn sync_is_due(&self, idle: bool, now_us: u64) -> bool {
+        let Some(since_us) = self.dirty_since_us else {
+            return false;
+        };
+        let wanted = (idle || self.trouble.is_on()) && (self.failed_unsafe || !self.pending.is_empty());
+        wanted || now_us >= since_us + self.flush_us
+    }
+
+    /// Ask for everything to be safe, and for the end of the archive.
+    pub(super) fn end_archive(&mut self) -> Result<(), PilotError> {
+        let Some(aside) = self
+            .aside
+            .as_mut()
+            .filter(|_| !self.trouble.is_on() || !self.pending.is_empty())
+        else {
+            return Ok(());
+        };
+        aside.send(&Request::Sync { ends: true }, &[])?;
+        self.syncing = true;
+        Ok(())
     }
 
     /// Drop the outputs of jobs that were canceled, also of a copy that is on its way.
     pub(super) fn drop_canceled<'a>(
         &mut self,
         canceled: &Canceled,
-        slot_of: impl Fn(u32) -> Option<&'a Slot>,
-        now_us: u64,
+        slot_of: &dyn Fn(u32) -> Option<&'a Slot>,
     ) {
-        if canceled.is_empty() || (self.copying.is_none() && self.waiting.is_empty()) {
+        if canceled.is_empty() {
             return;
         }
-        let is_canceled = |waiting: &Waiting| canceled.has(&waiting.piece);
-        let mut dropped = Vec::new();
-        if self
-            .copying
-            .as_ref()
-            .is_some_and(|each| is_canceled(&each.waiting))
-        {
-            dropped.extend(self.break_off(now_us));
+        for waiting in self.sent.iter_mut().filter(|each| !each.dropped) {
+            if canceled.has(&waiting.piece) {
+                waiting.dropped = true;
+                if let Some(aside) = &mut self.aside {
+                    aside.call_off(waiting.number);
+                }
+            }
         }
         let (gone, left) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition::<VecDeque<_>, _>(is_canceled);
+            .partition::<VecDeque<_>, _>(|waiting| canceled.has(&waiting.piece));
         self.waiting = left;
-        dropped.extend(gone);
-        for waiting in dropped {
-            if let Some(slot) = slot_of(waiting.slot) {
-                remove_outputs(slot, &waiting.done);
-            }
+        for waiting in gone {
+            remove_outputs(slot_of(waiting.slot), &waiting.done);
         }
     }
 
-    /// Whether outputs are on their way into the bundle.
-    pub fn is_copying(&self) -> bool {
-        self.copying.is_some()
+    fn is_awaited(&self) -> bool {
+        self.copying || self.logging || self.syncing
     }
 
-    /// Give up what found no time or no room: the pilot leaves.
-    pub(super) fn abandon(&mut self, now_us: u64) -> Vec<Kept> {
-        let copied = self.break_off(now_us);
-        copied
-            .into_iter()
-            .chain(self.waiting.drain(..))
-            .map(orphaned)
-            .collect()
+    /// Whether the child is at something that this pilot waits for.
+    pub(super) fn is_syncing(&self) -> bool {
+        self.syncing
     }
 
-    /// Fsync if it is time; `idle` = there is nothing else to do. The records that may be told now.
-    pub(super) fn sync_if_due(&mut self, now_us: u64, idle: bool) -> Vec<Kept> {
-        let Some(since_us) = self.dirty_since_us else {
-            return Vec::new();
-        };
-        let due = idle && (self.failed_unsafe || !self.pending.is_empty())
-            || now_us >= since_us + self.flush_us
-            || self.bundle.dirty_bytes() >= DIRTY_BYTES_MAX
-            || self.bundle.is_large();
-        if due {
-            self.sync(now_us)
-        } else {
-            Vec::new()
+    /// Whether outputs are on their way into the bundle, and may arrive.
+    pub fn is_copying(&self, now_us: u64) -> bool {
+        (!self.sent.is_empty() || !self.waiting.is_empty()) && !self.trouble.is_hopeless(now_us)
+    }
+
+    /// Whether logs are on their way into the bundle.
+    pub(super) fn is_logging(&self) -> bool {
+        !self.trouble.is_on() && (self.logging || !self.logs.is_empty())
+    }
+
+    /// Wait for the child at most so long.
+    pub(super) fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
+        match &self.aside {
+            Some(aside) => aside.wait(limit_us),
+            None => Ok(()),
         }
     }
 
-    /// Fsync. After a failure nothing that was not safe before is ever trusted: the kernel may have dropped it
-    /// (fsync(2), "Errors"), so these events failed and a new file is started.
-    pub(super) fn sync(&mut self, now_us: u64) -> Vec<Kept> {
-        self.dirty_since_us = None;
-        self.failed_unsafe = false;
-        let result = self.bundle.sync();
-        let pending = std::mem::take(&mut self.pending);
-        let Err(error) = result else {
-            return pending.into_iter().map(|each| Kept::Safe(each.done)).collect();
-        };
-        self.hold_until_us = now_us + HOLD_US;
-        let mut message = log::cause(&error);
-        // a copy that is on its way has to begin again: this file is not gone on with
-        if let Some(waiting) = self.break_off(now_us) {
-            self.waiting.push_front(waiting);
+    /// Give up what is not in the bundle, and where `unsafe_too` what is not safe there: the pilot leaves.
+    pub(super) fn abandon(&mut self, unsafe_too: bool) -> Vec<Kept> {
+        let message = self.why();
+        let unsent = self.sent.drain(..).chain(self.waiting.drain(..));
+        let mut left: Vec<(Piece, u32)> = unsent
+            .filter(|each| !each.dropped)
+            .map(|each| (each.piece, each.slot))
+            .collect();
+        if unsafe_too {
+            let pending = self.pending.drain(..);
+            left.extend(pending.map(|each| (each.piece, each.done.slot as u32)));
         }
-        if let Err(next) = self.bundle.start_next() {
-            message = format!("{message}; {}", log::cause(&next));
-        }
-        pending
-            .into_iter()
-            .map(|each| Kept::Lost {
-                slot: each.done.slot as u32,
-                piece: each.piece,
-                failure: "disk",
+        let refused = |(piece, slot)| match &message {
+            Some(message) => Kept::Refused {
+                piece,
+                slot,
                 message: message.clone(),
-            })
-            .collect()
+            },
+            None => Kept::Orphaned { piece },
+        };
+        left.into_iter().map(refused).collect()
     }
 
-    /// End the archive; logs that were not written are told.
-    pub(super) fn end_archive(&mut self) -> u64 {
-        self.bundle.finish();
-        self.logs_lost
+    /// The trouble of the storage in words, while there is one.
+    pub fn why(&self) -> Option<String> {
+        let text = self.trouble.text()?;
+        Some(format!("{text} ({})", self.place.area))
+    }
+
+    /// Why this node is to be given up: the trouble has lasted longer than the site's patience, and outputs wait.
+    pub fn hopeless(&self, now_us: u64) -> Option<String> {
+        let holds = !self.held().is_empty();
+        let why = self.why().filter(|_| holds && self.trouble.is_hopeless(now_us))?;
+        Some(format!("outputs cannot be kept: {why}"))
+    }
+
+    /// Trouble that has begun or ended since the last call: `failed` with the cause, or `works`.
+    pub(super) fn news(&mut self) -> Option<(&'static str, String)> {
+        let mode = self.trouble.news()?;
+        Some((mode, self.why().unwrap_or_else(|| self.place.area.clone())))
+    }
+
+    pub(super) fn take_lost_logs(&mut self) -> u64 {
+        self.logs_lost += self.logs.drain(..).count() as u64;
+        std::mem::take(&mut self.logs_lost)
     }
 
     /// Whether work with outputs should stay queued.
-    pub fn holds(&self, now_us: u64) -> bool {
-        !self.waiting.is_empty() || now_us < self.hold_until_us
+    pub fn holds(&self) -> bool {
+        self.trouble.is_on()
+            || self.waiting.len() + self.sent.len() > WAITING_MAX
+            || self.held_bytes() > WAITING_BYTES_MAX
     }
 
     /// Events that ran and have no record yet.
     pub fn held(&self) -> Vec<Piece> {
         let pending = self.pending.iter().map(|each| &each.piece);
-        let copying = self.copying.iter().map(|each| &each.waiting.piece);
-        let waiting = self.waiting.iter().map(|each| &each.piece);
-        pending.chain(copying).chain(waiting).cloned().collect()
+        let unsent = self.sent.iter().chain(&self.waiting).filter(|each| !each.dropped);
+        pending.chain(unsent.map(|each| &each.piece)).cloned().collect()
     }
 
-    /// When `retry` or `sync_if_due` should be called at the latest.
+    /// When `hear` or `go_on` should be called at the latest.
     pub fn due_us(&self) -> Option<u64> {
-        let sync = self.dirty_since_us.map(|since_us| since_us + self.flush_us);
-        let copy = self.copying.as_ref().map(|_| 0);
-        let retry = (self.copying.is_none() && !self.waiting.is_empty()).then_some(self.retry_at_us);
-        [sync, copy, retry].into_iter().flatten().min()
+        let sync = self.dirty_since_us.filter(|_| !self.syncing);
+        let sync = sync.map(|since_us| (since_us + self.flush_us).max(self.trouble.retry_us()));
+        let hang = self.is_awaited().then_some(self.heard_us + HANG_US);
+        let hang = hang.filter(|_| !self.trouble.is_on());
+        let send = (!self.copying && !self.waiting.is_empty()) || (!self.logging && !self.logs.is_empty());
+        let send = send.then_some(self.trouble.retry_us());
+        let over = self.trouble.hopeless_us().filter(|_| !self.held().is_empty());
+        let over = over.filter(|_| !self.trouble.was_told());
+        [sync, hang, send, over].into_iter().flatten().min()
     }
 
     /// Whether records wait for an fsync or for room.
     pub fn is_busy(&self) -> bool {
-        !self.pending.is_empty() || self.copying.is_some() || !self.waiting.is_empty()
+        !self.pending.is_empty() || !self.sent.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// The node is being given up for it.
+    pub fn told(&mut self) {
+        self.trouble.tell();
     }
 }
 
-fn orphaned(waiting: Waiting) -> Kept {
-    Kept::Orphaned { piece: waiting.piece }
-}
-
-/// What an output is copied from.
-fn source(slot: &Slot, output: &SlotOutput) -> Result<Box<dyn Source>, PilotError> {
-    match &output.inline {
-        Some(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
-        None => match slot.open_output(&output.path) {
-            Ok(file) => Ok(Box::new(FileSource::new(file))),
-            Err(error) => Err(PilotError::Output {
-                name: output.name.clone(),
-                message: log::cause(&error),
-            }),
-        },
+fn group(waiting: &Waiting, body: &mut Vec<u8>) -> Group {
+    let done = &waiting.done;
+    let outputs = done.outputs.iter().map(|output| {
+        body.extend_from_slice(output.inline.as_deref().unwrap_or_default());
+        Output {
+            name: output.name.clone(),
+            path: output.path.clone(),
+            inline: output.inline.as_ref().map(Vec::len),
+        }
+    });
+    Group {
+        number: waiting.number,
+        job: done.job,
+        first: done.first,
+        count: done.count,
+        outputs: outputs.collect(),
+        has_files: waiting.has_files(),
     }
 }
 
 /// Free the places of outputs that are not wanted any more: a slot starts nothing while many wait.
-pub(super) fn remove_outputs(slot: &Slot, done: &SlotDone) {
+pub(super) fn remove_outputs(slot: Option<&Slot>, done: &SlotDone) {
+    let Some(slot) = slot else {
+        return;
+    };
     for output in done.outputs.iter().filter(|output| output.inline.is_none()) {
         // what stays fills the slot's own scratch, which its init empties
         let _ = slot.remove_output(&output.path);

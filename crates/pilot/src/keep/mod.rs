@@ -5,24 +5,34 @@
 mod bundle;
 mod keeper;
 mod tar;
+mod trouble;
+mod writer;
 
 use tidemill_slot::{Done, Failed, PayloadLog};
 use tidemill_sys::time::monotonic_us;
-use tidemill_wire::Record;
+use tidemill_wire::{log, Record};
 
 use crate::context::Context;
 use crate::error::{PilotError, LOG};
+use crate::life::Phase;
 use crate::report::Note;
 pub use bundle::Bundle;
-use bundle::Member;
-pub use keeper::Keeper;
 use keeper::Kept;
+pub use keeper::{Keeper, Place};
+pub use writer::Origin;
 
 const STDERR_TAIL_BYTES: usize = 4096;
 /// Outputs that a job left before it was canceled are made durable at once for this time: its site waits for them.
 const HURRY_US: u64 = 3_000_000;
 /// ... and those that have found no room after this time are dropped.
 const CANCELED_KEPT_US: u64 = 20_000_000;
+/// Longest wait for the storage of a pilot that leaves in peace.
+const PEACE_US: u64 = 60_000_000;
+/// The same for one that was told to stop, from that order on: the lead's acknowledgement needs some time after it.
+const STOP_US: u64 = 900_000;
+/// Kept free for the rest before the allocation's end.
+const END_US: u64 = 2_000_000;
+const LOOK_US: u64 = 50_000;
 
 impl Keeper {
     /// A slot has done events: count them, and keep what they left.
@@ -49,10 +59,7 @@ impl Keeper {
             cx.report.add_open(record, cx.now_us);
             return Ok(());
         }
-        let kept = match cx.slots.get(slot) {
-            Some(source) => self.take(source, (done, piece), &stop(cx), cx.now_us),
-            None => Some(Kept::Orphaned { piece }),
-        };
+        let kept = self.take(slot, (done, piece));
         tell(cx, kept.into_iter().collect())
     }
 
@@ -103,17 +110,17 @@ impl Keeper {
     }
 
     fn logs(&mut self, (job, first, count, truncated): (u64, u64, u64, bool), stdout: &[u8], stderr: &[u8]) {
-        let now_us = monotonic_us();
         for (name, text) in [("stdout", stdout), ("stderr", stderr)] {
-            let member = Member {
-                kind: "log",
-                name,
+            let log = writer::Log {
+                profile: false,
+                name: name.to_owned(),
                 job,
                 first,
                 count,
                 truncated,
+                bytes: text.len(),
             };
-            self.take_log(member, text, now_us);
+            self.take_log(log, text);
         }
     }
 
@@ -125,15 +132,16 @@ impl Keeper {
         (ops, failed): (u64, u64),
         log: &PayloadLog,
     ) -> Result<(), PilotError> {
-        let member = Member {
-            kind: "profile",
-            name: "profile",
+        let profile = writer::Log {
+            profile: true,
+            name: String::from("profile"),
             job: log.job,
             first: log.first,
             count: log.count,
             truncated: false,
+            bytes: log.stdout.len(),
         };
-        self.take_log(member, &log.stdout, cx.now_us);
+        self.take_log(profile, &log.stdout);
         let traced = !log.stdout.is_empty();
         if traced {
             cx.slots.first_traces.traced(program);
@@ -147,41 +155,82 @@ impl Keeper {
         cx.note(note)
     }
 
-    /// Try again what found no room or was interrupted; fsync what is due.
+    /// Take note of what the storage has done; send it what is due.
     pub fn step(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let since_us = cx.now_us.saturating_sub(cx.report.canceled_at_us);
-        if since_us > CANCELED_KEPT_US {
-            let canceled = &cx.report.canceled;
-            self.drop_canceled(canceled, |slot| cx.slots.get(slot), cx.now_us);
-        }
-        self.retry_copies(cx)?;
+        let now_us = cx.now_us;
+        let since_us = now_us.saturating_sub(cx.report.canceled_at_us);
         let idle = cx.work.is_waiting() || since_us < HURRY_US;
-        let kept = self.sync_if_due(cx.now_us, idle);
-        tell(cx, kept)
-    }
-
-    fn retry_copies(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let kept = self.retry(|slot| cx.slots.get(slot), &stop(cx), cx.now_us);
-        tell(cx, kept)
-    }
-
-    /// The pilot leaves: copy what can be copied, give up the rest.
-    pub fn leave(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        self.retry_copies(cx)?;
-        while self.is_copying() && !stop(cx)() {
-            self.retry_copies(cx)?;
+        let slots = &cx.slots;
+        let slot_of = |slot: u32| slots.get(slot);
+        let mut kept = self.hear(&slot_of, now_us);
+        if since_us > CANCELED_KEPT_US {
+            self.drop_canceled(&cx.report.canceled, &slot_of);
         }
-        let kept = self.abandon(cx.now_us);
+        kept.extend(self.go_on(&slot_of, idle, now_us)?);
+        if let Some((mode, message)) = self.news() {
+            cx.note(Note::new("storage", mode, message))?;
+        }
         tell(cx, kept)
     }
 
-    /// Make everything safe and end the archive.
+    /// The pilot leaves: bring to the bundle what it takes in time, give up the rest.
+    pub fn leave(&mut self, cx: &mut Context) -> Result<(), PilotError> {
+        let until_us = until_us(cx);
+        loop {
+            cx.now_us = monotonic_us();
+            self.step(cx)?;
+            let is_over = cx.life.stops_copies(cx.now_us) || cx.now_us >= until_us || cx.signals.is_pending();
+            if is_over || !(self.is_copying(cx.now_us) || self.is_logging()) {
+                break;
+            }
+            self.wait(LOOK_US)?;
+        }
+        let kept = self.abandon(false);
+        self.give_up(cx, kept)
+    }
+
+    /// Make everything safe in time, and end the archive; what is not safe then goes back.
     pub fn finish(&mut self, cx: &mut Context) -> Result<(), PilotError> {
-        let kept = self.sync(cx.now_us);
-        tell(cx, kept)?;
-        let logs_lost = self.end_archive();
+        let mut until_us = until_us(cx);
+        self.end_archive()?;
+        loop {
+            cx.now_us = monotonic_us();
+            if cx.signals.is_pending() {
+                until_us = until_us.min(cx.now_us + STOP_US); // it left in peace, and has to hurry now
+            }
+            let slots = &cx.slots;
+            let kept = self.hear(&|slot: u32| slots.get(slot), cx.now_us);
+            tell(cx, kept)?;
+            if !self.is_syncing() || self.hopeless(cx.now_us).is_some() || cx.now_us >= until_us {
+                break;
+            }
+            self.wait(LOOK_US)?;
+        }
+        let kept = self.abandon(true);
+        if self.is_syncing() {
+            LOG.warning("storage.hangs", &[("results_given_back", &kept.len())]);
+        }
+        self.give_up(cx, kept)?;
+        let logs_lost = self.take_lost_logs();
         if logs_lost > 0 {
             LOG.warning("logs.lost", &[("count", &logs_lost)]);
+        }
+        Ok(())
+    }
+
+    /// Events whose outputs the storage has not taken when the pilot leaves: they go back unharmed. Of each job one piece
+    /// says why, as a failure that counts for nothing.
+    fn give_up(&mut self, cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
+        for each in kept {
+            match each {
+                Kept::Refused { piece, slot, message } if self.explained.insert(piece.job) => {
+                    let fields: [log::Field<'_>; 3] =
+                        [("job", &piece.job), ("first", &piece.first), ("cause", &message)];
+                    LOG.warning("outputs.refused", &fields);
+                    cx.fail(&piece, slot, ("node", &message))?;
+                }
+                other => tell(cx, vec![other])?,
+            }
         }
         Ok(())
     }
@@ -189,14 +238,18 @@ impl Keeper {
 
 /// Outputs that nobody asks for any more.
 fn drop_outputs(cx: &Context, slot: u32, done: &Done) {
-    if let Some(source) = cx.slots.get(slot) {
-        keeper::remove_outputs(source, done);
-    }
+    keeper::remove_outputs(cx.slots.get(slot), done);
 }
 
-/// Whether a copy should end now.
-fn stop(cx: &Context) -> impl Fn() -> bool + '_ {
-    || cx.life.stops_copies(monotonic_us()) || cx.signals.is_pending()
+/// When a pilot that leaves waits for its storage no longer.
+fn until_us(cx: &Context) -> u64 {
+    match cx.life.phase() {
+        Phase::Stopping(leaving) => leaving.since_us + STOP_US,
+        _ => {
+            let ends_us = cx.life.ends_us().unwrap_or(u64::MAX);
+            (monotonic_us() + PEACE_US).min(ends_us.saturating_sub(END_US))
+        }
+    }
 }
 
 /// Record what became of outputs.
@@ -204,20 +257,15 @@ fn tell(cx: &mut Context, kept: Vec<Kept>) -> Result<(), PilotError> {
     for each in kept {
         match each {
             Kept::Safe(done) => cx.report.add(Record::Done(done), cx.now_us)?,
-            Kept::Lost {
-                piece,
-                slot,
-                failure,
-                message,
-            } => {
+            Kept::Lost { piece, slot, message } => {
                 LOG.warning(
                     "outputs.lost",
                     &[("job", &piece.job), ("first", &piece.first), ("cause", &message)],
                 );
-                cx.fail(&piece, slot, (failure, &message))?;
+                cx.fail(&piece, slot, ("payload", &message))?;
             }
-            Kept::Orphaned { piece } if cx.report.canceled.has(&piece) => {}
-            Kept::Orphaned { piece } => cx.run_again(piece)?,
+            Kept::Orphaned { piece } | Kept::Refused { piece, .. } if cx.report.canceled.has(&piece) => {}
+            Kept::Orphaned { piece } | Kept::Refused { piece, .. } => cx.run_again(piece)?,
         }
     }
     Ok(())

@@ -100,8 +100,13 @@ impl Pilot {
         if self.cx.report.records.all_acked() {
             return Ok(());
         }
-        while !self.cx.report.save(monotonic_us())? && monotonic_us() < save_until_us {
-            fd::poll(&mut [], Some(PAUSE_US)).map_err(|error| PilotError::system("poll")(error.source))?;
+        while !self.cx.report.save(monotonic_us())? {
+            if monotonic_us() >= save_until_us {
+                let events = self.cx.report.records.unsafe_bytes();
+                LOG.error("records.lost", &[("bytes", &events)]);
+                break;
+            }
+            self.cx.report.wait(PAUSE_US)?;
         }
         Ok(())
     }

@@ -70,7 +70,8 @@ impl Pilot {
     /// Whether nothing holds up a pilot that leaves: no slot has work, and no outputs are on their way. One that was told
     /// to stop brings those last of all.
     fn is_answered(&self) -> bool {
-        let waits = self.keep.is_copying() && matches!(self.cx.life.phase(), Phase::Draining(_));
+        let waits =
+            self.keep.is_copying(monotonic_us()) && matches!(self.cx.life.phase(), Phase::Draining(_));
         !self.cx.work.at_slots() && !waits
     }
 
@@ -88,6 +89,7 @@ impl Pilot {
         self.admit(admitted)?;
         self.live()?;
         self.keep.step(&mut self.cx)?;
+        self.leave_bad_storage()?;
         self.bind()?;
         self.permits.charge(&self.cx, self.supply.take_reads());
         self.permits.step(&mut self.cx)?;
@@ -103,6 +105,8 @@ impl Pilot {
         polls.extend(self.cx.lead.poll());
         polls.extend(self.cx.slots.polls());
         polls.extend(self.supply.polls());
+        polls.extend(self.keep.poll());
+        polls.extend(self.cx.report.records.poll());
         let now_us = monotonic_us();
         let wait_us = self.due_us(now_us).unwrap_or(now_us).saturating_sub(now_us);
         fd::poll(&mut polls, Some(wait_us)).map_err(|error| PilotError::system("poll")(error.source))?;
@@ -190,13 +194,27 @@ impl Pilot {
         if !cx.life.is_working() || cx.report.is_full() || cx.lead.is_behind(cx.now_us) {
             return Ok(());
         }
-        cx.work.hold_outputs = self.keep.holds(cx.now_us);
+        cx.work.hold_outputs = self.keep.holds();
         cx.work.short = self.asking.is_unanswered(cx.now_us) || !cx.lead.has_lead();
         let actions = cx.work.decide(cx.now_us);
         if !actions.is_empty() {
             self.supply.act(cx, actions)?;
             let actions = cx.work.forget(false);
             self.supply.act(cx, actions)?;
+        }
+        Ok(())
+    }
+
+    /// Leave a node whose storage has been in trouble for too long.
+    fn leave_bad_storage(&mut self) -> Result<(), PilotError> {
+        let (cx, now_us) = (&self.cx, self.cx.now_us);
+        if !cx.life.is_working() {
+            return Ok(());
+        }
+        let records = || cx.report.hopeless(&cx.lead, now_us);
+        if let Some(why) = self.keep.hopeless(now_us).or_else(records) {
+            self.keep.told();
+            self.change(Change::Drain(Reason::Error, why))?;
         }
         Ok(())
     }

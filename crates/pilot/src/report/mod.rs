@@ -3,6 +3,7 @@
 //! Knows the lead as a buffer for records only, and nothing of the parts that have something to report.
 
 mod canceled;
+mod journal;
 mod records;
 
 use std::collections::{BTreeMap, HashSet};
@@ -26,6 +27,10 @@ const AWAY_US: u64 = 10_000_000;
 const SAVE_AGAIN_US: u64 = 1_000_000;
 /// Unsafe records, in bytes, that the own journal waits for at most.
 const JOURNAL_BYTES: usize = 4 << 20;
+/// How long trouble of the own journal is waited out where the fleet's manifest, of an older version, does not say it.
+const PATIENCE_S: f64 = 300.0;
+/// A journal that does not answer for so long hangs.
+const HANG_US: u64 = 10_000_000;
 /// Different notes of those that are made once each.
 const NOTED_MAX: usize = 100;
 
@@ -79,6 +84,9 @@ pub struct Report {
     pub catching_up: bool,
     safe_us: u64,
     saved_us: u64,
+    /// Since when the own journal, which is all there is, cannot be written, and why.
+    unsafe_since: Option<(u64, String)>,
+    patience_us: u64,
 }
 
 impl Report {
@@ -98,6 +106,8 @@ impl Report {
             catching_up: true,
             safe_us: now_us,
             saved_us: 0,
+            unsafe_since: None,
+            patience_us: seconds_us(settings.storage_patience_s.unwrap_or(PATIENCE_S)),
         }
     }
 
@@ -199,7 +209,14 @@ impl Report {
 
     /// When `step` has something to do at the latest.
     pub fn due_us(&self, lead: &Source) -> Option<u64> {
-        let flush = self.since_us.map(|since_us| since_us + self.flush_us);
+        let earliest_us = if lead.is_files() {
+            self.saved_us + SAVE_AGAIN_US
+        } else {
+            0
+        };
+        let flush = self
+            .since_us
+            .map(|since_us| (since_us + self.flush_us).max(earliest_us));
         let unsafe_us = (self.safe_us + AWAY_US).max(self.saved_us + SAVE_AGAIN_US);
         let save = (!self.records.all_safe() && !lead.is_files()).then_some(unsafe_us);
         flush.into_iter().chain(save).min()
@@ -207,6 +224,7 @@ impl Report {
 
     /// Records to the lead, or to the own journal where there is none or it is silent; `idle`: nothing else is to do.
     pub fn step(&mut self, lead: &mut Source, idle: bool, now_us: u64) -> Result<(), PilotError> {
+        self.hear(now_us);
         let due = self
             .since_us
             .is_some_and(|since_us| now_us >= since_us + self.flush_us);
@@ -215,9 +233,15 @@ impl Report {
             let full = self.records.unsafe_bytes() > JOURNAL_BYTES;
             if (due || full) && now_us >= self.saved_us + SAVE_AGAIN_US {
                 self.saved_us = now_us;
-                if self.save(now_us)? {
-                    self.since_us = None;
-                }
+                self.save(now_us)?;
+            }
+            if self.records.all_safe() {
+                self.since_us = None;
+                self.unsafe_since = None;
+            } else if now_us >= self.safe_us.max(self.since_us.unwrap_or(now_us)) + HANG_US {
+                let path = self.records.journal_path().display();
+                let why = format!("`{path}` has not answered for 10 s");
+                self.unsafe_since.get_or_insert((now_us, why));
             }
             return Ok(());
         }
@@ -245,20 +269,48 @@ impl Report {
         }
     }
 
-    /// Write what is not safe to the own journal; a failure is logged, and tried again by a later call.
+    /// Let what is not safe go to the own journal; whether everything is safe. A failure is logged, and tried again by a
+    /// later call.
     pub fn save(&mut self, now_us: u64) -> Result<bool, PilotError> {
         self.records.seal()?;
-        match self.records.save() {
-            Ok(()) => {
+        self.hear(now_us);
+        if let Err(error) = self.records.save() {
+            self.failed(cause(&error), now_us);
+        }
+        Ok(self.records.all_safe())
+    }
+
+    fn hear(&mut self, now_us: u64) {
+        match self.records.hear() {
+            Ok(false) => {}
+            Ok(true) => {
                 self.safe_us = now_us;
+                self.unsafe_since = None;
                 let journal = self.records.journal_path().display().to_string();
                 LOG.info("records.saved", &[("journal", &journal)]);
-                Ok(true)
             }
-            Err(error) => {
-                LOG.warning("records.unsafe", &[("cause", &cause(&error))]);
-                Ok(false)
-            }
+            Err(why) => self.failed(why, now_us),
         }
+    }
+
+    fn failed(&mut self, why: String, now_us: u64) {
+        LOG.warning("records.unsafe", &[("cause", &why)]);
+        let since_us = self.unsafe_since.take().map_or(now_us, |(since_us, _)| since_us);
+        self.unsafe_since = Some((since_us, why));
+    }
+
+    /// Why this node is to be given up where there is no lead: nobody hears of what it does.
+    pub fn hopeless(&self, lead: &Source, now_us: u64) -> Option<String> {
+        let (since_us, why) = self.unsafe_since.as_ref()?;
+        let over = lead.is_files() && now_us >= since_us + self.patience_us;
+        over.then(|| format!("records cannot be kept: {why}"))
+    }
+
+    /// Wait at most so long for the own journal.
+    pub fn wait(&self, limit_us: u64) -> Result<(), PilotError> {
+        let mut polls: Vec<_> = self.records.poll().into_iter().collect();
+        tidemill_sys::fd::poll(&mut polls, Some(limit_us))
+            .map_err(|error| PilotError::system("poll")(error.source))?;
+        Ok(())
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::fd::Poll;
 use tidemill_wire::{frame, Done, Ended, Failed, JournalWriter, Noted, Record, Returned, Started};
 
+use super::journal::Journal;
 use crate::error::PilotError;
 
 /// Records that are safe in the own journal are still told to a lead that comes back, up to so many bytes.
@@ -23,7 +25,7 @@ struct Framed {
 pub struct Records {
     pilot: String,
     journal_path: PathBuf,
-    journal: Option<JournalWriter>,
+    journal: Option<Journal>,
     last: u64,
     /// Done without outputs that may still grow, by (grant, slot).
     open: Vec<Done>,
@@ -169,24 +171,64 @@ impl Records {
         }
     }
 
-    /// Append what is not safe to the own journal and fsync. After an error nothing is lost: call again later.
+    /// Let what is not safe be appended to the own journal, unless that is under way; `hear` tells what became of it.
     pub fn save(&mut self) -> Result<(), PilotError> {
-        let from = self.acked.max(self.taken);
         if self.all_numbered_safe() {
             return Ok(());
         }
         if self.journal.is_none() {
-            self.journal = Some(JournalWriter::open(&self.journal_path)?);
+            self.journal = Some(Journal::start(&self.journal_path)?);
         }
-        let Some(journal) = self.journal.as_mut() else {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_free()) else {
             return Ok(());
         };
+        let from = self.acked.max(self.taken);
+        let mut lines = Vec::new();
+        for framed in self.framed.iter().filter(|framed| framed.number > from) {
+            lines.extend_from_slice(&framed.bytes);
+        }
+        self.taken = self.last;
+        journal.save(self.taken, &lines)
+    }
+
+    /// Take note of what was saved; whether it was anything. Err: why it was not, and it is tried again by `save`.
+    pub fn hear(&mut self) -> Result<bool, String> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(false);
+        };
+        let (safe, failed) = match journal.hear() {
+            Ok(heard) => heard,
+            Err(how) => {
+                self.journal = None;
+                self.taken = self.journaled;
+                return Err(how);
+            }
+        };
+        if let Some(number) = safe {
+            self.saved(number);
+        }
+        failed.map_or(Ok(safe.is_some()), Err)
+    }
+
+    /// Readable when there is something to `hear`.
+    pub fn poll(&self) -> Option<Poll> {
+        self.journal.as_ref().map(Journal::poll)
+    }
+
+    /// As `save`, at once and here: for a pilot that has nothing else to do.
+    pub fn save_here(&mut self) -> Result<(), PilotError> {
+        let from = self.acked.max(self.journaled);
+        let mut journal = JournalWriter::open(&self.journal_path)?;
         for framed in self.framed.iter().filter(|framed| framed.number > from) {
             journal.append_line(&framed.bytes[..framed.bytes.len() - 1]);
-            self.taken = framed.number;
         }
         journal.sync()?;
-        self.journaled = self.taken;
+        self.saved(self.last);
+        Ok(())
+    }
+
+    fn saved(&mut self, number: u64) {
+        self.journaled = number;
         while self.bytes > self.resend_bytes_max
             && self
                 .framed
@@ -195,7 +237,6 @@ impl Records {
         {
             self.drop_first();
         }
-        Ok(())
     }
 
     pub fn journal_path(&self) -> &Path {
@@ -364,11 +405,11 @@ mod tests {
             records.add(returned(first)).unwrap();
         }
         records.acknowledge(2);
-        records.save().unwrap();
+        records.save_here().unwrap();
         assert!(records.all_safe() && !records.all_acked());
         records.add(returned(9)).unwrap();
         assert!(!records.all_safe());
-        records.save().unwrap();
+        records.save_here().unwrap();
         assert_eq!(journaled(records.journal_path()), [3, 4, 5, 6]);
         records.reconnected(2);
         assert_eq!(carried(&mut records).len(), 4);
@@ -410,10 +451,10 @@ mod tests {
         let missing = directory.path().join("journal");
         let mut records = Records::new("a.r0.i1", &missing);
         records.add(returned(0)).unwrap();
-        assert!(records.save().is_err());
+        assert!(records.save_here().is_err());
         assert!(!records.all_safe());
         std::fs::create_dir(&missing).unwrap();
-        records.save().unwrap();
+        records.save_here().unwrap();
         assert_eq!(journaled(records.journal_path()), [1]);
     }
 }

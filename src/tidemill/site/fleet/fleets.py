@@ -190,6 +190,7 @@ class Fleets:
                 io=self.io.first(record.name),
                 scratch=str(self._directory / record.name / SCRATCH) if record.width else None,
                 view=view_of(self._directory.parent, config),
+                storage_patience_s=config.storage_patience_s,
             ),
         )
         fleet = create_fleet(self._directory / record.name, manifest)

@@ -1,0 +1,119 @@
+//! The writer with calls that fail at every place: what it says is safe is there, and what it refuses can be sent again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use tidemill_sys::calls::Failing;
+use tidemill_wire::hex;
+
+use super::*;
+
+fn origin(directory: &Path) -> Origin {
+    Origin {
+        directory: directory.to_owned(),
+        pilot: String::from("a"),
+        bytes_max: 3_000,
+    }
+}
+
+fn group(number: u64) -> (Group, Vec<u8>) {
+    let text = vec![number as u8; 700];
+    let output = Output {
+        name: String::from("x"),
+        path: String::new(),
+        inline: Some(text.len()),
+    };
+    let group = Group {
+        number,
+        job: 1,
+        first: number,
+        count: 1,
+        has_files: false,
+        outputs: vec![output],
+    };
+    (group, text)
+}
+
+/// What the writer answers to a request for these groups, and to one to make them safe.
+fn ask(writer: &mut Writer<&Failing>, numbers: &[u64]) -> Vec<Answer> {
+    let (mut served, mut other) = Served::alone();
+    let (groups, texts): (Vec<Group>, Vec<Vec<u8>>) = numbers.iter().map(|&number| group(number)).unzip();
+    assert!(writer.copy_all(&mut served, &groups, &texts.concat()));
+    writer.sync(&mut served);
+    drop(served);
+    let mut bytes = Vec::new();
+    other.read_to_end(&mut bytes).unwrap();
+    Served::answers(&bytes)
+}
+
+#[test]
+fn whichever_call_fails_every_group_is_safe_once_in_the_end_and_where_it_is_said_to_be() {
+    for errno in [libc::ESTALE, libc::ENOSPC] {
+        for n in 1.. {
+            let directory = tempfile::tempdir().unwrap();
+            let calls = Failing::nth(n, None, errno).writes_at_most(500);
+            let mut writer = Writer::new(&calls, None, origin(directory.path()), 1 << 30);
+            let mut waiting: VecDeque<u64> = (1..=6).collect();
+            let (mut copied, mut safe) = (BTreeMap::new(), BTreeMap::new());
+            for _ in 0..6 {
+                let batch: Vec<u64> = waiting.drain(..waiting.len().min(3)).collect();
+                for answer in ask(&mut writer, &batch) {
+                    match answer {
+                        Answer::Copied { number, refs, .. } => drop(copied.insert(number, refs)),
+                        Answer::Failed { number, cause } => {
+                            assert!(!cause.of_output, "{}", cause.text);
+                            waiting.push_back(number);
+                        }
+                        Answer::Safe => safe.append(&mut copied),
+                        Answer::Unsafe { .. } => waiting.extend(std::mem::take(&mut copied).keys()),
+                        _ => {}
+                    }
+                }
+            }
+            assert_eq!(safe.len(), 6, "call {n}, error {errno}");
+            for (number, refs) in safe {
+                let mut bytes = vec![0; refs[0].length as usize];
+                let file = std::fs::File::open(directory.path().join(&refs[0].bundle)).unwrap();
+                file.read_exact_at(&mut bytes, refs[0].offset).unwrap();
+                assert_eq!(bytes, group(number).1, "call {n}, error {errno}");
+                assert_eq!(hex::text(&Sha256::digest(&bytes)), refs[0].sha256);
+            }
+            if !calls.has_failed() {
+                assert!(n > 25, "only {n} calls were made");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_output_that_is_too_large_is_its_payloads_fault_and_stops_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let calls = Failing::nth(u64::MAX, None, libc::EIO);
+    let mut writer = Writer::new(&calls, None, origin(directory.path()), 699);
+    let (mut small, mut text) = group(2);
+    (small.outputs[0].inline, small.number) = (Some(5), 2);
+    text.truncate(5);
+    let (large, mut body) = group(1);
+    body.extend(text);
+    let (mut served, mut other) = Served::alone();
+    writer.copy_all(&mut served, &[large, small], &body);
+    drop(served);
+    let mut bytes = Vec::new();
+    other.read_to_end(&mut bytes).unwrap();
+    let answers: Vec<Answer> = Served::answers(&bytes);
+    assert!(
+        matches!(&answers[0], Answer::Failed { number: 1, cause } if cause.of_output && cause.text.contains("700"))
+    );
+    assert!(matches!(
+        &answers[1],
+        Answer::Copied {
+            number: 2,
+            bytes: 5,
+            ..
+        }
+    ));
+}
