@@ -409,9 +409,9 @@ def test_jobs_of_an_older_server_keep_what_is_there_after_the_upgrade(store: Sto
     """Jobs with outputs, by state: 1 runs, 2 is PARTIAL, 3 failed in its delivery, 4 failed and was discarded."""
     known = migrations(store.dialect)
     session = store.writer()
-    for number, script in known[: DELIVERY_SCHEMA - 1]:
+    for each in known[: DELIVERY_SCHEMA - 1]:
         with transaction(session):
-            _migrate(session, number, script)
+            _migrate(session, each.number, each.text)
     with transaction(session):
         for number, (state, done, failed) in enumerate(
             ((1, "0-3", ""), (3, "0-8", "9"), (4, "0-9", ""), (4, "0-3", "4")), start=1

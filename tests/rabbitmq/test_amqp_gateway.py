@@ -69,7 +69,8 @@ class World:
 
     @property
     def jobs(self) -> int:
-        return int(dict(self.reader.rows("totals")).get("jobs", 0))
+        totals: dict[str, int] = dict(self.reader.rows("totals"))
+        return int(totals.get("jobs", 0))
 
     def close(self) -> None:
         for each in self.people:

@@ -499,7 +499,7 @@ pub struct Hello {
     pub serves: Option<String>,
     /// highest number of its records that a lead has acknowledged; None = not said
     pub acked: Option<u64>,
-    /// highest number that its own journal holds; a lead that has as much reads no journal
+    /// the same of its own journal; a lead that knows as much reads none
     pub journaled: Option<u64>,
 }
 

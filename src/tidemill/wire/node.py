@@ -397,7 +397,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="hello
     held: list[Grant]
     serves: str | None  #: `host:port` where other nodes get files from it
     acked: int | None = None  #: highest number of its records that a lead has acknowledged; None = not said
-    journaled: int | None = None  #: highest number that its own journal holds; a lead that has as much reads no journal
+    journaled: int | None = None  #: the same of its own journal; a lead that knows as much reads none
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="m", tag="welcome"):

@@ -33,8 +33,8 @@ UPDATE meta SET value = 2 WHERE name = 'next_job';
 def test_a_database_with_history_gets_its_sums(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     old = sqlite3.connect(path)
-    for _, script in migrations(Dialect.SQLITE)[:SCHEMA]:
-        for statement in statements(script):
+    for each in migrations(Dialect.SQLITE)[:SCHEMA]:
+        for statement in statements(each.text):
             old.execute(statement)
     old.executescript(ROWS)
     old.commit()

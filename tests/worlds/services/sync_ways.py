@@ -64,10 +64,11 @@ class Server:
     @property
     def done(self) -> int:
         """Events that were counted."""
-        return int(dict(self.reader.rows("totals")).get("events_done", 0))
+        totals: dict[str, int] = dict(self.reader.rows("totals"))
+        return int(totals.get("events_done", 0))
 
     def states(self) -> set[int]:
-        totals = dict(self.reader.rows("totals"))
+        totals: dict[str, int] = dict(self.reader.rows("totals"))
         return {state for state in range(6) if totals.get(f"state/{state}")}
 
     def close(self) -> None:

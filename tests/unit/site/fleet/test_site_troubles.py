@@ -29,7 +29,7 @@ from tidemill.site.fleet.workload import Workload
 from tidemill.site.state import site_state as s
 from tidemill.transfer.contract import Direction, TransferError
 from tidemill.transfer.file import Roots
-from tidemill.wire.api import LeaseOrder, ReleaseReport
+from tidemill.wire.api import LeaseOrder, Order, ReleaseReport
 from tidemill.wire.node import Failed
 
 HOST = "https://dav.example.org"
@@ -67,7 +67,7 @@ class Agent:
         self.orders = 0
 
     def lease(self, *specs: JobSpec) -> list[int]:
-        orders = []
+        orders: list[Order] = []
         for spec in specs:
             self.orders += 1
             orders.append(
@@ -75,7 +75,7 @@ class Agent:
                            campaign="c", seed_base=0, spec=spec)
             )  # fmt: skip
         self.log.apply(s.Replied(acked=0, orders=orders, at_us=0))
-        return [order.job for order in orders]
+        return [order.job for order in orders if isinstance(order, LeaseOrder)]
 
     def tick(self) -> None:
         self.granting.tend()
