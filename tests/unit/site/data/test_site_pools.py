@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
 
+from tidemill.config.site import SiteConfig
 from tidemill.model.intervals import IntervalSet
 from tidemill.model.job import JobSpec
 from tidemill.site.data.deliveries import Deliveries
@@ -32,6 +33,7 @@ class _Site(NamedTuple):
     log: SiteLog
     fleets_dir: Path
     pools: HelperPools
+    config: SiteConfig = SiteConfig(name="s", server="unix:/x")
 
 
 def test_ten_slow_inputs_hold_up_no_delivery_no_log_and_no_mail(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class Agent:
 
     def tick(self) -> None:
         self.granting.tend()
+        self.granting.inputs.tend()
         self.granting.plan(self.fleet, Launching())
         time.sleep(0.005)
 
