@@ -5,50 +5,30 @@ from __future__ import annotations
 import html
 import json
 import socket
-import ssl
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.unit.site.fleet.test_site_troubles import proxy
+from tests.worlds.home.troubles import https_server, write_proxy
 from tests.worlds.home.world import World, world
 
-from tidemill.client.authority import Authority, Wanted
 from tidemill.model.job import Input, JobSpec, Resources
 from tidemill.wire.api import JobDetail
 
 FAST = Resources(event_s=0.05)
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def served() -> Iterator[tuple[str, Path, Path]]:
     """An HTTPS server: its URL, the directory behind it, the CA of its certificate."""
-    with tempfile.TemporaryDirectory(prefix="tm-", dir="/tmp") as folder:
-        place = Path(folder)
-        authority = Authority.create(place / "ca", name="CA", days=2)
-        issued = authority.issue(Wanted(role="server", name="127.0.0.1", days=1), place / "certs")
-        (place / "data").mkdir()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(place / "data")))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certificate, issued.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"https://127.0.0.1:{server.server_port}", place / "data", authority.certificate_path
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with (
+        tempfile.TemporaryDirectory(prefix="tm-", dir="/tmp") as folder,
+        https_server(Path(folder)) as it,
+    ):
+        yield it
 
 
 def until(it: World, job: int, state: str) -> JobDetail:
@@ -86,7 +66,7 @@ def test_jobs_of_a_lone_site_whose_proxy_expired_wait_until_it_is_renewed(
     served: tuple[str, Path, Path],
 ) -> None:
     url, data, ca = served
-    pem = proxy(data.parent / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    pem = write_proxy(data.parent / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     endpoint = f'''endpoints = [{{ url = "{url}/", ca = "{ca}", certificate = "{pem}" }}]
 transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
     with world(nodes=1, cores=2, extra=endpoint) as it:
@@ -117,7 +97,7 @@ transfer = {{ tries_max = 2, pause_s = 0.1 }}'''
         (late,) = it.submit("remote", specs[0])
         found = json.loads(it.run("job", "explain", str(late), "--json").stdout)
         assert f"renew `{pem}`" in found["hint"]
-        proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
+        write_proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
         for job in [*jobs, late]:
             until(it, job, "COMPLETED")
         assert list(it.client.failures(campaign="remote")) == []

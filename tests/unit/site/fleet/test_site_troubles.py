@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
+from tests.worlds.home.troubles import write_proxy
 
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Endpoint, Transfer
@@ -117,23 +118,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def proxy(path: Path, *, ends: datetime) -> Path:
-    """A certificate with its key that ends then."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, ends - timedelta(days=1), ends)
-    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path.write_bytes(
-        builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, *plain)
-    )
-    path.chmod(0o600)
-    return path
-
-
 def remote(number: int, host: str = HOST) -> JobSpec:
     return JobSpec(app="sim", inputs=[Input(name="in", url=f"{host}/{number}")])
 
@@ -142,7 +126,7 @@ def remote(number: int, host: str = HOST) -> JobSpec:
 
 
 def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_server(home: Path) -> None:
-    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    pem = write_proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem))
     jobs = agent.lease(*map(remote, range(6)))
     agent.run(1.0)
@@ -167,7 +151,7 @@ def test_jobs_of_a_site_whose_proxy_expired_wait_and_the_breaker_tells_the_serve
 
 
 def test_work_that_waits_asks_for_no_nodes(home: Path) -> None:
-    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    pem = write_proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem))
     workload = Workload(agent.log, agent.preparer._applications, agent.granting.troubles.load)
     agent.lease(*map(remote, range(5)))
@@ -179,13 +163,13 @@ def test_work_that_waits_asks_for_no_nodes(home: Path) -> None:
 
 def test_a_renewed_proxy_lets_them_run_by_themselves(home: Path) -> None:
     """The server is not there: what is asked of it after the renewal is another trouble, of its own."""
-    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    pem = write_proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     agent = Agent(home, Endpoint(url="https://127.0.0.1:9/", certificate=pem))
     agent.lease(*(remote(n, "https://127.0.0.1:9") for n in range(5)))
     agent.run(0.5)
     (shown,) = agent.granting.troubles.shown()
     assert (shown.failure, shown.is_open) == ("credential", True)
-    proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
+    write_proxy(pem, ends=datetime.now(UTC) + timedelta(days=1))
     until = time.monotonic() + 30
     while "stage_in" not in {each.failure for each in agent.granting.troubles.shown()}:
         assert time.monotonic() < until
@@ -236,7 +220,7 @@ def test_a_host_that_the_site_does_not_read_from_is_the_sites_refusal(home: Path
 
 
 def test_after_the_operators_time_jobs_go_back_without_blame(home: Path) -> None:
-    pem = proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
+    pem = write_proxy(home / "proxy.pem", ends=datetime(2026, 1, 1, tzinfo=UTC))
     agent = Agent(home, Endpoint(url=HOST + "/", certificate=pem), wait_max_s=0)
     agent.lease(remote(1))
     agent.run(0.5)
