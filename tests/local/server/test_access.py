@@ -46,6 +46,8 @@ CELLS: dict[str, tuple[str, str, str]] = {
     "GET /v1/jobs/{job:int}/log": ("own", "no", "all"),
     "POST /v1/cancel": ("own", "no", "all"),
     "POST /v1/retry": ("own", "no", "all"),
+    "POST /v1/accept": ("own", "no", "all"),
+    "POST /v1/discard": ("own", "no", "all"),
     "GET /v1/campaigns": ("own", "no", "all"),
     "GET /v1/campaigns/{name:str}": ("own", "no", "all"),
     "GET /v1/failures": ("own", "no", "all"),
@@ -108,7 +110,7 @@ def request_of(world: World, route: str, *, own: bool) -> tuple[str, str, Any]:
     match route:
         case "POST /v1/jobs":
             body = submission(campaign, f"cell-{own}-{time.monotonic_ns()}")
-        case "POST /v1/cancel" | "POST /v1/retry":
+        case "POST /v1/cancel" | "POST /v1/retry" | "POST /v1/accept" | "POST /v1/discard":
             body = {"jobs": [number]}
         case "POST /v1/sites/{name:str}/drain":
             body = {"drain": False}

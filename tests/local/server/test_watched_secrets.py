@@ -20,6 +20,7 @@ from tidemill.node.framed import decode_lines
 
 GOOD = JobSpec(command=["/bin/sh", "-c", "exit 0"], events=20)
 FAR = ("s3://bucket/geometry", "https://127.0.0.1:1/geometry")
+WAITS = ("site_trouble", "site_refused")
 LOOK_S = 0.02
 
 
@@ -46,11 +47,12 @@ def seen() -> Iterator[Seen]:
             wants = [Subscription(to="mail:me@example.org"), Subscription(to="hook:chat")]
             jobs = world.client.submit([GOOD, GOOD], campaign="good", wishes=Wishes(notify=wants)).jobs
             far = [JobSpec(command=["/bin/true"], inputs=[Input(name="geometry", url=url)]) for url in FAR]
-            world.client.submit(far, campaign="far")
+            waiting = world.client.submit(far, campaign="far").jobs
             assert world.get("/v1/jobs", world.port, SECRETS["token"]) is None  # a token of nobody known
             world.until(lambda: bool(world.mail.mails() and world.hook.posts()), "all is told")
             world.until(
-                lambda: set(world.client.campaign("far").states) == {"FAILED"}, "what cannot be fetched fails"
+                lambda: all(world.client.job(each).waits_for in WAITS for each in waiting),
+                "what the site cannot fetch waits, and says so",
             )
         finally:
             ended.set()

@@ -271,4 +271,4 @@ def test_health_says_what_is_wrong_and_names_nobody(world: Watched) -> None:
     found = json.loads(text)
     assert found["status"] in ("ok", "degraded")
     assert "here" not in text
-    assert set(found) == {"status", "version", "database", "now_us", "problems"}
+    assert set(found) == {"status", "version", "database", "now_us", "problems", "role"}
