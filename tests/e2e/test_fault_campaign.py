@@ -21,7 +21,7 @@ def under_fire(it: World, acts: list[Act]) -> list[str]:
     for act in acts:
         (job,) = it.submit("c", JobSpec(app="pi", events=EVENTS, params={"darts": DARTS}, retries=50))
         it.wait_for(
-            lambda job=job, act=act: it.client.job(job).row.events_done >= act.done,  # type: ignore[misc]
+            lambda job=job, act=act: it.client.job(job).row.events_done >= act.done,
             f"{act.done} events of job {job} are done",
             timeout_s=120,
         )
