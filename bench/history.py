@@ -3,14 +3,18 @@
     bench/history.py --json [--campaigns N] [--jobs N] [--sqlite] [--archive] [--keep DIR]
 
 Three databases are filled directly by SQL (`fill`) with ended campaigns and jobs, all of the last 60 days: still live
-under the usual `archive.keep_days`. One has nothing, one a tenth, one all of them. On each a process of its own starts
-a server's dispatcher and measures, each figure the median of ROUNDS:
+under the usual `archive.keep_days`. One has nothing, one a tenth, one all of them. On each in turn, PASSES times, a
+process of its own starts a server's dispatcher and measures, each figure the median of ROUNDS and then of the passes:
 
     submit_ms     a submission of 20 jobs that makes a new campaign, as those without `--campaign` do
     sync_ms       a sync that settles 200 jobs and leases 200 others
     start_ms      a request that finds the writer's memory empty: what it reads of what is open
-    page_ms       the slowest of the first page, listings with filters and orders, and failures
     memory_mb     the process at its end
+
+Then OPENED campaigns with jobs that wait, are done and have failed come to each database, so that without history too
+every page is full and a filter meets many campaigns, and
+
+    page_ms       the slowest of the first page, listings with filters and orders, and failures
 
 and the database's size per job. `--archive` then archives everything that has ended, and says how many jobs a second
 and how much memory that took. The defaults are 50,000 campaigns and 10,000,000 jobs; a small version (2,000 and
@@ -29,9 +33,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidemill.model.failure import Evidence, FailureClass
 from tidemill.model.job import JobSpec, Resources
 from tidemill.server.core.dispatcher import Dispatcher
 from tidemill.server.database.queries import Dialect
@@ -43,6 +49,7 @@ from tidemill.wire.api import (
     AppOffer,
     Capacity,
     DoneReport,
+    FailureReport,
     LeaseOrder,
     PayloadUsage,
     SubmitRequest,
@@ -56,8 +63,10 @@ APPS = 12
 FAILED = 100  #: one job of so many has failed
 DAYS = 60
 ROUNDS = 15
+PASSES = 3
 SUBMITTED = 20
 SYNCED = 200
+OPENED = 600  #: more than listing.LEGS_MAX
 FIGURES = ("submit_ms", "sync_ms", "start_ms", "page_ms", "memory_mb")
 
 Execute = Callable[[str], Any]
@@ -141,6 +150,7 @@ class Work:
         self.round = f"{time.time_ns()}"
 
     def submit(self, number: int, jobs: int = SUBMITTED) -> None:
+        """A new campaign."""
         name = f"new-{self.round}-{number}"
         spec = JobSpec(app="sim", resources=Resources(event_s=1 + number / 1000))
         request = SubmitRequest(key=name, campaign=name, jobs=[spec], repeat=[jobs], owner="ada")
@@ -148,15 +158,7 @@ class Work:
 
     def sync(self, jobs: int = SYNCED) -> None:
         """Settle what is leased, and lease as many jobs again."""
-        usage = PayloadUsage(payloads=1, wall_us=9_000_000)
-        reports: list[Any] = []
-        for lease in self.leases:
-            self.n += 1
-            reports.append(
-                DoneReport(
-                    n=self.n, lease=lease.lease, job=lease.job, first=0, count=1, outputs=False, usage=usage
-                )
-            )
+        reports: list[Any] = [self.report(lease) for lease in self.leases]
         offer = AppOffer(
             name="sim", version="1", digest="", mode="command", parameters={}, outputs=[], cores=1, memory_mb=100,
             event_s=1.0,
@@ -172,6 +174,25 @@ class Work:
         reply = self.dispatcher.handle_sync(request)
         self.have = max([self.have, *(order.n for order in reply.orders)])
         self.leases = [order for order in reply.orders if isinstance(order, LeaseOrder)]
+
+    def report(self, lease: LeaseOrder) -> DoneReport | FailureReport:
+        self.n += 1
+        if lease.lease % FAILED == 0:
+            evidence = Evidence(failure=FailureClass.PAYLOAD, message="exit 1", at_us=1)
+            return FailureReport(
+                n=self.n, lease=lease.lease, job=lease.job, first=0, count=1, event=0, final=True, evidence=evidence
+            )  # fmt: skip
+        usage = PayloadUsage(payloads=1, wall_us=9_000_000)
+        return DoneReport(
+            n=self.n, lease=lease.lease, job=lease.job, first=0, count=1, outputs=False, usage=usage
+        )
+
+    def fill_pages(self, first: int) -> None:
+        """Campaigns that are under way: most jobs of each are settled."""
+        for number in range(first, first + OPENED):
+            self.submit(number, jobs=SUBMITTED)
+        for _ in range(10):
+            self.sync(OPENED * SUBMITTED // 12)
 
     def drop_memory(self) -> None:
         """As after an error of the database: the next request reads what is open."""
@@ -218,44 +239,46 @@ def peak_mb() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def measure(store: Store) -> dict[str, Any]:
-    """The figures of one database; run in a process of its own."""
+def measure(store: Store) -> dict[str, float]:
+    """The figures of one database but those of pages; run in a process of its own."""
     work = Work(store)
+
+    def start() -> None:
+        work.dispatcher.writer.write(lambda each: each.session.rows("site_names"))
+
     try:
-        start_ms = [
-            timed_ms(lambda: work.dispatcher.writer.write(lambda each: each.session.rows("site_names")))
-        ]
+        start_ms = [timed_ms(start)]
         work.submit(0, jobs=(ROUNDS + 4) * SYNCED)
         work.sync()
         work.sync()
         work.submit(1)
-        submit_ms = [timed_ms(lambda n=number: work.submit(n)) for number in range(2, 2 + ROUNDS)]  # type: ignore[misc]
+        submit_ms = [timed_ms(partial(work.submit, number)) for number in range(2, 2 + ROUNDS)]
         sync_ms = [timed_ms(work.sync) for _ in range(ROUNDS)]
         for _ in range(ROUNDS):
             work.drop_memory()
-            start_ms.append(
-                timed_ms(lambda: work.dispatcher.writer.write(lambda each: each.session.rows("site_names")))
-            )
-        session = store.reader()
-        pages_ms = {}
-        for name, page in pages(session).items():
-            page()
-            pages_ms[name] = round(statistics.median(timed_ms(page) for _ in range(ROUNDS)), 2)
-        size_bytes = int(session.rows("database_bytes")[0][0])
-        session.close()
+            start_ms.append(timed_ms(start))
         while work.leases:
             work.sync(0)
     finally:
         work.dispatcher.close()
-    return {
-        "submit_ms": round(statistics.median(submit_ms), 2),
-        "sync_ms": round(statistics.median(sync_ms), 2),
-        "start_ms": round(statistics.median(start_ms), 2),
-        "page_ms": max(pages_ms.values()),
-        "memory_mb": round(peak_mb(), 1),
-        "database_mb": round(size_bytes / 1e6, 1),
-        "pages_ms": pages_ms,
-    }
+    found = {"submit_ms": submit_ms, "sync_ms": sync_ms, "start_ms": start_ms, "memory_mb": [peak_mb()]}
+    return {name: round(statistics.median(each), 2) for name, each in found.items()}
+
+
+def measure_pages(store: Store) -> dict[str, Any]:
+    """The figures of one database's pages, once they are full; run in a process of its own."""
+    work = Work(store)
+    try:
+        work.fill_pages(2 + ROUNDS)
+    finally:
+        work.dispatcher.close()
+    session = store.reader()
+    pages_ms = {}
+    for name, page in pages(session).items():
+        page()
+        pages_ms[name] = round(statistics.median(timed_ms(page) for _ in range(PASSES * ROUNDS)), 2)
+    session.close()
+    return {"page_ms": max(pages_ms.values()), "pages_ms": pages_ms}
 
 
 def archive(store: Store, directory: Path) -> dict[str, Any]:
@@ -354,23 +377,34 @@ def child(place: str, *more: str) -> dict[str, Any]:
     return found
 
 
+def filled(place: str, campaigns: int, jobs: int) -> dict[str, Any]:
+    store = store_at(place)
+    store.init()
+    began = time.perf_counter()
+    grow(store, campaigns, jobs)
+    filled_s = round(time.perf_counter() - began, 1)
+    session = store.reader()
+    size_mb = round(int(session.rows("database_bytes")[0][0]) / 1e6, 1)
+    session.close()
+    return {
+        "campaigns": campaigns, "jobs": campaigns * jobs, "filled_s": filled_s, "place": place, "database_mb": size_mb
+    }  # fmt: skip
+
+
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = []
     archived = None
     each = max(1, args.jobs // args.campaigns)
     with engine(args.sqlite, folder) as make:
-        for part in (0, args.campaigns // 10, args.campaigns):
-            place = make(f"step{part}")
-            store = store_at(place)
-            store.init()
-            began = time.perf_counter()
-            grow(store, part, each)
-            filled_s = time.perf_counter() - began
-            found = {"campaigns": part, "jobs": part * each, "filled_s": round(filled_s, 1), **child(place)}
-            steps.append(found)
-            print(json.dumps(found), file=sys.stderr)
+        steps = [
+            filled(make(f"step{part}"), part, each) for part in (0, args.campaigns // 10, args.campaigns)
+        ]
+        passes = [[child(step["place"]) for step in steps] for _ in range(PASSES)]
+        for step, *found in zip(steps, *passes, strict=True):
+            step |= {name: statistics.median(each[name] for each in found) for name in found[0]}
+            step |= child(step["place"], "--pages")
+            print(json.dumps(step), file=sys.stderr)
         if args.archive:
-            archived = child(place, "--archive", str(folder / "archive"))
+            archived = child(steps[-1]["place"], "--archive", str(folder / "archive"))
     ratios = {
         name: round(max(step[name] for step in steps) / min(step[name] for step in steps), 2)
         for name in FIGURES
@@ -393,10 +427,14 @@ def main() -> int:
     parser.add_argument("--archive", nargs="?", const="", default=None)
     parser.add_argument("--keep", type=Path, help="leave the database here")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--pages", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is not None:
         store = store_at(args.child)
-        print(json.dumps(measure(store) if args.archive is None else archive(store, Path(args.archive))))
+        if args.archive is not None:
+            print(json.dumps(archive(store, Path(args.archive))))
+        else:
+            print(json.dumps(measure_pages(store) if args.pages else measure(store)))
         return 0
     args.archive = args.archive is not None
     if args.keep is not None:
