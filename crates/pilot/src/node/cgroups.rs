@@ -109,13 +109,16 @@ impl Groups {
         std::fs::write(group.join("cgroup.procs"), pid.to_string())
     }
 
-    /// How often the kernel ended a process of the slot because it had too much memory.
+    /// How often the kernel ended a process of the slot because the slot was at its limit. `oom_kill` alone also counts
+    /// what it ends when the whole node is short of memory, `oom` only failures at the limit ("Memory Interface Files").
     pub fn kills(&self, slot: u32) -> u64 {
         let events = std::fs::read_to_string(self.group(slot).join("memory.events")).unwrap_or_default();
-        let count = events
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-        count.unwrap_or(0)
+        let count = |name: &str| -> u64 {
+            let mut lines = events.lines();
+            let found = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            found.unwrap_or(0)
+        };
+        count("oom ").min(count("oom_kill "))
     }
 
     /// The slot has ended: its group goes with the last of its processes.
@@ -133,6 +136,25 @@ impl Groups {
 
     fn group(&self, slot: u32) -> PathBuf {
         self.base.join(format!("tidemill-{}-{slot}", process::id()))
+    }
+}
+
+#[cfg(test)]
+impl Groups {
+    /// Groups that are plain files.
+    pub fn of_files(base: &Path) -> Groups {
+        Groups {
+            base: base.to_owned(),
+            controllers: vec!["memory"],
+            leaving: Vec::new(),
+        }
+    }
+
+    /// The kernel counts.
+    pub fn write_events(base: &Path, slot: u32, events: &str) {
+        let group = base.join(format!("tidemill-{}-{slot}", process::id()));
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("memory.events"), events).unwrap();
     }
 }
 
@@ -174,7 +196,7 @@ fn move_all(base: &Path, pids: &[i32]) -> io::Result<()> {
 }
 
 /// A process and those above it (proc_pid_stat(5): the fourth field, behind the name in brackets).
-fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
+pub(super) fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut next = pid;
     while next > 1 && found.len() < ANCESTORS_MAX && found.insert(next) {
@@ -243,6 +265,20 @@ mod tests {
         )
         .unwrap();
         assert_eq!((groups.kills(3), groups.kills(4)), (2, 0));
+    }
+
+    #[test]
+    fn what_the_kernel_ends_when_the_node_is_short_of_memory_is_not_over_its_limit() {
+        let dir = group("memory", "");
+        let groups = Groups::of_files(dir.path());
+        for (events, kills) in [
+            ("low 0\noom 0\noom_kill 2\n", 0),
+            ("oom 4\noom_kill 2\noom_group_kill 0\n", 2),
+            ("", 0),
+        ] {
+            Groups::write_events(dir.path(), 3, events);
+            assert_eq!(groups.kills(3), kills, "{events}");
+        }
     }
 
     #[test]
