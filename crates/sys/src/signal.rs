@@ -35,6 +35,13 @@ pub fn block_only(signals: &[i32]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a blocked signal waits to be taken.
+pub fn is_pending(signal: i32) -> bool {
+    let mut set = set_of(&[]);
+    // SAFETY: `set` is initialised, and filled by the first call.
+    unsafe { libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, signal) == 1 }
+}
+
 /// A descriptor that is readable while one of these (blocked) signals is pending.
 pub fn descriptor(signals: &[i32]) -> Result<OwnedFd> {
     let set = set_of(signals);
