@@ -196,17 +196,24 @@ fn move_all(base: &Path, pids: &[i32]) -> io::Result<()> {
 }
 
 /// A process and those above it (proc_pid_stat(5): the fourth field, behind the name in brackets).
-pub(super) fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
+fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut next = pid;
     while next > 1 && found.len() < ANCESTORS_MAX && found.insert(next) {
-        let text = std::fs::read_to_string(root.join(format!("proc/{next}/stat"))).unwrap_or_default();
-        let parent = text
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        next = parent.unwrap_or(0);
+        next = parent(root, next).unwrap_or(0);
     }
     found
+}
+
+fn parent(root: &Path, pid: i32) -> Option<i32> {
+    let text = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
+    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process is below another one, which may be PID 1.
+pub(super) fn is_below(pid: i32, top: i32) -> bool {
+    let root = Path::new("/");
+    pid != top && { above(root, pid).iter() }.any(|&each| parent(root, each) == Some(top))
 }
 
 #[cfg(test)]
@@ -359,6 +366,8 @@ mod tests {
         let me = process::id();
         let mine = above(Path::new("/"), me);
         assert!(mine.contains(&me));
+        assert!(is_below(me, parent(Path::new("/"), me).unwrap()));
+        assert!(!is_below(me, me) && !is_below(0, me) && !is_below(1 << 29, 1));
         assert!(above(Path::new("/"), 1 << 29).len() == 1, "one that is not there");
         let proc = tempfile::tempdir().unwrap();
         for (pid, stat) in [(30, "30 (a) b) S 20 30"), (20, "20 (x) S 30 0")] {

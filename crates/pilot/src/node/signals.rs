@@ -1,12 +1,11 @@
 //! What the batch system or an operator says by a signal.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 use tidemill_sys::fd::{self, Poll};
 use tidemill_sys::{process, signal};
 
-use super::cgroups::above;
+use super::cgroups::is_below;
 use super::system;
 use crate::error::{PilotError, LOG};
 
@@ -53,8 +52,7 @@ impl Signals {
     pub fn take(&self) -> Option<Notice> {
         let mut notice = None;
         while let Some((number, sender)) = signal::take_with_sender(self.fd()) {
-            let me = process::id();
-            if sender.pid != me && above(Path::new("/"), sender.pid).contains(&me) {
+            if is_below(sender.pid, process::id()) {
                 LOG.warning("signal.ignored", &[("signal", &number), ("pid", &sender.pid)]);
                 continue;
             }
