@@ -183,11 +183,25 @@ fn term_from_a_payload() {
     }
 }
 
+/// As where only the pilot has heard so far that the batch system takes the allocation away.
 fn failure_before_stop() {
-    let mut rig = Rig::new(&isolated());
-    rig.learn(&shell("exit 3")).give(0, 1);
-    rig.until(|rig| !rig.logs.is_empty() || rig.idle > 0 || children(rig.slot.pid()).is_empty());
-    rig.tell(&ToSlot::Stop).all();
+    let bench = Bench::new();
+    let mut rig = Rig::new(&bench.spec(isolated()));
+    let go = bench.place.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 3", go.display());
+    rig.learn(&shell(&bench.script(&script))).give(0, 1);
+    bench.wait();
+    let slot = rig.slot.pid();
+    let payload = children(slot)[0];
+    signal::kill(slot, signal::STOP).unwrap();
+    std::fs::write(go, "").unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{payload}/stat")).unwrap();
+    while !state().contains(") Z ") {
+        pause_ms(5);
+    }
+    rig.tell(&ToSlot::Stop);
+    signal::kill(slot, CONT).unwrap();
+    rig.all();
     assert_eq!(rig.returned, [(0, 1, "yield".to_owned())]);
 }
 
