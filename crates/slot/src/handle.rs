@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tidemill_sys::fd::{self, Poll, READABLE};
 use tidemill_sys::own::{self, OwnDirectory};
 use tidemill_sys::process::{self, Fork, Namespaces};
-use tidemill_sys::{child, file, socket, time, SysError};
+use tidemill_sys::{child, file, signal, socket, time, SysError};
 use tidemill_wire::log::cause;
 
 use crate::codec::{get_upward, put_downward, Downward, Upward};
@@ -17,7 +17,9 @@ use crate::init::{self, Birth};
 use crate::{FromSlot, Isolated, Isolation, Network, SlotError, SlotSpec, ToSlot};
 
 /// A slot that is not up by then is given up.
-const START_US: u64 = 10_000_000;
+const START_US: u64 = 60_000_000;
+/// Signals to the pilot are looked for so often while it waits for that.
+const LOOK_US: u64 = 100_000;
 /// A slot without namespaces may take so long to kill its payloads.
 const LEAVE_US: u64 = 5_000_000;
 /// What payloads reach where the kernel gives no network namespace.
@@ -39,7 +41,8 @@ pub struct Slot {
     up: Option<FromSlot>,
 }
 
-/// Forks the slot's init and waits until it is up (10 s at most). Call only while single-threaded. With
+/// Forks the slot's init and waits until it is up: a minute at most, since file systems may be slow, and no longer than
+/// until TERM is pending, which a pilot has to obey within two seconds. Call only while single-threaded. With
 /// `Isolation::Preferred` a slot whose namespaces are refused runs without them; the note says why.
 pub fn start(spec: &SlotSpec) -> Result<Slot, SlotError> {
     let wrong = |source| SlotError::Start {
@@ -192,10 +195,13 @@ fn wait_until_up(spec: &SlotSpec, pid: i32, ours: &mut Framed) -> Result<Started
         loop {
             let left_us = limit_us.saturating_sub(time::monotonic_us());
             if left_us == 0 {
-                return Err(refused("not up after 10 s".to_owned()));
+                return Err(refused(format!("not up after {} s", START_US / 1_000_000)));
             }
-            if fd::poll(&mut [Poll::new(ours.fd(), READABLE)], Some(left_us))? > 0 {
+            if fd::poll(&mut [Poll::new(ours.fd(), READABLE)], Some(left_us.min(LOOK_US)))? > 0 {
                 return Ok(());
+            }
+            if signal::is_pending(signal::TERM) {
+                return Err(refused("not up when its pilot was told to leave".to_owned()));
             }
         }
     };

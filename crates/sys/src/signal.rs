@@ -35,6 +35,13 @@ pub fn block_only(signals: &[i32]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a blocked signal waits to be taken.
+pub fn is_pending(signal: i32) -> bool {
+    let mut set = set_of(&[]);
+    // SAFETY: `set` is initialised, and filled by the first call.
+    unsafe { libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, signal) == 1 }
+}
+
 /// A descriptor that is readable while one of these (blocked) signals is pending.
 pub fn descriptor(signals: &[i32]) -> Result<OwnedFd> {
     let set = set_of(signals);
@@ -50,14 +57,40 @@ pub fn take(fd: BorrowedFd<'_>) -> Option<i32> {
 
 /// As `take`, and whether a process sent it; signals of the terminal come from the kernel, to a whole process group.
 pub fn take_with_origin(fd: BorrowedFd<'_>) -> Option<(i32, bool)> {
-    // signalfd(2): a structure of this size, which begins with ssi_signo, ssi_errno and ssi_code of 32 bits each
+    take_with_sender(fd).map(|(signal, sender)| (signal, sender.code <= 0)) // SI_USER and below: sigaction(2)
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    code: i32,
+    /// 0: the kernel, or a process outside of the receiver's PID namespace
+    pub pid: i32,
+    pub uid: u32,
+}
+
+impl Sender {
+    /// Whether the kernel itself vouches for `pid` and `uid`: rt_sigqueueinfo(2) lets a program write what it likes there.
+    pub fn is_certain(&self) -> bool {
+        self.code == libc::SI_USER || self.code == libc::SI_KERNEL
+    }
+}
+
+/// As `take`, and who sent it.
+pub fn take_with_sender(fd: BorrowedFd<'_>) -> Option<(i32, Sender)> {
+    // signalfd(2): a structure of this size, which begins with ssi_signo, ssi_errno, ssi_code, ssi_pid and ssi_uid of 32
+    // bits each
     let mut info = [0; size_of::<libc::signalfd_siginfo>()];
     if !matches!(rustix::io::read(fd, &mut info), Ok(got) if got == info.len()) {
         return None;
     }
     let number = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-    let (signal, code) = (number(0), number(8));
-    Some((signal, code <= 0)) // SI_USER and below: sigaction(2)
+    let sender = Sender {
+        code: number(8),
+        pid: number(12),
+        uid: number(16) as u32,
+    };
+    Some((number(0), sender))
 }
 
 extern "C" fn nothing(_signal: i32) {}

@@ -109,13 +109,16 @@ impl Groups {
         std::fs::write(group.join("cgroup.procs"), pid.to_string())
     }
 
-    /// How often the kernel ended a process of the slot because it had too much memory.
+    /// How often the kernel ended a process of the slot because the slot was at its limit. `oom_kill` alone also counts
+    /// what it ends when the whole node is short of memory, `oom` only failures at the limit ("Memory Interface Files").
     pub fn kills(&self, slot: u32) -> u64 {
         let events = std::fs::read_to_string(self.group(slot).join("memory.events")).unwrap_or_default();
-        let count = events
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-        count.unwrap_or(0)
+        let count = |name: &str| -> u64 {
+            let mut lines = events.lines();
+            let found = lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            found.unwrap_or(0)
+        };
+        count("oom ").min(count("oom_kill "))
     }
 
     /// The slot has ended: its group goes with the last of its processes.
@@ -133,6 +136,25 @@ impl Groups {
 
     fn group(&self, slot: u32) -> PathBuf {
         self.base.join(format!("tidemill-{}-{slot}", process::id()))
+    }
+}
+
+#[cfg(test)]
+impl Groups {
+    /// Groups that are plain files.
+    pub fn of_files(base: &Path) -> Groups {
+        Groups {
+            base: base.to_owned(),
+            controllers: vec!["memory"],
+            leaving: Vec::new(),
+        }
+    }
+
+    /// The kernel counts.
+    pub fn write_events(base: &Path, slot: u32, events: &str) {
+        let group = base.join(format!("tidemill-{}-{slot}", process::id()));
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("memory.events"), events).unwrap();
     }
 }
 
@@ -178,13 +200,20 @@ fn above(root: &Path, pid: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut next = pid;
     while next > 1 && found.len() < ANCESTORS_MAX && found.insert(next) {
-        let text = std::fs::read_to_string(root.join(format!("proc/{next}/stat"))).unwrap_or_default();
-        let parent = text
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        next = parent.unwrap_or(0);
+        next = parent(root, next).unwrap_or(0);
     }
     found
+}
+
+fn parent(root: &Path, pid: i32) -> Option<i32> {
+    let text = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
+    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process is below another one, which may be PID 1.
+pub(super) fn is_below(pid: i32, top: i32) -> bool {
+    let root = Path::new("/");
+    pid != top && { above(root, pid).iter() }.any(|&each| parent(root, each) == Some(top))
 }
 
 #[cfg(test)]
@@ -243,6 +272,20 @@ mod tests {
         )
         .unwrap();
         assert_eq!((groups.kills(3), groups.kills(4)), (2, 0));
+    }
+
+    #[test]
+    fn what_the_kernel_ends_when_the_node_is_short_of_memory_is_not_over_its_limit() {
+        let dir = group("memory", "");
+        let groups = Groups::of_files(dir.path());
+        for (events, kills) in [
+            ("low 0\noom 0\noom_kill 2\n", 0),
+            ("oom 4\noom_kill 2\noom_group_kill 0\n", 2),
+            ("", 0),
+        ] {
+            Groups::write_events(dir.path(), 3, events);
+            assert_eq!(groups.kills(3), kills, "{events}");
+        }
     }
 
     #[test]
@@ -323,6 +366,8 @@ mod tests {
         let me = process::id();
         let mine = above(Path::new("/"), me);
         assert!(mine.contains(&me));
+        assert!(is_below(me, parent(Path::new("/"), me).unwrap()));
+        assert!(!is_below(me, me) && !is_below(0, me) && !is_below(1 << 29, 1));
         assert!(above(Path::new("/"), 1 << 29).len() == 1, "one that is not there");
         let proc = tempfile::tempdir().unwrap();
         for (pid, stat) in [(30, "30 (a) b) S 20 30"), (20, "20 (x) S 30 0")] {

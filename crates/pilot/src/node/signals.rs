@@ -3,10 +3,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tidemill_sys::fd::{self, Poll};
-use tidemill_sys::signal;
+use tidemill_sys::{process, signal};
 
+use super::cgroups::is_below;
 use super::system;
-use crate::error::PilotError;
+use crate::error::{PilotError, LOG};
 
 /// What the batch system or an operator tells by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,15 @@ impl Signals {
         fd::poll(&mut polls, Some(0)).is_ok_and(|ready| ready > 0)
     }
 
-    /// The strongest notice among the pending signals.
+    /// The strongest notice among the pending signals. What comes from a process that we started, such as a payload that
+    /// has no namespaces, is none.
     pub fn take(&self) -> Option<Notice> {
         let mut notice = None;
-        while let Some(number) = signal::take(self.fd()) {
+        while let Some((number, sender)) = signal::take_with_sender(self.fd()) {
+            if is_below(sender.pid, process::id()) {
+                LOG.warning("signal.ignored", &[("signal", &number), ("pid", &sender.pid)]);
+                continue;
+            }
             notice = match number {
                 libc::SIGUSR1 => notice.or(Some(Notice::Finish)),
                 _ => Some(Notice::Yield),

@@ -25,7 +25,10 @@ impl Pilot {
     fn hear(&mut self, slot: u32, message: FromSlot) -> Result<(), PilotError> {
         let cx = &mut self.cx;
         match message {
-            FromSlot::Done(done) => self.keep.done(cx, slot, done),
+            FromSlot::Done(done) => {
+                cx.slots.count_kills(slot);
+                self.keep.done(cx, slot, done)
+            }
             FromSlot::Failed(failed) => {
                 let failed = cx.slots.explained(slot, failed);
                 let signs = (failed.signal, &failed.stderr[..]);

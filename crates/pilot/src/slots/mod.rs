@@ -2,6 +2,7 @@
 //!
 //! Knows slots as processes, and nothing of the work that they have: who loses a slot takes its work back.
 
+mod kills;
 mod traces;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use tidemill_wire::log;
 
 use crate::error::{PilotError, LOG};
 use crate::node::cgroups::Groups;
+use kills::Kills;
 use traces::FirstTraces;
 
 /// Deaths of slots without a Done between them after which the node is not fit for work.
@@ -87,8 +89,8 @@ pub struct Slots {
     pub first_traces: FirstTraces,
     /// Where slots have groups with limits; None = nothing is delegated.
     groups: Option<Groups>,
-    /// Processes of each slot that the kernel has ended for their memory.
-    killed: BTreeMap<u32, u64>,
+    /// What the kernel has ended of each slot for its memory.
+    kills: BTreeMap<u32, Kills>,
     pub occupancy: Occupancy,
 }
 
@@ -132,7 +134,10 @@ impl Slots {
 
     fn confine(&mut self, spec: &SlotSpec, pid: i32) {
         let Some(groups) = &mut self.groups else { return };
-        if let Err(error) = groups.confine(spec, pid) {
+        let confined = groups.confine(spec, pid);
+        let kills = Kills::new(groups.kills(spec.index), realtime_us()); // of a group that is left of an earlier slot
+        self.kills.insert(spec.index, kills);
+        if let Err(error) = confined {
             LOG.warning(
                 "slot.unlimited",
                 &[("slot", &spec.index), ("cause", &error.to_string())],
@@ -140,17 +145,27 @@ impl Slots {
         }
     }
 
-    /// A failure as it was: a payload that the kernel killed at the limit of its slot had too much memory.
+    /// A failure as it was: a payload that the kernel killed at the limit of its slot had too much memory. What the slot
+    /// itself found, such as too long a run, stays.
     pub fn explained(&mut self, slot: u32, mut failed: Failed) -> Failed {
-        let Some(groups) = &self.groups else { return failed };
-        let (kills, known) = (groups.kills(slot), self.killed.entry(slot).or_default());
-        if kills > *known && failed.signal == Some(signal::KILL) {
-            *known = kills;
+        self.count_kills(slot);
+        let Some(kills) = self.kills.get_mut(&slot) else {
+            return failed;
+        };
+        let was_killed = failed.failure == "payload" && failed.signal == Some(signal::KILL);
+        if was_killed && kills.take((failed.at_us.saturating_sub(failed.wall_us), failed.at_us)) {
             failed.failure = String::from("memory");
             failed.message =
                 String::from("the kernel ended it at the memory limit of its slot, files in flight included");
         }
         failed
+    }
+
+    /// A slot has told of an end: what the kernel ended before that is not a later payload's.
+    pub fn count_kills(&mut self, slot: u32) {
+        if let (Some(groups), Some(kills)) = (&self.groups, self.kills.get_mut(&slot)) {
+            kills.count(groups.kills(slot), realtime_us());
+        }
     }
 
     pub fn get(&self, slot: u32) -> Option<&Slot> {
@@ -256,7 +271,7 @@ impl Slots {
     fn close(&mut self, slot: u32) {
         self.first_traces.gone(slot);
         self.blind.remove(&slot);
-        self.killed.remove(&slot);
+        self.kills.remove(&slot);
         if let Some(groups) = &mut self.groups {
             groups.leave(slot);
         }
@@ -298,4 +313,44 @@ pub fn probe(
     let answer = (isolated.name().to_owned(), note.to_owned());
     slot.kill();
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: &str = "oom 1\noom_kill 1\n";
+
+    /// What a failure becomes that slot 3 tells of once the kernel has counted `events`.
+    fn explained(events: &str, failure: &str, number: i32) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let mut slots = Slots::default();
+        slots.limit_by(Some(Groups::of_files(dir.path())));
+        slots.kills.insert(3, Kills::new(0, realtime_us()));
+        Groups::write_events(dir.path(), 3, events);
+        let failed = Failed {
+            failure: failure.to_owned(),
+            signal: Some(number),
+            wall_us: 1_000_000,
+            at_us: realtime_us(),
+            ..Failed::default()
+        };
+        slots.explained(3, failed).failure
+    }
+
+    #[test]
+    fn only_what_the_kernel_ended_at_the_limit_of_its_slot_had_too_much_memory() {
+        assert_eq!(explained(LIMIT, "payload", signal::KILL), "memory");
+        assert_eq!(
+            explained(LIMIT, "walltime", signal::KILL),
+            "walltime",
+            "the slot ended it"
+        );
+        assert_eq!(explained(LIMIT, "payload", signal::TERM), "payload");
+        assert_eq!(
+            explained("oom 0\noom_kill 1\n", "payload", signal::KILL),
+            "payload"
+        );
+        assert_eq!(explained("", "payload", signal::KILL), "payload");
+    }
 }

@@ -10,11 +10,12 @@ use tidemill_wire::log::cause;
 use super::payload::{tasks_limit, Kind, Limits, Payload, Verdict};
 use super::range::failed;
 use super::streams::Whole;
+use super::taken::RUN_AGAIN;
 use super::talk::Talk;
 use super::usage::{self, Reach};
 use super::{spill, Init, RECALL_US};
 use crate::queue::Events;
-use crate::{Done, Failed, FromSlot, SlotOutput};
+use crate::{Done, Failed, SlotOutput};
 
 /// Bytes of stderr that a failure carries.
 pub(super) const STDERR_TAIL_BYTES: usize = 4096;
@@ -77,12 +78,13 @@ impl Init {
                 return Ok(());
             }
             fd::poll(&mut [Poll::new(self.signals.as_fd(), READABLE)], Some(20_000))?;
-            signal::take(self.signals.as_fd());
+            self.take_signals();
         }
     }
 
     /// Takes ended children; the payload's end ends everything that it left.
     pub(super) fn reap(&mut self) -> Result<()> {
+        self.taken.child_ended = false;
         let now_us = time::monotonic_us();
         if let Some(payload) = self.payload.as_mut().filter(|payload| payload.old(now_us)) {
             // a process that has ended keeps its counts until it is waited for
@@ -103,6 +105,7 @@ impl Init {
         let Some((exit, usage)) = ended else {
             return Ok(());
         };
+        self.take_signals(); // it may have ended because the whole allocation was signalled
         if let Some(payload) = self.payload.take() {
             if left_over {
                 self.kill_and_reap()?;
@@ -113,6 +116,12 @@ impl Init {
     }
 
     fn finish(&mut self, mut payload: Payload, exit: Exit, usage: Usage) {
+        let now_us = time::monotonic_us();
+        if self.taken.pauses(now_us) {
+            // TERM came while what the payload left was killed
+            payload.taken = true;
+            payload.recalled.get_or_insert((RUN_AGAIN, now_us));
+        }
         let (streams, scratch) = (&mut self.streams, &mut self.scratch);
         streams.drain(&mut || spill(scratch));
         if let Err(error) = streams.restore() {
@@ -165,7 +174,7 @@ impl Init {
         match collected {
             Err(verdict) => {
                 let failed = self.describe(events, verdict, (exit, usage), wall_us);
-                self.control.put(FromSlot::Failed(failed));
+                self.fail(failed);
             }
             Ok(outputs) => self.command_done(&payload, events, outputs, (usage, now_us)),
         }
@@ -350,7 +359,9 @@ impl Init {
         let mut buffer = std::mem::take(&mut self.buffer);
         loop {
             let more = payload.talk().is_some_and(|talk| talk.read(&mut buffer));
-            self.understand(&mut payload);
+            if !payload.taken {
+                self.understand(&mut payload);
+            }
             if !more {
                 break;
             }
@@ -402,7 +413,7 @@ impl Init {
                         ..failed
                     };
                 }
-                self.control.put(FromSlot::Failed(failed));
+                self.fail(failed);
             }
         }
         self.tell_log(job, talk.span);
@@ -488,7 +499,9 @@ impl Init {
 
     /// The events of a payload that was killed on order and takes long to die.
     fn give_back_running(&mut self, payload: &mut Payload, reason: &str) {
-        self.understand(payload);
+        if !payload.taken {
+            self.understand(payload);
+        }
         let left = match &mut payload.kind {
             Kind::Command { events, .. } => vec![*events],
             Kind::Range(talk) => talk.take_left(),

@@ -19,6 +19,7 @@ mod scratch;
 mod shortage;
 mod start;
 mod streams;
+mod taken;
 mod talk;
 mod usage;
 mod view;
@@ -46,6 +47,7 @@ use permits::Permits;
 use sample::Sampler;
 use scratch::Scratch;
 use streams::Streams;
+use taken::Taken;
 use usage::Reach;
 
 /// What the init is born with.
@@ -91,6 +93,7 @@ pub(crate) struct Init {
     busy: bool,
     spawner: Spawner,
     signals: OwnedFd,
+    taken: Taken,
     streams: Streams,
     reach: Reach,
     /// processes and threads that payloads may have
@@ -133,7 +136,7 @@ impl Init {
     fn new(birth: Birth) -> Result<Self> {
         signal::reset_all()?;
         signal::shrug_off(&signal::SENT_TO_ALL)?;
-        signal::block_only(&[signal::CHILD])?;
+        signal::block_only(&[signal::CHILD, signal::TERM])?;
         let null = File::open("/dev/null").map_err(|source| SysError::new("open", "/dev/null", source))?;
         let streams = Streams::new(null.as_fd())?;
         drop(null);
@@ -171,7 +174,8 @@ impl Init {
             draining: None,
             busy: false,
             spawner: Spawner::new()?,
-            signals: signal::descriptor(&[signal::CHILD])?,
+            signals: signal::descriptor(&[signal::CHILD, signal::TERM])?,
+            taken: Taken::default(),
             streams,
             reach: if isolated == Isolated::Namespaces {
                 Reach::Namespace
@@ -205,6 +209,7 @@ impl Init {
                 self.fatal = Some(cause(&error));
             }
             self.look_after_payload();
+            self.tell_failures(time::monotonic_us());
         }
         self.leave()
     }
@@ -212,6 +217,7 @@ impl Init {
     /// The pilot is gone, or the slot cannot go on: nothing of it stays.
     fn leave(mut self) -> ! {
         let _ = self.kill_and_reap();
+        self.tell_failures(u64::MAX);
         if let Some(reason) = &self.fatal {
             self.control.refuse(reason.clone());
         }
@@ -225,12 +231,13 @@ impl Init {
     /// Sleeps until something happens, and reads it.
     fn wait(&mut self, now_us: u64) -> Result<()> {
         use std::os::fd::AsRawFd;
+        let taken = self.payload.as_ref().is_some_and(|payload| payload.taken);
         let talk = self.payload.as_mut().and_then(Payload::talk);
         let outputs_wait = self.scratch.waiting >= WAITING_MAX;
         let from = talk
             .as_ref()
             .and_then(|talk| talk.from())
-            .filter(|_| !outputs_wait);
+            .filter(|_| !outputs_wait && !taken);
         let to = talk
             .as_ref()
             .filter(|talk| talk.wants_write())
@@ -251,7 +258,10 @@ impl Init {
         ];
         let wake_us = self.wake_us();
         fd::poll(&mut fds, wake_us.map(|wake_us| wake_us.saturating_sub(now_us)))?;
-        let [ended, control, out, err, from, to] = fds;
+        let [signals, control, out, err, from, to] = fds;
+        if signals.readable() && self.take_signals() {
+            self.recall(taken::RUN_AGAIN); // before anything else is read of the payload
+        }
         if control.readable() {
             self.control.receive();
         }
@@ -269,8 +279,7 @@ impl Init {
         if from.readable() {
             self.hear();
         }
-        if ended.readable() {
-            signal::take(self.signals.as_fd());
+        if self.taken.child_ended {
             self.reap()?;
         }
         Ok(())
@@ -278,7 +287,8 @@ impl Init {
 
     /// When something is due without anything happening.
     fn wake_us(&self) -> Option<u64> {
-        let mut wake_us = self.joiner.due_us();
+        let dues = [self.joiner.due_us(), self.taken.due_us(!self.queue.is_empty())];
+        let mut wake_us = dues.into_iter().flatten().min();
         if let Some(payload) = &self.payload {
             let mut look_us = payload.next_look_us();
             if let Some((_, since_us)) = payload.recalled.filter(|_| !payload.recall_told) {
@@ -339,6 +349,7 @@ impl Init {
             ToSlot::Stop => {
                 self.draining = Some("yield");
                 self.return_queued(None, "yield");
+                self.return_failures("yield");
                 self.recall("yield");
             }
             ToSlot::CancelJob { job } => {
@@ -401,8 +412,8 @@ impl Init {
         }
     }
 
-    /// Kills the payload on order. One that has ended by itself before counts as it ended; from here on no exit status
-    /// does.
+    /// Kills the payload on order. One that has ended by itself before counts as it ended, unless the batch system takes
+    /// the allocation away; from here on no exit status does.
     fn recall(&mut self, reason: &'static str) {
         if let Err(error) = self.reap() {
             self.fatal = Some(cause(&error));
@@ -483,7 +494,7 @@ impl Init {
                 Some(talk) => !talk.idle() || payload.recalled.is_some(),
             },
         };
-        if self.busy && !working && self.queue.is_empty() {
+        if self.busy && !working && self.queue.is_empty() && self.taken.is_settled() {
             self.flush_joiner();
             self.control.put(FromSlot::Idle);
             self.permits.forget();

@@ -72,6 +72,8 @@ pub(crate) struct Payload {
     pub verdict: Option<Verdict>,
     /// we killed it on order: the reason with which its events go back, and when
     pub recalled: Option<(&'static str, u64)>,
+    /// the batch system ended it, as it ends all processes of the allocation: what it says from then on does not count
+    pub taken: bool,
     /// a launcher was asked to end, so that it ends its ranks on other nodes
     pub terminated_us: Option<u64>,
     /// its events have gone back already
@@ -111,6 +113,7 @@ impl Payload {
             traced: None,
             verdict: None,
             recalled: None,
+            taken: false,
             terminated_us: None,
             recall_told: false,
             setup_us: 0,

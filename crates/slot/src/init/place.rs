@@ -146,7 +146,8 @@ fn enter_namespaces(entry: Entry<'_>) -> Result<Place> {
     // segments of System V shared memory go with their last user; kernels that refuse keep them until the slot ends
     let _ = std::fs::write("/proc/sys/kernel/shm_rmid_forced", "1");
     place.covers.tmp_replaced(covered_tmp);
-    view::close_kernel(&entry.spec.view, uid)?;
+    let open = view::close_kernel(&entry.spec.view, uid)?;
+    place.note.push_str(&open);
     place.covers.veil_all()?;
     cover_areas(&mut place, entry.spec, &images)?;
     place.covers.veil_again()?;

@@ -5,6 +5,7 @@ use tidemill_sys::time;
 use super::finish::STDERR_TAIL_BYTES;
 use super::job::Job;
 use super::payload::{Kind, Payload, Verdict};
+use super::taken;
 use super::talk::{Piece, Talk};
 use super::Init;
 use crate::protocol::Line;
@@ -78,7 +79,7 @@ impl Init {
             self.give_back(events, "yield");
             return false;
         }
-        self.control.put(FromSlot::Failed(Failed {
+        self.fail(Failed {
             ticket: events.ticket,
             job: events.job,
             first: events.first,
@@ -87,13 +88,16 @@ impl Init {
             message: error.message,
             at_us: time::realtime_us(),
             ..Failed::default()
-        }));
+        });
         false
     }
 
     /// Reads what a persistent payload says. A wrong line is its end.
     pub(super) fn hear(&mut self) {
-        let Some(mut payload) = self.payload.take() else {
+        if self.take_signals() {
+            return self.recall(taken::RUN_AGAIN);
+        }
+        let Some(mut payload) = self.payload.take_if(|payload| !payload.taken) else {
             return;
         };
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -170,12 +174,12 @@ impl Init {
                 let stderr = &self.streams.stderr;
                 let printed = (stderr.total(), || stderr.last(STDERR_TAIL_BYTES));
                 let (message, stderr) = talk.failure(event, message, printed);
-                self.control.put(FromSlot::Failed(Failed {
+                self.fail(Failed {
                     event: Some(event),
                     message,
                     stderr,
                     ..failed(piece.events, "payload", piece.wall_us)
-                }));
+                });
             }
             Line::Done {
                 first,
@@ -230,7 +234,7 @@ impl Init {
         match moved {
             Err(message) => {
                 let failed = failed(piece.events, "payload", piece.wall_us);
-                self.control.put(FromSlot::Failed(Failed { message, ..failed }));
+                self.fail(Failed { message, ..failed });
             }
             Ok(outputs) => {
                 let ended_us = time::realtime_us();

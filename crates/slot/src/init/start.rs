@@ -18,7 +18,7 @@ use super::place::Place;
 use super::talk::Talk;
 use super::{Init, WAITING_MAX};
 use crate::queue::{Bounds, Events};
-use crate::{Failed, FromSlot, Isolated};
+use crate::{Failed, Isolated};
 
 /// Descriptors at which a persistent payload finds the protocol.
 const PAYLOAD_IN: RawFd = 3;
@@ -64,6 +64,7 @@ impl Init {
     pub(super) fn advance(&mut self) {
         while self.payload.is_none()
             && self.fatal.is_none()
+            && !self.taken.pauses(time::monotonic_us())
             && self.scratch.waiting < WAITING_MAX
             && !self.control.overfull()
             && self.control.inbox.is_empty()
@@ -76,7 +77,11 @@ impl Init {
             }
             self.start(job);
         }
-        if self.payload.is_some() {
+        if self
+            .payload
+            .as_ref()
+            .is_some_and(|payload| payload.recalled.is_none())
+        {
             self.hand_out();
         }
     }
@@ -144,7 +149,7 @@ impl Init {
         if why.failure == "preempted" {
             return self.give_back(events, "yield");
         }
-        self.control.put(FromSlot::Failed(Failed {
+        self.fail(Failed {
             ticket: events.ticket,
             job,
             first: events.first,
@@ -153,7 +158,7 @@ impl Init {
             message: why.message,
             at_us: time::realtime_us(),
             ..Failed::default()
-        }));
+        });
     }
 
     fn start_command(&mut self, job: &mut Job, size: u64) -> Result<(), NotStarted> {

@@ -115,6 +115,11 @@ fn stat(pid: i32) -> Option<Stat> {
     stat_in(Path::new("/proc"), pid)
 }
 
+/// The process above one; None when it has ended.
+pub(super) fn parent(pid: i32) -> Option<i32> {
+    stat(pid).map(|stat| stat.parent)
+}
+
 fn stat_in(proc: &Path, pid: i32) -> Option<Stat> {
     let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();

@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use tidemill_sys::mountinfo::{mounts, Mount};
 use tidemill_sys::{file, landlock, mount, time, Result};
+use tidemill_wire::log::cause;
 use tidemill_wire::View;
 
 use super::cover::{make_writable, Back, Covers};
@@ -44,10 +46,10 @@ pub(super) fn close(view: &View) -> Result<()> {
     Ok(())
 }
 
-/// After /proc and /tmp are the slot's own.
-pub(super) fn close_kernel(view: &View, uid: u32) -> Result<()> {
+/// After /proc and /tmp are the slot's own; what stays open, and why.
+pub(super) fn close_kernel(view: &View, uid: u32) -> Result<String> {
     if !view.shared {
-        return Ok(());
+        return Ok(close_groups());
     }
     for path in KERNEL
         .iter()
@@ -57,7 +59,21 @@ pub(super) fn close_kernel(view: &View, uid: u32) -> Result<()> {
         mount::bind(path, path)?;
         mount::set_read_only(path, true)?;
     }
-    Ok(())
+    Ok(String::new())
+}
+
+/// Where control groups are the owner's to divide, a payload could lift its own limits or leave its group.
+fn close_groups() -> String {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_groups = |mount: &Mount| mount.kind == "cgroup" || mount.kind == "cgroup2";
+    let mut note = String::new();
+    for mount in mounts(&table).into_iter().filter(is_groups) {
+        let point = Path::new(&mount.point);
+        if let (true, Err(error)) = (point.exists(), mount::set_read_only(point, true)) {
+            note = format!("control groups can be changed by payloads: {}; ", cause(&error));
+        }
+    }
+    note
 }
 
 impl Covers {

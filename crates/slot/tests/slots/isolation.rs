@@ -30,6 +30,7 @@ pub const TESTS: &[Test] = &[
         nothing_by_argument,
     ),
     ("a shared site shows its payloads a read-only world", shared_view),
+    ("a payload cannot change control groups", control_groups),
     ("what an application may write is writable", shared_write),
     (
         "an owner's tmp is shown without sockets and credentials",
@@ -361,6 +362,13 @@ fn shared_view() {
     let mounts =
         "unshare --user --map-current-user --mount mount --bind /usr /mnt 2>/dev/null && echo mounted; true";
     assert_eq!(prints(&spec, mounts), "");
+}
+
+fn control_groups() {
+    let script = "while read -r _ point kind _; do case $kind in cgroup*) \
+        mkdir $point/tidemill-test-$$ 2>/dev/null && { rmdir $point/tidemill-test-$$; echo made $point; }; \
+        test -w $point/cgroup.procs && echo open $point; echo seen >&2; esac; done < /proc/self/mounts; true";
+    assert_eq!(prints(&isolated(), script), "");
 }
 
 fn shared_write() {

@@ -12,6 +12,7 @@ mod limits;
 mod range;
 mod stop;
 mod support;
+mod taken;
 mod wide;
 
 use std::os::unix::fs::PermissionsExt;
@@ -35,6 +36,7 @@ fn main() {
         range::TESTS,
         stop::TESTS,
         bench_like::TESTS,
+        taken::TESTS,
         wide::TESTS,
     ];
     let chosen = groups.concat().into_iter().filter(|(name, _)| {
