@@ -10,6 +10,7 @@ import pytest
 from tests.unit.site.applications.test_site_applications import preparer
 from tests.unit.site.state.test_site_log import open_log
 
+from tidemill import clock
 from tidemill.config.site import SiteConfig
 from tidemill.config.transfer import Transfer
 from tidemill.model.job import Input, InputKind, JobSpec
@@ -79,7 +80,8 @@ class GrantingSite:
         self.granting.inputs.tend()
 
     def until(self, what: Callable[[], bool]) -> None:
-        for _ in range(2000):
+        end_s = clock.monotonic_s() + 60
+        while clock.monotonic_s() < end_s:
             self.tick()
             if what():
                 return
