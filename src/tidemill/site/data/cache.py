@@ -182,12 +182,16 @@ class DataCache:
         """Whether the copy was there before the job asked for it."""
         return self._holders.get(name, {}).get(job, True)
 
-    def let_go(self, job: int) -> None:
-        """The job links nothing more of what it holds."""
+    def let_go(self, job: int) -> StageRoom:
+        """The job links nothing more of what it holds; bytes and number of those copies that nothing else keeps."""
+        alone: list[int] = []
         for name, jobs in list(self._holders.items()):
             if jobs.pop(job, None) is not None and not jobs:
                 del self._holders[name]
                 self._pinned = None
+                if name not in self._linked:
+                    alone.append(self._kept[name].size_bytes)
+        return StageRoom(sum(alone), len(alone))
 
     def unlinked(self) -> None:
         """Links to copies were removed: the next to ask inspects them."""

@@ -36,6 +36,11 @@ SIZES_MAX = 100_000
 INLINE_BYTES_MAX = 64 << 20
 """Larger files are copied and hashed by threads of their own: 0.1 s at 0.6 GB/s."""
 
+FAILED_MAX = 10_000
+"""Errors of threads that no job has asked for yet."""
+
+_OF_COPIES = ("digest-", "check-")
+
 _log = Log("stage")
 
 
@@ -113,10 +118,6 @@ class StageContents:
         """The copy of a content for which room is reserved; None = it is on its way, by what was added to `awaits`."""
         if content.name is not None:
             return content.name
-        with self.lock:
-            error = self._failed.pop(content.key, None)
-        if error is not None:
-            raise error
         if content.source is None:
             return self._bring_remote(content, awaits)
         if not self._run(content.key, content.size_bytes, lambda: self._copy(content), awaits):
@@ -158,6 +159,9 @@ class StageContents:
     def _run(self, key: str, size_bytes: int, task: Callable[[], object], awaits: list[str]) -> bool:
         """Whether the task is done now; else it runs, here or there, and `awaits` names it. Raises what it raises."""
         with self.lock:
+            error = self._failed.pop(key, None)
+            if error is not None:
+                raise error
             is_running = key in self._busy
             self._busy.add(key)
         if is_running:
@@ -188,7 +192,10 @@ class StageContents:
             error = SiteError(f"copying `{key}` met a bug: see the log")
         with self.lock:
             self._busy.discard(key)
-            if error is not None and key in self._budget.reserved:
+            # a content that nobody wants any more has failed nobody; digests and comparisons are made of what is there
+            if error is not None and (key in self._budget.reserved or key.startswith(_OF_COPIES)):
+                while len(self._failed) >= FAILED_MAX:
+                    del self._failed[next(iter(self._failed))]
                 self._failed[key] = error
 
     def _copy(self, content: StageContent) -> None:
