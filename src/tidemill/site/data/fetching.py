@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -237,10 +238,14 @@ class StageContents:
 
     def _is_compared(self, url: str, sha256: str | None, awaits: list[str]) -> bool:
         """Whether the copy of a URL, if there is one, was compared since the host started."""
-        with self.lock:
-            name = self._cache.doubtful(url, sha256)
-            size = 0 if name is None else self._cache.size(name)
-        return name is None or self._run(f"check-{name}", size, lambda: self._compare(name), awaits)
+        while True:  # its last copy, and that of the content that it should have
+            with self.lock:
+                name = self._cache.doubtful(url, sha256)
+                size = 0 if name is None else self._cache.size(name)
+            if name is None:
+                return True
+            if not self._run(f"check-{name}", size, partial(self._compare, name), awaits):
+                return False
 
     def _compare(self, name: str) -> None:
         is_whole = self._cache.compare(name)

@@ -3,6 +3,7 @@
     SITE/stage/files/NAME     one copy of each content, for all jobs (see `cache`)
     SITE/stage/files/.NAME.sha256  the digest of a large one, by which nodes exchange it
     SITE/stage/files/in-*     a remote file on its way (see `moves`)
+    SITE/stage/out            outputs that wait for their delivery (see `remote_outputs`)
     SITE/stage/JOB/NAME       a shared input (hard link to a copy)
     SITE/stage/JOB/.NAME.sha256  its copy's digest (hard link)
     SITE/stage/JOB/NAME.d/E   an `each` input: the file of event E (hard link)
@@ -40,6 +41,7 @@ from tidemill.site.data.cache import CacheLimits, DataCache
 from tidemill.site.data.fetching import StageContent, StageContents, WantedFile, digest_file, digest_of
 from tidemill.site.data.moves import Moves, MovesPendingError
 from tidemill.site.data.owners import NOBODY, OwnedPlaces, Reader
+from tidemill.site.data.remote_outputs import OutgoingFiles
 from tidemill.site.state.site_state import KeptPart
 from tidemill.transfer.allowed import is_remote, permit
 from tidemill.transfer.contract import Direction, NoSpaceError, of_os_error
@@ -133,6 +135,7 @@ class Stage:
         self._contents = StageContents(config, self.cache, self.budget, moving=moving, copiers=copiers)
         self._lock = self._contents.lock
         self.copiers = copiers
+        self.outgoing = OutgoingFiles()
         self._config = config
         self._places = places
         self._disk = self._look_at_disk()
@@ -201,7 +204,7 @@ class Stage:
             need = self.budget.waiting.get(job)
             if need is None:
                 return ""
-            used = self.cache.pinned().bytes + self.budget.taken.bytes
+            used = self.cache.pinned().plus(self.budget.taken).plus(self.outgoing.room).bytes
             limit, disk = self.budget.limit.bytes, self._disk.bytes
             capacity = self._space().capacity
         size = bytes_text(need.room.bytes)
@@ -228,9 +231,9 @@ class Stage:
     def look_for_room(self) -> None:
         """Learn what has become free: links that went, space on disk. For a helper thread, while jobs wait."""
         disk = self._look_at_disk()
+        self._refresh()
         with self._lock:
             self._disk = disk
-            self.cache.refresh()
         self._contents.tidy()
 
     def drop_events(self, job: int, needed: IntervalSet) -> None:
@@ -252,6 +255,15 @@ class Stage:
             self._may_be_leftovers |= bool(gone)
         self._contents.unwanted(gone)
 
+    def _refresh(self) -> None:
+        """Learn which copies lost their links. They may be hundreds of thousands on a slow file system: the agent's
+        loop asks for the lock, too."""
+        with self._lock:
+            names = self.cache.suspects()
+        lost = [name for name in names if not self.cache.has_links(name)]
+        with self._lock:
+            self.cache.lost_links(lost)
+
     def _look_at_disk(self) -> StageRoom:
         """What may still be written to the file system."""
         status = os.statvfs(self._files)
@@ -265,7 +277,7 @@ class Stage:
         copies = StageRoom(self.cache.bytes, self.cache.files)
         free = self._disk.plus(copies).less(pinned).less(unwritten)
         return StageSpace(
-            self.budget.limit.less(pinned).less(taken).at_most(free),
+            self.budget.limit.less(pinned).less(taken).less(self.outgoing.room).at_most(free),
             self.budget.limit.at_most(self._disk.plus(copies).plus(taken).less(unwritten)),
         )
 
@@ -274,9 +286,9 @@ class Stage:
         missing = {each.key: StageRoom(each.size_bytes, 1) for each in contents if each.name is None}
         names = {each.name for each in contents if each.name is not None}
         disk = self._look_at_disk()
+        self._refresh()
         with self._lock:
             self._disk = disk
-            self.cache.refresh()
             if not all(map(self.cache.has, names)):
                 raise MovesPendingError([])
             idle = [self.cache.size(name) for name in names if not self.cache.is_pinned(name)]
@@ -304,7 +316,7 @@ class Stage:
             self._disk.files + taken.files - unwritten.files,
         )
         if self._may_be_leftovers:
-            total, kept = self.cache.bytes + taken.bytes, 0
+            total, kept = self.cache.bytes + taken.bytes + self.outgoing.room.bytes, 0
             for path, size in self.cache.leftovers(but=self.budget.reserved):
                 total += size
                 if total > self.budget.limit.bytes or unwritten.bytes > self._disk.bytes:
@@ -312,7 +324,7 @@ class Stage:
                 else:
                     kept += 1
             self._may_be_leftovers = kept > 0
-        self.cache.keep_free(taken, disk=disk)
+        self.cache.keep_free(taken.plus(self.outgoing.room), disk=disk.plus(self.outgoing.room))
 
     def _refuse(self, step: _Step) -> None:
         """There is no room. Jobs that hold some of their inputs while they wait would keep each other out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from tidemill.site.data.budget import StageRoom
 from tidemill.site.data.fetching import INLINE_BYTES_MAX
 from tidemill.site.data.moves import MoveCounts, MoveOrder, MoveOutcome, MovesPendingError
 from tidemill.site.data.owners import OwnedPlaces
+from tidemill.site.data.remote_outputs import Departures
 from tidemill.site.data.staging import NoRoomError, Stage, StepTooLargeError
 from tidemill.transfer.contract import Direction
 from tidemill.transfer.file import Roots
@@ -548,3 +550,67 @@ def test_a_digest_that_cannot_be_made_is_reported_like_other_errors(tmp_path: Pa
     with pytest.raises(SiteError, match="directory"):
         stage.stage(2, spec, [(0, 1)], is_begun=False)
     assert not stage._contents._failed
+
+
+def test_outputs_that_wait_for_their_delivery_leave_less_room_for_inputs(tmp_path: Path) -> None:
+    far = FarFiles(MB)
+    stage = stage_at(tmp_path, moving=far)
+    out = tmp_path / "stage" / "out"
+    departures = Departures(out, far, stage.outgoing)
+    path = departures.prepare(7, "hits", "0", lambda path: path.touch() or os.truncate(path, 6 * MB))
+    assert departures.prepare(7, "hits", "0", lambda _: pytest.fail("it is there")) == path
+    assert stage.outgoing.room == StageRoom(6 * MB, 1)
+    assert not ask(stage, 1, file_of(tmp_path, "large", 5 * MB))
+    assert "6 MB of 10 MB are in use" in stage.waits_for(1)
+    assert ask(stage, 2, file_of(tmp_path, "fits", 3 * MB))
+    stage.clean(2)
+    again = stage_at(tmp_path, moving=far)
+    Departures(out, far, again.outgoing).count()
+    assert again.outgoing.room == StageRoom(6 * MB, 1), "after a restart, too"
+    departures.clean(7)
+    assert ask(stage, 1, tmp_path / "large")
+    departures.forget(7)
+    assert stage.outgoing.room == StageRoom(0, 0)
+
+
+def test_no_copy_is_read_while_other_threads_wait_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a URL whose content is another one now, only the first of two copies was compared before."""
+    stage = stage_at(tmp_path, moving=FarFiles(1))
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in "ab"}
+    for name, digest in digests.items():
+        (tmp_path / name).write_text(name)
+        copy = stage.cache.adopt(tmp_path / name, f"{HOST}{name}", version="1", sha256=digest)
+        stage.cache._kept[copy].boot = "another"
+    held: list[bool] = []
+    digest_of = hashlib.file_digest
+
+    def noted(file: Any, algorithm: Any) -> Any:
+        held.append(stage._lock.locked())
+        return digest_of(file, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    assert ask_for(stage, 1, spec_of(f"{HOST}a", sha256=digests["b"]))
+    assert held == [False, False]
+
+
+def test_no_copy_that_is_in_use_is_inspected_while_other_threads_wait_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = stage_at(tmp_path)
+    for job in range(1, 6):
+        assert ask(stage, job, file_of(tmp_path, f"f{job}", MB))
+    stage.clean(1)
+    held: list[Path] = []
+    look = Path.stat
+
+    def noted(path: Path, **named: Any) -> os.stat_result:
+        if stage._lock.locked() and path.parent.name == "files":
+            held.append(path)
+        return look(path, **named)
+
+    monkeypatch.setattr(Path, "stat", noted)
+    stage.look_for_room()
+    assert stage.figures([]).pinned_bytes == 4 * MB
+    assert len(held) <= 2, "only the one that has no links"

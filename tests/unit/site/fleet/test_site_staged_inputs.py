@@ -19,6 +19,7 @@ from tidemill.site.data.owners import OwnedPlaces
 from tidemill.site.data.staging import Stage
 from tidemill.site.fleet.fleets import Fleets, OpenFleet
 from tidemill.site.fleet.granting import Granting
+from tidemill.site.fleet.workload import Workload
 from tidemill.site.state import site_state as s
 from tidemill.site.state.log import SiteLog
 from tidemill.transfer.file import Roots
@@ -189,3 +190,58 @@ def test_a_job_whose_events_have_more_files_than_the_stage_holds_runs_in_steps(
             break
     assert not job.open
     assert not site.refused
+
+
+def test_a_job_that_has_waited_for_room_for_too_long_goes_back_for_the_site_s_sake(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.lease(1, shared(tmp_path, "one", 6 * MB))
+    site.until(lambda: site.granted == [1])
+    site.lease(2, shared(tmp_path, "two", 6 * MB))
+    site.until(lambda: bool(site.granting.inputs.waits_for(2)))
+    site.granting.tend()
+    assert not site.refused
+    budget = site.stage.budget
+    budget.waiting[2] = budget.waiting[2]._replace(since_s=clock.monotonic_s() - CONFIG.wait_max_s)
+    site.granting.inputs._next_late_s = 0.0
+    site.granting.tend()
+    (report,) = site.refused
+    assert report.job == 2
+    assert report.evidence is not None
+    assert (report.evidence.failure, report.evidence.fault) == ("stage_in", "site")
+    assert "has waited 3 d 00 h for room for 6 MB" in report.evidence.message
+    assert not budget.waiting
+    assert site.granted == [1]
+
+
+def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    workload = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
+    site.lease(1, shared(tmp_path, "one", 6 * MB), 3)
+    site.until(lambda: site.granted == [1])
+    for job in range(2, 7):
+        site.lease(job, shared(tmp_path, f"in{job}", 6 * MB), 4)
+    assert workload.demand(cores=1, more=False).events == 3 + 5 * 4
+    site.until(lambda: len(site.stage.budget.waiting) == 5)
+    site.until(lambda: workload.demand(cores=1, more=False).events == 3)
+    site.cancel(6)
+    site.cancel(1)
+    site.until(lambda: len(site.granted) == 1)
+    assert workload.demand(cores=1, more=False).events == 4
+    for _ in range(4):
+        site.cancel(site.granted[0])
+        site.until(lambda: bool(site.granted) or not site.log.pool.state.jobs)
+    assert not site.granting.inputs.waiting_load.total
+    assert not site.granting.inputs.waiting_load._jobs
+
+
+def test_jobs_that_are_not_inspected_as_too_many_wait_ask_for_no_nodes(
+    tmp_path: Path, site: GrantingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.site.fleet.staged_inputs.WAITING_MAX", 2)
+    workload = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
+    for job in range(1, 7):
+        site.lease(job, shared(tmp_path, f"in{job}", 6 * MB))
+        site.until(lambda: bool(site.granted) and workload.demand(cores=1, more=False).events == 1)
+    assert len(site.stage.budget.waiting) == 2
