@@ -37,6 +37,12 @@ SIZES_MAX = 100_000
 INLINE_BYTES_MAX = 64 << 20
 """Larger files are copied and hashed by threads of their own: 0.1 s at 0.6 GB/s."""
 
+UNTOLD_BYTES = 256 << 20
+"""Reserved at first for a file whose server does not say how large it is."""
+
+UNTOLD_SHARE = 16
+"""... but no more than this part of the stage."""
+
 FAILED_MAX = 10_000
 """Errors of threads that no job has asked for yet."""
 
@@ -286,6 +292,8 @@ class StageContents:
         if found is not None:
             return StageContent(key, wanted, self._cache.size(found), found)
         size = outcome.size_bytes or 0
+        if not outcome.is_told:
+            size = max(self._sizes.get(key, 0), min(UNTOLD_BYTES, self._budget.limit.bytes // UNTOLD_SHARE))
         self._know_size(key, size)
         return StageContent(key, wanted, size)
 
@@ -306,7 +314,7 @@ class StageContents:
                     origin = (wanted.url, outcome.version, outcome.moved.sha256)
                     return self._arrive(key, self._cache.path(key), origin)
                 if outcome.size_bytes is not None:
-                    self._know_size(key, outcome.size_bytes)
+                    self._know_size(key, self._next_size(content.size_bytes, outcome))
                 self._budget.reserved.pop(key, None)
                 raise MovesPendingError(
                     []
@@ -315,6 +323,12 @@ class StageContents:
             self._want(get)
         awaits.append(key)
         return None
+
+    def _next_size(self, size_bytes: int, outcome: MoveOutcome) -> int:
+        """What to reserve where `size_bytes` were not enough. The last step is all that a file may have here."""
+        found = outcome.size_bytes or 0
+        limit = min(self._budget.limit.bytes, self._config.stage_file_bytes_max)
+        return found if outcome.is_told or size_bytes >= limit else min(found, limit)
 
     def _copy_of(self, url: str, sha256: str | None) -> str | None:
         """The copy of a remote file, where that is sure without asking its server. The lock is held."""

@@ -305,8 +305,8 @@ class Deliverer:
         is_file = output.url is not None and not output.url.endswith("/")
         if is_remote(place):
             if is_file:
-                folder, slash, name = place.rpartition("/")
-                return folder + slash, name
+                above, slash, name = place.rpartition("/")
+                return above + slash, name
             return place.rstrip("/") + "/", self._named(delivery, output)
         if is_file:
             path = local_path(place)
