@@ -68,6 +68,7 @@ class StagedInputs:
         self._jobs: dict[int, _JobInputs] = {}
         self._begun: set[int] = set()
         self._waiting: set[int] = set()
+        self._waiting_max = WAITING_MAX
         self._ending: dict[int, Future[Any]] = {}  #: before these have ended, nothing begins for their jobs
         self._trimmed: dict[int, int] = {}  #: job -> its open events when its files were trimmed last
         self._next_room_s = 0.0
@@ -145,7 +146,7 @@ class StagedInputs:
         if that failed; whoever asks again has it tried again."""
         known = self._jobs.get(job.id)
         if known is None:
-            if len(self._waiting) >= WAITING_MAX:
+            if len(self._waiting) >= self._waiting_max:
                 self._weigh(job, IntervalSet())
                 return False
             known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])

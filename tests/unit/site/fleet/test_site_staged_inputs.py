@@ -237,9 +237,9 @@ def test_jobs_that_wait_for_room_ask_for_no_nodes_until_they_have_it(
 
 
 def test_jobs_that_are_not_inspected_as_too_many_wait_ask_for_no_nodes(
-    tmp_path: Path, site: GrantingSite, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, site: GrantingSite
 ) -> None:
-    monkeypatch.setattr("tidemill.site.fleet.staged_inputs.WAITING_MAX", 2)
+    site.granting.inputs._waiting_max = 2
     workload = Workload(site.log, site.granting._preparer._applications, *site.granting.waiting)
     for job in range(1, 7):
         site.lease(job, shared(tmp_path, f"in{job}", 6 * MB))
