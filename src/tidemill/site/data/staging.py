@@ -139,6 +139,12 @@ class Stage:
         self._config = config
         self._places = places
         self._disk = self._look_at_disk()
+        self._shown: tuple[StageRoom, int] | None = (
+            None  #: capacity, and bytes that are used; None = to be worked out
+        )
+        self.jobs_before = frozenset(
+            int(each.name) for each in directory.iterdir() if each.name.isdecimal()
+        )  #: that an earlier agent staged inputs of
         self._next_admit_s = 0.0
         self._admitted: set[int] = set()
         self._figures = DataFigures(0, 0, 0, 0, 0, 0, [])
@@ -204,9 +210,11 @@ class Stage:
             need = self.budget.waiting.get(job)
             if need is None:
                 return ""
-            used = self.cache.pinned().plus(self.budget.taken).plus(self.outgoing.room).bytes
+            if self._shown is None:  # of ten thousand jobs that wait, each asks
+                used = self.cache.pinned().plus(self.budget.taken).plus(self.outgoing.room)
+                self._shown = self._space().capacity, used.bytes
+            capacity, used_bytes = self._shown
             limit, disk = self.budget.limit.bytes, self._disk.bytes
-            capacity = self._space().capacity
         size = bytes_text(need.room.bytes)
         files = f"{need.room.files} file" + ("s" if need.room.files != 1 else "")
         if not capacity.holds(need.room):
@@ -215,11 +223,11 @@ class Stage:
                 f"room for {size} ({files}) on the disk of the site's stage, which has {most} for inputs even when "
                 "nothing else is staged"
             )
-        if need.room.bytes <= limit - used:
+        if need.room.bytes <= limit - used_bytes:
             free = bytes_text(max(0, disk))
             return f"room for {size} ({files}) on the disk of the site's stage, of which {free} may be used"
         return (
-            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used)} of "
+            f"room for {size} ({files}) in the site's stage, of which {bytes_text(used_bytes)} of "
             f"{bytes_text(limit)} are in use or reserved"
         )
 
@@ -233,7 +241,7 @@ class Stage:
         disk = self._look_at_disk()
         self._refresh()
         with self._lock:
-            self._disk = disk
+            self._disk, self._shown = disk, None
         self._contents.tidy()
 
     def drop_events(self, job: int, needed: IntervalSet) -> None:
@@ -253,6 +261,7 @@ class Stage:
             self.cache.let_go(job)
             gone = self.budget.release(job)
             self._may_be_leftovers |= bool(gone)
+            self._shown = None
         self._contents.unwanted(gone)
 
     def _refresh(self) -> None:
@@ -288,7 +297,7 @@ class Stage:
         disk = self._look_at_disk()
         self._refresh()
         with self._lock:
-            self._disk = disk
+            self._disk, self._shown = disk, None
             if not all(map(self.cache.has, names)):
                 raise MovesPendingError([])
             idle = [self.cache.size(name) for name in names if not self.cache.is_pinned(name)]

@@ -36,6 +36,9 @@ WAITING_MAX = 10_000
 LATE_S = 5.0
 """Whether jobs have waited for room for too long is inspected this often."""
 
+TRIMMED_MAX = 20_000
+"""Jobs that are inspected at a time for inputs of events that are over."""
+
 ROOM_S = 2.0
 """While jobs wait for room, what is over is removed and disks are inspected this often."""
 
@@ -71,6 +74,8 @@ class StagedInputs:
         self._waiting_max = WAITING_MAX
         self._ending: dict[int, Future[Any]] = {}  #: before these have ended, nothing begins for their jobs
         self._trimmed: dict[int, int] = {}  #: job -> its open events when its files were trimmed last
+        self._untrimmed: list[int] = []
+        self._trimmed_max = TRIMMED_MAX
         self._next_room_s = 0.0
         self._next_late_s = 0.0
         self.waiting_load = WaitingLoad()  #: what waits for room: nodes would be idle
@@ -146,7 +151,8 @@ class StagedInputs:
         if that failed; whoever asks again has it tried again."""
         known = self._jobs.get(job.id)
         if known is None:
-            if len(self._waiting) >= self._waiting_max:
+            # what an earlier agent staged is in use: its job is inspected, or others would wait for it
+            if len(self._waiting) >= self._waiting_max and job.id not in self._stage.jobs_before:
                 self._weigh(job, IntervalSet())
                 return False
             known = self._jobs[job.id] = _JobInputs(IntervalSet(), [])
@@ -222,8 +228,14 @@ class StagedInputs:
         jobs = self._log.pool.state.jobs
         for number in [each for each in self._waiting if each not in jobs or not jobs[each].ready]:
             self.forget(number)
-        self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
-        for job in jobs.values():
+        if not self._untrimmed:
+            self._trimmed = {job: count for job, count in self._trimmed.items() if job in jobs}
+            self._untrimmed = list(jobs)
+        some, self._untrimmed = (
+            self._untrimmed[: self._trimmed_max],
+            self._untrimmed[self._trimmed_max :],
+        )
+        for job in (jobs[number] for number in some if number in jobs):
             known = self._jobs.get(job.id)
             is_busy = job.id in self._ending or (known is not None and known.under_way is not None)
             has_inputs = bool(job.spec.inputs) or job.id >= s.STEP_BASE

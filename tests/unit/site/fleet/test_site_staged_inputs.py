@@ -245,3 +245,33 @@ def test_jobs_that_are_not_inspected_as_too_many_wait_ask_for_no_nodes(
         site.lease(job, shared(tmp_path, f"in{job}", 6 * MB))
         site.until(lambda: bool(site.granted) and workload.demand(cores=1, more=False).events == 1)
     assert len(site.stage.budget.waiting) == 2
+
+
+def test_jobs_are_inspected_some_at_a_time_for_inputs_that_are_over(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    """All of a million jobs were, every two seconds, in the agent's loop."""
+    site.granting.inputs._trimmed_max = 2
+    for job in range(1, 10):
+        site.lease(job, shared(tmp_path, f"in{job}", MB))
+        site.until(lambda job=job: job in site.granted)  # type: ignore[misc]
+    site.lease(10, shared(tmp_path, "large", 5 * MB))
+    site.until(lambda: bool(site.granting.inputs.waits_for(10)))
+    for number in range(1, 10):  # as if their events had ended, and nobody had said that the jobs have
+        job = site.log.pool.state.jobs[number]
+        for grant in list(job.grants.values()):
+            for first, end in list(grant.open):
+                site.log.pool.settlement.close(job, first, end)
+    inputs = site.granting.inputs
+    site.until(lambda: 10 in site.granted)
+    assert len(inputs._trimmed) > 2
+
+
+def test_what_an_earlier_agent_staged_is_inspected_however_many_wait(
+    tmp_path: Path, site: GrantingSite
+) -> None:
+    site.granting.inputs._waiting_max = 0
+    site.stage.jobs_before = frozenset([2])
+    for job in (1, 2):
+        site.lease(job, shared(tmp_path, f"in{job}", MB))
+    site.until(lambda: site.granted == [2])
